@@ -140,6 +140,8 @@ profile --gather lines --ranks
 profile --gather lines --json
 profile --gather lines --csv
 build-plugins --help
+setup --help
+setup undo --dry-run --json
 sweep script.sh --gpu-cap 200,300 --repeat 1 --in-flight 2 --name s --state s.json --dry-run
 sweep script.sh --cap 500 --cpu-freq 2000 --gpu-clock 1200 --power-profile MAX_Q --policy edp --dry-run --json
 sweep script.sh --env A=1,2 --batch-size 8 --threads 4 --precision fp32 --no-reference --exhaustive --dry-run
@@ -195,6 +197,9 @@ sweep script.sh --factors missing.toml --restart --plots p
 sweep script.sh --cancel
 doctor --quiet
 doctor --json --config energy.toml
+setup node --dry-run --slurm-conf /nonexistent/slurm.conf --library /nonexistent
+setup login --yes --json --slurm-prefix /nonexistent --config energy.toml --no-doctor
+setup controller --dry-run --contain --database /nonexistent --slurm-prefix /nonexistent
 build-plugins --slurm-source /nonexistent --output out --cache cache --json
 build-plugins --slurm-prefix /nonexistent
 build-plugins --only energy --conf /nonexistent/slurm.conf --enable

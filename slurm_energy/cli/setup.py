@@ -1,0 +1,243 @@
+"""`senergy setup`: configure slurm-energy on a host of a Slurm cluster, or undo that."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli.output import emit, emit_json, note
+from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.cli.setup_dialogue import TerminalDialogue
+    from slurm_energy.setup.dialogue import SetupOutcome
+    from slurm_energy.setup.own_files import OwnFiles
+    from slurm_energy.setup.plan import PlanOptions, Role, SetupPlan
+    from slurm_energy.setup.site import SlurmSite
+
+HELP = "configure slurm-energy and Slurm on this host, or undo that"
+
+EPILOG = """\
+Run `senergy setup controller` on the host of slurmctld, then `senergy setup node` on each compute node and
+`senergy setup login` on login nodes. setup writes /etc/slurm/energy.toml, starts the daemon of the role, and
+adds the lines of slurm-energy to slurm.conf, plugstack.conf and job_submit.lua. It shows each change of
+Slurm's files as a diff and asks before it writes and before it restarts slurmctld or slurmd; running jobs
+continue. A second run changes nothing. Every change is in a journal in /var/lib/senergy-setup, from which
+`senergy setup undo` restores the files exactly; in files that were changed since, it removes only the lines
+of setup. Nothing is deleted from the database. See docs/setup.md.
+
+exit codes of setup: 0 all done; 1 something remains to be done by hand, or a change was declined; 2 usage;
+3 configuration; 4 a daemon, systemd or a file is not available; 5 root is needed; 6 no slurm.conf; 7 another
+run of setup is active
+
+examples:
+  senergy setup controller                 asks before each change
+  senergy setup controller --yes
+  senergy setup node --yes                 on each compute node
+  senergy setup login --yes                on each login node
+  senergy setup controller --dry-run       shows all changes, makes none
+  senergy setup undo --dry-run
+  senergy setup undo --yes
+"""
+_ROLES = {
+    "controller": "host of slurmctld: senergyctld, the check at submission, slurm.conf",
+    "node": "compute node: senergyd, flags and hooks",
+    "login": "login node: flags of sbatch, srun and salloc",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options to `senergy setup`."""
+    parser.epilog = EPILOG
+    actions = parser.add_subparsers(dest="action", required=True, metavar="controller|node|login|undo")
+    for role, text in _ROLES.items():
+        action = actions.add_parser(role, help=text, description=text)
+        _add_common_options(action)
+        action.add_argument("--config", type=Path, metavar="FILE", help="energy.toml to write")
+        action.add_argument("--slurm-conf", type=Path, metavar="FILE", help="slurm.conf of the cluster")
+        action.add_argument("--slurm-prefix", type=Path, metavar="DIR", help="prefix of Slurm")
+        action.add_argument(
+            "--contain",
+            action="store_true",
+            help="also add Contain to PrologFlags, for jobs that share nodes",
+        )
+        action.add_argument("--no-doctor", action="store_true", help="do not run `senergy doctor` at the end")
+        if role == "controller":
+            action.add_argument("--database", metavar="FILE|URL", help="database of senergyctld")
+    undo = actions.add_parser("undo", help="take back every change that setup made on this host")
+    _add_common_options(undo)
+
+
+def _add_common_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="agree to all changes and restarts")
+    parser.add_argument("--dry-run", action="store_true", help="show all changes, make none")
+    parser.add_argument("--json", action="store_true", help="print JSON; needs --yes or --dry-run")
+    parser.add_argument(
+        "--library", type=Path, metavar="DIR", help="directory of the plugins (default: where they are)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action that the user named and return the exit code."""
+    from slurm_energy.cli.setup_dialogue import TerminalDialogue
+    from slurm_energy.setup.own_files import own_files
+
+    if not (args.yes or args.dry_run) and (args.json or not sys.stdin.isatty()):
+        todo = "use --yes to agree to all changes, or --dry-run to see them"
+        raise UsageError("senergy setup", "cannot ask, because there is no terminal", todo)
+    if not args.dry_run and os.geteuid() != 0:
+        raise ForbiddenError("senergy setup", "changes files of Slurm", "run it as root, or with --dry-run")
+    dialogue = TerminalDialogue(agree=args.yes, quiet=args.json)
+    own = own_files(args.library)
+    if args.action == "undo":
+        return _undo(args, own, dialogue)
+    return _set_up(args, own, dialogue)
+
+
+def _set_up(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue) -> int:
+    from slurm_energy.setup.changes import settle
+    from slurm_energy.setup.execution import SetupRun
+    from slurm_energy.setup.journal import SetupJournal
+    from slurm_energy.setup.plan import Role, make_plan
+    from slurm_energy.setup.services import UnitManager
+    from slurm_energy.setup.site import read_site
+
+    role = Role(args.action)
+    site = read_site(args.slurm_prefix, args.slurm_conf)
+    options = _options(args, role, site, dialogue)
+    if args.dry_run:
+        return _show_plan(make_plan(role, site, own, options), args)
+    journal, units = SetupJournal(), UnitManager()
+    with journal.locked():
+        for line in settle(journal):
+            dialogue.say(line)
+        plan = make_plan(role, site, own, options)
+        _say_notes(plan, site, dialogue)
+        outcome = SetupRun(plan, site, own, journal, dialogue, units).execute()
+    return _finish(args, plan, outcome)
+
+
+def _options(
+    args: argparse.Namespace, role: Role, site: SlurmSite, dialogue: TerminalDialogue
+) -> PlanOptions:
+    from slurm_energy.config.loader import locate
+    from slurm_energy.setup.plan import PlanOptions, Role
+    from slurm_energy.setup.slurm_state import running_settings
+
+    values: dict[tuple[str, str], object] = {}
+    if role is Role.CONTROLLER and not locate(args.config).exists():
+        database = args.database
+        if database is None and not (args.yes or args.dry_run):
+            question = "Database of senergyctld: a file, or postgresql:// or mysql:// URL [SQLite file]:"
+            database = dialogue.ask(question, "") or None
+        if database:
+            values["controller", "database"] = database
+    has_alloc = None
+    if role is not Role.CONTROLLER and not site.runs_prolog_at_allocation and not site.is_configless_client:
+        running = running_settings(site)
+        has_alloc = running.runs_prolog_at_allocation if running else None
+    return PlanOptions(args.contain, args.config, values, has_alloc)
+
+
+def _say_notes(plan: SetupPlan, site: SlurmSite, dialogue: TerminalDialogue) -> None:
+    dialogue.say(f"cluster {site.cluster_name}, {site.conf}")
+    for line in plan.notes:
+        dialogue.say(f"  {line}")
+
+
+def _show_plan(plan: SetupPlan, args: argparse.Namespace) -> int:
+    changes = [*plan.own_changes, *plan.slurm_changes]
+    if args.json:
+        emit_json(_plan_document(plan))
+        return EXIT_OK
+    emit(f"  {line}" for line in plan.notes)
+    from slurm_energy.cli.setup_dialogue import TerminalDialogue
+
+    dialogue = TerminalDialogue(agree=True)
+    for change in changes:
+        dialogue.show_change(change)
+    emit(["", *(f"would start {unit}" for unit in plan.services)])
+    emit(f"by hand: {line}" for line in plan.by_hand)
+    if not changes:
+        emit(["no file would be changed"])
+    return EXIT_OK
+
+
+def _plan_document(plan: SetupPlan) -> dict[str, Any]:
+    changes = [
+        {"path": str(change.path), "reason": change.reason, "diff": change.diff()}
+        for change in (*plan.own_changes, *plan.slurm_changes)
+    ]
+    return {
+        "role": str(plan.role),
+        "changes": changes,
+        "services": plan.services,
+        "notes": plan.notes,
+        "by_hand": plan.by_hand,
+    }
+
+
+def _finish(args: argparse.Namespace, plan: SetupPlan, outcome: SetupOutcome) -> int:
+    code = outcome.exit_code
+    if args.json:
+        document = _plan_document(plan) | {
+            "changed": outcome.changed,
+            "by_hand": outcome.by_hand,
+            "exit_code": code,
+        }
+        emit_json(document)
+        return code
+    if not outcome.changed and not outcome.by_hand:
+        emit(["nothing to change: this host is set up"])
+    for line in outcome.by_hand:
+        note(f"to do: {line}")
+    if not args.no_doctor:
+        _doctor(args)
+    return code
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    """Print the report of `senergy doctor`. Missing hardware is no failure of setup."""
+    from slurm_energy.cli import doctor
+
+    emit(["", "senergy doctor:"])
+    doctor.run(argparse.Namespace(json=False, quiet=True, config=args.config))
+
+
+def _undo(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue) -> int:
+    from slurm_energy.setup.changes import settle
+    from slurm_energy.setup.dialogue import SetupOutcome
+    from slurm_energy.setup.journal import SetupJournal
+    from slurm_energy.setup.services import UnitManager
+    from slurm_energy.setup.undo import UndoRun
+
+    journal = SetupJournal()
+    if not journal.entries:
+        _print_undone(args, SetupOutcome())
+        return EXIT_OK
+    if args.dry_run:
+        undo = UndoRun(journal, own, dialogue, UnitManager())
+        for reversal in undo.reversals("slurm.conf", "plugstack", "script", "own"):
+            dialogue.show_reversal(reversal)
+        emit(f"would stop {one.path}" for one in journal.entries if one.action == "unit")
+        return EXIT_OK
+    with journal.locked():
+        for line in settle(journal):
+            dialogue.say(line)
+        outcome = UndoRun(journal, own, dialogue, UnitManager()).execute()
+    _print_undone(args, outcome)
+    return outcome.exit_code
+
+
+def _print_undone(args: argparse.Namespace, outcome: SetupOutcome) -> None:
+    if args.json:
+        emit_json({"changed": outcome.changed, "by_hand": outcome.by_hand, "kept": outcome.kept})
+        return
+    if not outcome.changed and not outcome.by_hand:
+        emit(["nothing to undo: setup changed nothing on this host"])
+    emit(outcome.kept)
+    for line in outcome.by_hand:
+        note(f"to do: {line}")

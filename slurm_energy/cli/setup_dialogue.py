@@ -1,0 +1,52 @@
+"""Conversation of `senergy setup` with the administrator on a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+from slurm_energy.cli.output import emit, emit_verbatim
+from slurm_energy.errors import UsageError
+from slurm_energy.setup.changes import FileChange
+from slurm_energy.setup.removal import FileReversal
+
+
+class TerminalDialogue:
+    """Prints lines and diffs, and asks questions unless all were answered in advance.
+
+    Args:
+        agree: answer every question with yes.
+        quiet: print nothing, because the result is printed as JSON.
+    """
+
+    def __init__(self, *, agree: bool, quiet: bool = False) -> None:
+        self._agree, self._quiet = agree, quiet
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        if not self._quiet:
+            emit([line])
+            sys.stdout.flush()
+
+    def show_change(self, change: FileChange) -> None:
+        """Print the diff of a change with its reason."""
+        if not self._quiet:
+            emit(["", f"{change.path}: {change.reason}"])
+            emit_verbatim(change.diff())
+
+    def show_reversal(self, reversal: FileReversal) -> None:
+        """Print the diff of a change that is taken back."""
+        if not self._quiet:
+            emit(["", f"{reversal.file.path}:"])
+            emit_verbatim(reversal.diff())
+
+    def confirm(self, question: str) -> bool:
+        """Return whether the administrator agrees. An empty answer means no."""
+        return self._agree or self.ask(f"{question} [y/N]", "n").lower() in ("y", "yes")
+
+    def ask(self, question: str, default: str) -> str:
+        """Return the administrator's answer to a question; the default if the answer is empty."""
+        print(f"{question} ", end="", flush=True)
+        try:
+            return input().strip() or default
+        except EOFError:
+            raise UsageError("no answer", "the input ended", "answer on a terminal, or use --yes") from None

@@ -1,0 +1,62 @@
+"""Text of energy.toml with the values that setup detected."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.config.schema_document import example_file, toml
+
+CONTROLLER_PORT: Final = 6828
+_HEADER: Final = re.compile(r"^\[(\w+)\]$")
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedValues:
+    """Values of energy.toml.
+
+    Attributes:
+        values: values by section and key, which are written.
+        hints: values by section and key that the site may want; they are written as comments.
+        notes: lines about this host, for the head of the file.
+    """
+
+    values: Mapping[tuple[str, str], Any]
+    hints: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def controller_url(address: str) -> str:
+    """Return the address of senergyctld on a host, an IPv6 address in brackets."""
+    try:
+        is_ipv6 = ipaddress.ip_address(address).version == 6
+    except ValueError:
+        is_ipv6 = False
+    return f"http://{f'[{address}]' if is_ipv6 else address}:{CONTROLLER_PORT}"
+
+
+def configuration_text(detected: DetectedValues) -> str:
+    """Return the text of energy.toml: every key with its meaning, the detected values in force.
+
+    Args:
+        detected: the values.
+    """
+    lines = example_file().splitlines()
+    out = [lines[0], "# Written by `senergy setup`. Commented keys show their defaults."]
+    out += [f"# {note}".rstrip() for note in detected.notes]
+    section = ""
+    for line in lines[2:]:
+        if header := _HEADER.match(line):
+            section = header[1]
+        elif line.startswith("#["):
+            section = ""
+        name = line.removeprefix("#").partition(" = ")[0]
+        if section and line.startswith("#") and (section, name) in detected.values:
+            line = f"{name} = {toml(detected.values[section, name])}"
+        elif section and line.startswith("#") and (section, name) in detected.hints:
+            line = f"#{name} = {toml(detected.hints[section, name])}"
+        out.append(line)
+    return "\n".join(out).rstrip("\n") + "\n"

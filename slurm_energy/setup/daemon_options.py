@@ -1,0 +1,102 @@
+"""Options with which Slurm's daemons run on this host, from their processes and environment files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_ENVIRONMENT_FILES: Final = ("etc/default/{}", "etc/sysconfig/{}")
+_MAX_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """Options of slurmctld or slurmd on this host.
+
+    Attributes:
+        program: path of the running program; None if it does not run.
+        conf: slurm.conf that an option or a variable names; None if none does.
+        conf_server: whether --conf-server is given, so that the daemon reads no local slurm.conf.
+    """
+
+    program: Path | None = None
+    conf: Path | None = None
+    conf_server: bool = False
+
+
+def daemon_options(name: str, root: Path = Path("/")) -> DaemonOptions:
+    """Return the options of a daemon.
+
+    Args:
+        name: `slurmctld` or `slurmd`.
+        root: directory that contains etc and proc.
+    """
+    program, words, variables = None, list[str](), dict[str, str]()
+    for pattern in _ENVIRONMENT_FILES:
+        variables |= _environment_file(root / pattern.format(name))
+    with contextlib.suppress(ValueError):
+        words += shlex.split(variables.get(f"{name.upper()}_OPTIONS", ""))
+    for process in _processes(name, root):
+        with contextlib.suppress(OSError):
+            program = (process / "exe").readlink()
+        words += _strings(process / "cmdline")[1:]
+        pairs = (text.partition("=")[::2] for text in _strings(process / "environ"))
+        variables |= {key: value for key, value in pairs if key.startswith("SLURM_CONF")}
+    conf = _option(words, "-f") or variables.get("SLURM_CONF", "")
+    server = bool(_option(words, "--conf-server")) or bool(variables.get("SLURM_CONF_SERVER"))
+    # slurmd sets SLURM_CONF to its cache after it fetched the files.
+    path = Path(conf) if conf.startswith("/") else None
+    return DaemonOptions(program, path, server)
+
+
+def _option(words: list[str], name: str) -> str:
+    """Return the value of an option, which follows it as a word, or directly, or after `=`."""
+    value = ""
+    for number, word in enumerate(words):
+        if word == name:
+            value = words[number + 1] if number + 1 < len(words) else ""
+        elif word.startswith(f"{name}=") or (not name.startswith("--") and word.startswith(name)):
+            value = word.removeprefix(name).removeprefix("=")
+    return value
+
+
+def _processes(name: str, root: Path) -> Iterator[Path]:
+    """Yield the directories in /proc of the processes of a program that belong to root or a Slurm user."""
+    for folder in sorted(root.glob("proc/[0-9]*")):
+        with contextlib.suppress(OSError):
+            # A user can choose the name of a process, but not its owner.
+            is_named = (folder / "comm").read_text().strip() == name
+            if is_named and _is_system_user(folder.stat().st_uid):
+                yield folder
+
+
+def _is_system_user(uid: int) -> bool:
+    return uid < 1000 or uid == os.geteuid()
+
+
+def _strings(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES).decode(errors="surrogateescape").rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def _environment_file(path: Path) -> dict[str, str]:
+    """Return the variables in an environment file of systemd or of an init script."""
+    variables = {}
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    for line in lines:
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if equals and name.isidentifier():
+            with contextlib.suppress(ValueError):
+                variables[name] = " ".join(shlex.split(value, comments=True))
+    return variables

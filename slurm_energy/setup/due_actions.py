@@ -1,0 +1,9 @@
+"""Names of the actions that Slurm needs after changes of its files; the journal keeps them until done."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RESTART_SLURMCTLD: Final = "restart slurmctld"
+RESTART_SLURMD: Final = "restart slurmd"
+RECONFIGURE: Final = "scontrol reconfigure"

@@ -1,0 +1,239 @@
+"""Execution of a plan of setup: files, units, restarts of Slurm's daemons."""
+
+from __future__ import annotations
+
+import pwd
+from typing import Final
+
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError, UnavailableError
+from slurm_energy.setup import slurm_state
+from slurm_energy.setup.changes import FileChange, carry_out, edit, make_directory
+from slurm_energy.setup.dialogue import Dialogue, SetupOutcome
+from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
+from slurm_energy.setup.journal import SetupEntry, SetupJournal
+from slurm_energy.setup.own_files import OwnFiles
+from slurm_energy.setup.plan import DATABASE_DIRECTORY, Role, SetupPlan, service_user
+from slurm_energy.setup.removal import restore_file
+from slurm_energy.setup.services import Execute, UnitManager, execute
+from slurm_energy.setup.site import SlurmSite
+
+_SETTLE_CHECKS: Final = 3
+
+
+class SetupRun:
+    """One execution of a plan.
+
+    Args:
+        plan: the plan.
+        site: the cluster.
+        own: installed files of slurm-energy.
+        journal: journal of this host, locked.
+        dialogue: conversation with the administrator.
+        units: access to systemd.
+        run: executes a command.
+    """
+
+    def __init__(
+        self,
+        plan: SetupPlan,
+        site: SlurmSite,
+        own: OwnFiles,
+        journal: SetupJournal,
+        dialogue: Dialogue,
+        units: UnitManager,
+        run: Execute = execute,
+    ) -> None:
+        self._plan, self._site, self._own, self._journal = plan, site, own, journal
+        self._dialogue, self._units, self._run = dialogue, units, run
+        self.outcome = SetupOutcome(by_hand=list(plan.by_hand))
+
+    def execute(self) -> SetupOutcome:
+        """Carry out the plan.
+
+        Raises:
+            EnergyError: a step failed. Completed steps stay and are in the journal.
+        """
+        self._make_own_files()
+        for unit in self._plan.services:
+            self._start(unit)
+        self._change_slurm()
+        self._restart_slurm()
+        if self.outcome.by_hand and self.outcome.exit_code == EXIT_OK:
+            self.outcome.exit_code = EXIT_FAILURE
+        return self.outcome
+
+    def _make_own_files(self) -> None:
+        for change in self._plan.own_changes:
+            self._dialogue.say(f"writing {change.path}: {change.reason}")
+            make_directory(change.path.parent, 0o755, self._journal)
+            carry_out(change, self._journal)
+            self.outcome.changed.append(str(change.path))
+        if "senergyctld.service" in self._plan.services:
+            owner = pwd.getpwnam(service_user(self._site))
+            directory = self._own.root / DATABASE_DIRECTORY.relative_to("/")
+            make_directory(directory, 0o750, self._journal, (owner.pw_uid, owner.pw_gid), data=True)
+
+    def _start(self, unit: str) -> None:
+        """Enable and start a unit of slurm-energy; restart it if its files were written."""
+        name = unit.removesuffix(".service")
+        if not self._units.is_running:
+            program = self._own.program(name)
+            self._todo(f"systemd does not run here: start {program} as a service", EXIT_UNAVAILABLE)
+            return
+        if self._plan.own_changes:
+            self._units.call("daemon-reload")
+        enabled, active = self._units.is_enabled(unit), self._units.is_active(unit)
+        if enabled and active and not self._plan.own_changes:
+            return
+        known = any(entry.action == "unit" and entry.path == unit for entry in self._journal.entries)
+        entry = SetupEntry(
+            self._journal.next_number(), "unit", unit, facts={"enabled": enabled, "active": active}
+        )
+        if not known:
+            self._journal.record(entry)
+        self._dialogue.say(f"starting {unit}")
+        self._units.call("enable", unit)
+        self._units.call("restart" if active else "start", unit)
+        if not known:
+            self._journal.complete(entry)
+        self.outcome.changed.append(unit)
+
+    def _change_slurm(self) -> None:
+        refused = False
+        for planned in self._plan.slurm_changes:
+            change = self._without_refused(planned) if refused else planned
+            if change is None:
+                continue
+            self._dialogue.show_change(change)
+            if not self._dialogue.confirm(f"Write {change.path}?"):
+                self._todo(f"{change.path} was not changed: {change.reason}", EXIT_FAILURE)
+                refused = refused or change.path == self._site.job_submit_script
+                continue
+            self._write_checked(change)
+            self.outcome.changed.append(str(change.path))
+
+    def _without_refused(self, change: FileChange) -> FileChange | None:
+        """Return a change without JobSubmitPlugins, because the script was not written."""
+        hunks = tuple(hunk for hunk in change.hunks if hunk.key != "jobsubmitplugins")
+        if len(hunks) == len(change.hunks):
+            return change
+        return edit(change.file, hunks, change.reason, change.kind) if hunks else None
+
+    def _write_checked(self, change: FileChange) -> None:
+        """Make a change of a file of Slurm, and take it back if Slurm then rejects its configuration."""
+        self._check_script(change)
+        was_readable = not slurm_state.conf_fault(self._site)
+        due = self._due(change)
+        for action in due:
+            self._journal.note_pending(action, due=True)
+        carry_out(change, self._journal, due)
+        if was_readable and (fault := slurm_state.conf_fault(self._site)):
+            restore_file(self._journal.entries[-1], self._journal)
+            raise UnavailableError(
+                str(change.path), f"Slurm rejects the change, which was taken back: {fault}"
+            )
+
+    def _check_script(self, change: FileChange) -> None:
+        """Raise an error if a change would make a correct Lua script incorrect."""
+        if change.kind != "script" or slurm_state.lua_fault(change.file.data or b"", self._run):
+            return
+        if fault := slurm_state.lua_fault(change.data, self._run):
+            raise UnavailableError(str(change.path), f"would have a syntax error: {fault}")
+
+    def _due(self, change: FileChange) -> list[str]:
+        """Return the actions that Slurm needs after a change of its files."""
+        if change.kind == "script":  # slurmctld reads the changed script by itself
+            return []
+        due = [RESTART_SLURMCTLD] if self._site.is_controller and change.kind == "slurm.conf" else []
+        if self._plan.role is Role.NODE:
+            due.append(RESTART_SLURMD)
+        if self._site.is_controller and self._site.serves_configless:
+            due.append(RECONFIGURE)
+        return due
+
+    def _restart_slurm(self) -> None:
+        """Restart slurmctld, then slurmd, as far as their files changed since they started."""
+        if self._plan.role is Role.CONTROLLER or RESTART_SLURMCTLD in self._journal.pending:
+            self._restart_slurmctld()
+        if self._plan.role is Role.NODE:
+            self._restart_slurmd()
+        if RECONFIGURE in self._journal.pending:
+            self._reconfigure()
+
+    def _restart_slurmctld(self) -> None:
+        pending = RESTART_SLURMCTLD in self._journal.pending
+        if not pending or not self._site.is_controller:
+            return
+        if self._restart(["slurmctld.service"], "running jobs continue"):
+            self._check_slurmctld()
+            self._journal.note_pending(RESTART_SLURMCTLD, due=False)
+
+    def _check_slurmctld(self) -> None:
+        """Restore the files if slurmctld does not start with them."""
+        if any(slurm_state.running_settings(self._site) for _ in range(_SETTLE_CHECKS)):
+            return
+        if self._units.is_active("slurmctld.service"):
+            self._todo("slurmctld runs, but does not answer: scontrol ping", EXIT_UNAVAILABLE)
+            return
+        paths = {str(change.path) for change in self._plan.slurm_changes}
+        for entry in [one for one in reversed(self._journal.entries) if one.path in paths]:
+            restore_file(entry, self._journal)
+        self._units.call("restart", "slurmctld.service")
+        raise UnavailableError(
+            "slurmctld",
+            "did not start with the changed files, which were restored",
+            "journalctl -u slurmctld",
+        )
+
+    def _restart_slurmd(self) -> None:
+        units = self._units.active_units("slurmd.service") + self._units.active_units("slurmd@*.service")
+        plugins = [self._own.library / name for name in ("energy.so", "energy_hooks.so")]
+        lines = list((self._own.library / "plugstack.d").glob("*.conf"))
+        files = [self._site.plugstack, *plugins, *lines]
+        stale = [unit for unit in units if slurm_state.started_before(self._units.main_pid(unit), files)]
+        pending = RESTART_SLURMD in self._journal.pending
+        if not (pending or stale) and self._units.is_running:
+            return
+        if pending and not units and self._units.is_running:
+            self._journal.note_pending(RESTART_SLURMD, due=False)  # reads its files when it starts
+            return
+        if self._restart(units if pending else stale, "running jobs continue", "slurmd"):
+            self._journal.note_pending(RESTART_SLURMD, due=False)
+
+    def _restart(self, units: list[str], effect: str, name: str = "slurmctld") -> bool:
+        """Restart units of Slurm with consent; return whether that was done."""
+        if not self._units.is_running:
+            self._todo(f"systemd does not run here: restart {name}", EXIT_UNAVAILABLE)
+            return False
+        if not all(self._units.is_active(unit) for unit in units):
+            self._todo(f"{' '.join(units)} is not active: start it; it then reads the new files", EXIT_OK)
+            return True
+        if not self._dialogue.confirm(f"Restart {' '.join(units)}? ({effect})"):
+            self._todo(f"restart {' '.join(units)}; until then the changes have no effect", EXIT_FAILURE)
+            return False
+        self._dialogue.say(f"restarting {' '.join(units)}")
+        self._units.call("restart", *units)
+        self.outcome.changed.append(f"restarted {' '.join(units)}")
+        return True
+
+    def _reconfigure(self) -> None:
+        """Let slurmctld send the changed files to configless nodes."""
+        argv = [
+            "env",
+            f"SLURM_CONF={self._site.conf}",
+            slurm_state.program(self._site, "scontrol"),
+            "reconfigure",
+        ]
+        try:
+            result = self._run(argv)
+        except EnergyError as error:
+            self._todo(f"scontrol reconfigure: {error}", EXIT_UNAVAILABLE)
+            return
+        if result.status:
+            self._todo("run `scontrol reconfigure`, so that nodes get the changed files", EXIT_UNAVAILABLE)
+            return
+        self._journal.note_pending(RECONFIGURE, due=False)
+
+    def _todo(self, line: str, code: int) -> None:
+        self.outcome.by_hand.append(line)
+        self.outcome.exit_code = max(self.outcome.exit_code, code)

@@ -1,0 +1,79 @@
+"""The installed files of slurm-energy on this host: plugins for Slurm, programs and units."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+
+_LIBRARIES: Final = ("/usr/lib/slurm-energy", "/usr/local/lib/slurm-energy")
+_UNIT_DIRECTORIES: Final = ("usr/lib/systemd/system", "lib/systemd/system")
+LOCAL_UNITS: Final = Path("etc/systemd/system")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFiles:
+    """Where the files of slurm-energy are installed.
+
+    Attributes:
+        library: directory with `plugstack.d`, the plugins and the Lua modules.
+        root: directory that contains etc and usr.
+    """
+
+    library: Path
+    root: Path = Path("/")
+
+    @property
+    def plugstack_pattern(self) -> str:
+        """Pattern of the files that plugstack.conf includes."""
+        return f"{self.library}/plugstack.d/*.conf"
+
+    @property
+    def has_plugins(self) -> bool:
+        """Whether the lines for plugstack.conf and at least the plugin with the flags are installed."""
+        return any((self.library / "plugstack.d").glob("*.conf")) and (self.library / "energy.so").exists()
+
+    @property
+    def has_check_module(self) -> bool:
+        """Whether the module for job_submit.lua is installed."""
+        return (self.library / "senergy_submit.lua").exists()
+
+    def packaged_unit(self, name: str) -> Path | None:
+        """Return the path of a unit that a package installed; None if there is none."""
+        paths = (self.root / directory / name for directory in _UNIT_DIRECTORIES)
+        return next((path for path in paths if path.exists()), None)
+
+    def program(self, name: str) -> Path:
+        """Return the path of a program such as `senergyd`.
+
+        Raises:
+            UnavailableError: it is not installed.
+        """
+        beside = Path(sys.executable).parent / name
+        if beside.exists():
+            return beside
+        if found := shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
+            return Path(found)
+        role = "controller" if name == "senergyctld" else "node"
+        raise UnavailableError(name, "not installed", f"install the package slurm-energy-{role}")
+
+
+def own_files(library: Path | None = None, root: Path = Path("/")) -> OwnFiles:
+    """Return where slurm-energy is installed.
+
+    Args:
+        library: directory of the plugins; None: that of the package which contains this Python package, else
+            the first that exists.
+        root: directory that contains etc and usr.
+    """
+    if library is not None:
+        return OwnFiles(library.absolute(), root)
+    candidates = [Path(one) for one in _LIBRARIES]
+    if not Path(__file__).is_relative_to(candidates[0]):
+        candidates.reverse()
+    existing = [one for one in candidates if (one / "plugstack.d").is_dir() or (one / "energy.so").exists()]
+    return OwnFiles((existing or candidates)[0], root)

@@ -1,0 +1,87 @@
+"""Undo of setup: every change in the journal is taken back, the last one first."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy import atomic_file
+from slurm_energy.setup.changes import diff
+from slurm_energy.setup.hunk import revert
+from slurm_energy.setup.journal import SetupEntry, SetupJournal
+from slurm_energy.setup.site_file import ENCODING, SiteFile, read_site_file, write_site_file
+
+
+@dataclass(frozen=True, slots=True)
+class FileReversal:
+    """How a change of a file is taken back.
+
+    Attributes:
+        entry: the change in the journal.
+        file: the file as it is now.
+        data: contents to write; None: the file is deleted.
+        remark: why something remains; empty if nothing does.
+        keep: the file stays as it is.
+    """
+
+    entry: SetupEntry
+    file: SiteFile
+    data: bytes | None
+    remark: str = ""
+    keep: bool = False
+
+    def diff(self) -> list[str]:
+        """Return a unified diff for the terminal."""
+        return diff(self.file.data, self.data, self.file.path)
+
+
+def plan_reversal(entry: SetupEntry, journal: SetupJournal) -> FileReversal:
+    """Return how a change of a file is taken back.
+
+    A file that nobody changed since is restored exactly. In a file that was changed, only lines of setup are
+    removed. A new file that was changed stays.
+
+    Raises:
+        EnergyError: the file or its backup cannot be read.
+    """
+    path = Path(entry.path)
+    file = read_site_file(path)
+    if file.data is None or file.digest == entry.before:
+        return FileReversal(entry, file, file.data, "" if file.data else "was deleted meanwhile", True)
+    if file.digest == entry.after:
+        return FileReversal(entry, file, journal.read_backup(entry) if entry.before else None)
+    if not entry.hunks:
+        return FileReversal(entry, file, file.data, "was changed by the site and stays", True)
+    text, missing = revert(file.text, entry.hunks)
+    remark = "some lines of setup were changed by the site: remove them by hand" if missing else ""
+    return FileReversal(entry, file, text.encode(ENCODING), remark)
+
+
+def reverse_file(reversal: FileReversal, journal: SetupJournal) -> None:
+    """Take back a change of a file and remove it from the journal."""
+    entry, file = reversal.entry, reversal.file
+    if not reversal.keep:
+        if reversal.data is None:
+            atomic_file.remove(file.path)
+            atomic_file.sync_directory(file.path.parent)
+        else:
+            exact = file.digest == entry.after
+            owner = (entry.mode, entry.uid, entry.gid) if exact else (file.mode, file.uid, file.gid)
+            write_site_file(file.path, reversal.data, *owner)
+    journal.remove(entry)
+
+
+def restore_file(entry: SetupEntry, journal: SetupJournal) -> None:
+    """Take back one change of a file at once."""
+    reverse_file(plan_reversal(entry, journal), journal)
+
+
+def remove_directory(entry: SetupEntry, journal: SetupJournal) -> bool:
+    """Remove a directory that setup created, if it is empty; return whether it is gone."""
+    path = Path(entry.path)
+    with contextlib.suppress(OSError):
+        path.rmdir()
+    gone = not path.exists()
+    journal.remove(entry)
+    return gone

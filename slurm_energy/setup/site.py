@@ -1,0 +1,258 @@
+"""The Slurm cluster as this host sees it: files, controllers, plugins and settings. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.setup.daemon_options import DaemonOptions, daemon_options
+from slurm_energy.slurm import conf_files
+from slurm_energy.slurm.hostlist import node_position
+from slurm_energy.slurm.installation import Installation, find
+
+_CACHE: Final = "conf-cache"
+_CONTROLLER: Final = re.compile(r"^\s*([^\s(]+)\s*(?:\(\s*([^)\s]+)\s*\))?\s*$")
+_BUILT_IN_PATH: Final = re.compile(rb"(/[\w./+-]{1,200}/slurm\.conf)\0")
+_PREFIXES: Final = (
+    "opt/slurm",
+    "opt/slurm/current",
+    "opt/slurm-*",
+    "opt/slurm/*",
+    "usr/local",
+    "usr/local/slurm",
+    "cm/shared/apps/slurm/current",
+)
+ALLOC_FLAGS: Final = frozenset(("alloc", "contain", "x11", "nohold", "runinjob", "forcerequeueonfail"))
+"""PrologFlags that run the prolog at allocation: Alloc, and those that imply it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A host of slurmctld in slurm.conf.
+
+    Attributes:
+        host: its name.
+        address: its address; the name if slurm.conf gives none.
+    """
+
+    host: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSite:
+    """The Slurm cluster of this host.
+
+    Attributes:
+        conf: slurm.conf; on a configless host the copy that slurmd or sackd fetched.
+        settings: values by key in lower case, see `conf_files.read_settings`.
+        is_configless_client: this host fetches slurm.conf from slurmctld, so that it must not be edited here.
+        serves_configless: slurmctld sends slurm.conf and other files to hosts that ask.
+        installation: programs of Slurm; None: not found.
+        names: names of this host.
+    """
+
+    conf: Path
+    settings: Mapping[str, list[str]]
+    is_configless_client: bool
+    serves_configless: bool
+    installation: Installation | None
+    names: frozenset[str]
+
+    def value(self, key: str, default: str = "") -> str:
+        """Return the last value of a key in slurm.conf."""
+        return self.settings.get(key.lower(), [default])[-1]
+
+    def items(self, key: str) -> list[str]:
+        """Return the comma-separated items of a value in lower case."""
+        return [item.strip().lower() for item in self.value(key).split(",") if item.strip()]
+
+    @property
+    def cluster_name(self) -> str:
+        """ClusterName as it is written in slurm.conf."""
+        return self.value("clustername")
+
+    @property
+    def controllers(self) -> list[Controller]:
+        """Hosts of slurmctld; the first is the primary controller."""
+        lines = self.settings.get("slurmctldhost", [])
+        matches = [match for line in lines if (match := _CONTROLLER.match(line))]
+        if matches:
+            return [Controller(match[1], match[2] or match[1]) for match in matches]
+        hosts = zip(("controlmachine", "backupcontroller"), ("controladdr", "backupaddr"), strict=True)
+        return [
+            Controller(self.value(name), self.value(address) or self.value(name))
+            for name, address in hosts
+            if self.value(name)
+        ]
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether slurmctld runs, or may run, on this host."""
+        return any(one.host in self.names for one in self.controllers)
+
+    @property
+    def slurm_user(self) -> str:
+        """User of slurmctld; Slurm's default is root."""
+        return self.value("slurmuser", "root").partition("(")[0]
+
+    @property
+    def node_names(self) -> list[str]:
+        """Names in NodeName of the nodes on this host; several if it runs several slurmd."""
+        found: list[str] = []
+        for line in self.settings.get("nodename", []):
+            nodes, *rest = line.split()
+            words = {key.lower(): value for key, _, value in (word.partition("=") for word in rest)}
+            hosts = words.get("nodehostname", nodes)
+            if any(_is_in(name, listed) for name in self.names for listed in {nodes, hosts}):
+                found.append(nodes)
+        return found
+
+    @property
+    def runs_prolog_at_allocation(self) -> bool:
+        """Whether PrologFlags run the prolog on every node when a job is allocated."""
+        return not ALLOC_FLAGS.isdisjoint(self.items("prologflags"))
+
+    @property
+    def plugstack(self) -> Path:
+        """Path of plugstack.conf."""
+        named = self.value("plugstackconfig")
+        return Path(named) if named else self.conf.with_name("plugstack.conf")
+
+    @property
+    def job_submit_script(self) -> Path:
+        """Path of job_submit.lua, which slurmctld reads beside slurm.conf."""
+        return self.conf.with_name("job_submit.lua")
+
+    @property
+    def uses_job_submit_lua(self) -> bool:
+        """Whether slurmctld runs job_submit.lua."""
+        return bool({"lua", "job_submit/lua"}.intersection(self.items("jobsubmitplugins")))
+
+    @property
+    def plugin_directory(self) -> Path | None:
+        """Directory of Slurm's own plugins; None if it cannot be found."""
+        try:
+            return self.installation.plugin_directory(run=None) if self.installation else None
+        except EnergyError:
+            return None
+
+
+def read_site(
+    slurm_prefix: Path | None = None, slurm_conf: Path | None = None, root: Path = Path("/")
+) -> SlurmSite:
+    """Return the Slurm cluster of this host.
+
+    Args:
+        slurm_prefix: prefix of Slurm; None: it is searched for.
+        slurm_conf: path of slurm.conf; None: it is searched for.
+        root: directory that contains etc, proc and opt.
+
+    Raises:
+        UsageError: `slurm_prefix` contains no Slurm.
+        NotFoundError: there is no slurm.conf.
+        UnavailableError: slurm.conf, or a file that it includes, cannot be read.
+    """
+    daemons = [daemon_options(name, root) for name in ("slurmctld", "slurmd", "sackd")]
+    installation = _installation(slurm_prefix, daemons, root)
+    conf = slurm_conf or _locate(installation, daemons, root)
+    if conf is None:
+        todo = "install Slurm and start slurmd or slurmctld first, or name the file with --slurm-conf"
+        raise NotFoundError("slurm.conf", "not found", todo)
+    try:
+        settings = conf_files.read_settings(conf, strict=True)
+    except OSError as error:
+        raise UnavailableError(
+            str(error.filename or conf), error.strerror or str(error), "run this command as root"
+        ) from None
+    names = _own_names()
+    parameters = ",".join(settings.get("slurmctldparameters", [])).lower().split(",")
+    site = SlurmSite(conf, settings, False, "enable_configless" in parameters, installation, names)
+    is_cache = _CACHE in conf.resolve().parts or conf.is_relative_to("/run/slurm/conf")
+    is_client = is_cache or (any(one.conf_server for one in daemons[1:]) and not site.is_controller)
+    return SlurmSite(conf, settings, is_client, site.serves_configless, installation, names)
+
+
+def conf_sources(conf: Path, cluster: str) -> list[Path]:
+    """Return slurm.conf and the files that it includes, in the order in which Slurm reads them to the end.
+
+    Args:
+        conf: path of slurm.conf.
+        cluster: ClusterName, which replaces `%c` in names of included files.
+    """
+    from slurm_energy.setup.conf_text import conf_lines
+
+    paths: list[Path] = []
+
+    def visit(path: Path, depth: int) -> None:
+        if path in paths or depth > 8:
+            return
+        try:
+            text = path.read_bytes().decode("latin-1")
+        except OSError:
+            return
+        paths.append(path)
+        for line in conf_lines(text):
+            if line.included:
+                visit(path.parent / line.included.replace("%c", cluster.lower()), depth + 1)
+
+    visit(conf, 0)
+    return paths
+
+
+def _installation(prefix: Path | None, daemons: Iterable[DaemonOptions], root: Path) -> Installation | None:
+    if prefix is not None:
+        return find(prefix)
+    try:
+        return find(environment={"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin")})
+    except UnavailableError:
+        pass
+    running = [one.program.parent.parent for one in daemons if one.program is not None]
+    usual = [path for pattern in _PREFIXES for path in sorted(root.glob(pattern))]
+    for candidate in (*running, *usual):
+        try:
+            return find(candidate)
+        except UsageError:
+            continue
+    return None
+
+
+def _locate(installation: Installation | None, daemons: Iterable[DaemonOptions], root: Path) -> Path | None:
+    """Return the path of slurm.conf that Slurm's programs on this host read; None if there is none."""
+    if named := os.environ.get("SLURM_CONF"):
+        return Path(named)
+    candidates = [one.conf for one in daemons if one.conf is not None]
+    if installation is not None:
+        candidates += _built_in_paths(installation)
+        candidates += [installation.prefix / "etc/slurm.conf", installation.prefix / "etc/slurm/slurm.conf"]
+    candidates += [root / "etc/slurm/slurm.conf", root / "run/slurm/conf/slurm.conf"]
+    existing = next((path for path in candidates if path.is_file()), None)
+    return existing or conf_files.locate_slurm_conf()
+
+
+def _built_in_paths(installation: Installation) -> list[Path]:
+    """Return the path of slurm.conf that was compiled into Slurm's library."""
+    try:
+        library = installation.plugin_directory(run=None) / "libslurmfull.so"
+        found = _BUILT_IN_PATH.findall(library.read_bytes())
+    except (EnergyError, OSError):
+        return []
+    return [Path(path.decode()) for path in dict.fromkeys(found) if not path.startswith(b"/run/")]
+
+
+def _own_names() -> frozenset[str]:
+    name = socket.gethostname()
+    return frozenset((name, name.partition(".")[0], "localhost"))
+
+
+def _is_in(name: str, hosts: str) -> bool:
+    try:
+        return node_position(name, hosts) is not None
+    except UsageError:
+        return False

@@ -1,0 +1,175 @@
+"""Execution of `senergy setup undo`: Slurm's files first, then the daemons, then the files of setup."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import EXIT_FAILURE, EXIT_UNAVAILABLE, EnergyError, UnavailableError
+from slurm_energy.setup.dialogue import Dialogue, SetupOutcome
+from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
+from slurm_energy.setup.journal import SetupEntry, SetupJournal
+from slurm_energy.setup.own_files import OwnFiles
+from slurm_energy.setup.removal import FileReversal, plan_reversal, remove_directory, reverse_file
+from slurm_energy.setup.services import Execute, UnitManager, execute
+
+_SLURM_KINDS: Final = ("slurm.conf", "plugstack")
+
+
+class UndoRun:
+    """One execution of undo.
+
+    Args:
+        journal: journal of this host, locked.
+        own: installed files of slurm-energy.
+        dialogue: conversation with the administrator.
+        units: access to systemd.
+        run: executes a command.
+    """
+
+    def __init__(
+        self,
+        journal: SetupJournal,
+        own: OwnFiles,
+        dialogue: Dialogue,
+        units: UnitManager,
+        run: Execute = execute,
+    ) -> None:
+        self._journal, self._own, self._dialogue = journal, own, dialogue
+        self._units, self._run = units, run
+        self.outcome = SetupOutcome()
+
+    def reversals(self, *kinds: str) -> list[FileReversal]:
+        """Return how the changed files of the given kinds are restored, the last change first."""
+        entries = [one for one in self._journal.entries if one.action == "file"]
+        chosen = [one for one in reversed(entries) if one.facts.get("kind", "own") in kinds]
+        return [self._planned(entry) for entry in chosen]
+
+    def execute(self) -> SetupOutcome:
+        """Take back every change of the journal.
+
+        Raises:
+            EnergyError: a step failed. The journal contains what is left.
+        """
+        for reversal in self.reversals(*_SLURM_KINDS):
+            for action in reversal.entry.facts.get("due", []):
+                self._journal.note_pending(action, due=True)
+            self._reverse(reversal)
+        self._restart_slurm()
+        for reversal in self.reversals("script"):
+            self._reverse(reversal)
+        for entry in [one for one in reversed(self._journal.entries) if one.action == "unit"]:
+            self._stop(entry)
+        for reversal in self.reversals("own"):
+            self._reverse(reversal)
+        self._remove_directories()
+        if self._units.is_running:
+            self._units.call("daemon-reload")
+        if not self._journal.entries and not self._journal.pending:
+            self._journal.delete()
+        return self.outcome
+
+    def _planned(self, entry: SetupEntry) -> FileReversal:
+        """Return how one file is restored. JobSubmitPlugins stays if the script of setup stays."""
+        if entry.facts.get("kind") == "slurm.conf" and self._script_stays():
+            hunks = tuple(hunk for hunk in entry.hunks if hunk.key != "jobsubmitplugins")
+            if len(hunks) < len(entry.hunks):
+                reversal = plan_reversal(replace(entry, hunks=hunks, after=""), self._journal)
+                remark = "JobSubmitPlugins=lua stays, because the site changed job_submit.lua"
+                return replace(reversal, entry=entry, remark=remark)
+        return plan_reversal(entry, self._journal)
+
+    def _script_stays(self) -> bool:
+        scripts = [
+            one for one in self._journal.entries if one.facts.get("kind") == "script" and not one.before
+        ]
+        return any(
+            reversal.keep and reversal.file.data is not None
+            for reversal in (plan_reversal(entry, self._journal) for entry in scripts)
+        )
+
+    def _reverse(self, reversal: FileReversal) -> None:
+        path = reversal.file.path
+        if not reversal.keep:
+            self._dialogue.show_reversal(reversal)
+            if not self._dialogue.confirm(f"Restore {path}?"):
+                self._todo(f"{path} was not restored", EXIT_FAILURE)
+                return
+        if reversal.remark:
+            self._todo(f"{path}: {reversal.remark}", EXIT_FAILURE if not reversal.keep else 0)
+        reverse_file(reversal, self._journal)
+        self.outcome.changed.append(str(path))
+
+    def _restart_slurm(self) -> None:
+        actions = {
+            RESTART_SLURMCTLD: ["slurmctld.service"],
+            RESTART_SLURMD: self._units.active_units("slurmd.service")
+            + self._units.active_units("slurmd@*.service"),
+        }
+        for action, units in actions.items():
+            if action not in self._journal.pending:
+                continue
+            name = action.split()[-1]
+            if not self._units.is_running:
+                self._todo(f"systemd does not run here: restart {name}", EXIT_UNAVAILABLE)
+            elif units and all(self._units.is_active(unit) for unit in units):
+                if not self._dialogue.confirm(f"Restart {' '.join(units)}? (running jobs continue)"):
+                    self._todo(f"restart {' '.join(units)}", EXIT_FAILURE)
+                    continue
+                self._dialogue.say(f"restarting {' '.join(units)}")
+                self._units.call("restart", *units)
+            self._journal.note_pending(action, due=False)
+        if RECONFIGURE in self._journal.pending:
+            self._todo("run `scontrol reconfigure`, so that nodes get the restored files", EXIT_UNAVAILABLE)
+            self._journal.note_pending(RECONFIGURE, due=False)
+
+    def _stop(self, entry: SetupEntry) -> None:
+        """Stop and disable a unit that setup enabled, and restore the hardware's settings on a node."""
+        unit = entry.path
+        name = unit.removesuffix(".service")
+        if self._units.is_running:
+            self._dialogue.say(f"stopping {unit}")
+            if not entry.facts.get("enabled"):
+                self._units.call("disable", unit)
+            if not entry.facts.get("active"):
+                self._units.call("stop", unit)
+        else:
+            self._todo(f"systemd does not run here: stop {name}", EXIT_UNAVAILABLE)
+        if name == "senergyd" and not entry.facts.get("active"):
+            self._restore_settings()
+        if self._units.is_running and not entry.facts.get("active"):
+            self._run(["systemctl", "clean", "--what=runtime", unit])
+        self._journal.remove(entry)
+        self.outcome.changed.append(unit)
+
+    def _restore_settings(self) -> None:
+        try:
+            program = self._own.program("senergyd")
+        except UnavailableError as error:
+            self._todo(f"hardware settings were not restored: {error}", EXIT_UNAVAILABLE)
+            return
+        try:
+            result = self._run([str(program), "--restore"])
+        except EnergyError as error:
+            self._todo(f"hardware settings: {error}", EXIT_UNAVAILABLE)
+            return
+        for line in result.output.splitlines():
+            self._dialogue.say(f"senergyd: {line}")
+        if result.status:
+            self._todo(f"senergyd --restore failed with exit code {result.status}", EXIT_FAILURE)
+
+    def _remove_directories(self) -> None:
+        for entry in [one for one in reversed(self._journal.entries) if one.action == "directory"]:
+            if not remove_directory(entry, self._journal) and entry.facts.get("data"):
+                self.outcome.kept.append(f"{entry.path} with the database stays")
+        states = [Path("var/lib/senergyctld"), Path("var/lib/senergy")]
+        for path in (self._own.root / one for one in states):
+            if path.exists() and not any(line.startswith(f"{path} ") for line in self.outcome.kept):
+                self.outcome.kept.append(
+                    f"{path} with its records stays; delete it if you no longer need them"
+                )
+
+    def _todo(self, line: str, code: int) -> None:
+        self.outcome.by_hand.append(line)
+        self.outcome.exit_code = max(self.outcome.exit_code, code)

@@ -1,0 +1,50 @@
+"""Units of systemd for the daemons: those of the packages with drop-ins, or rendered templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.setup.changes import FileChange
+from slurm_energy.setup.own_files import LOCAL_UNITS, OwnFiles
+from slurm_energy.setup.site import SlurmSite
+from slurm_energy.setup.site_file import read_site_file
+from slurm_energy.templates import find, render
+
+_DEFAULT_USER: Final = "slurm"
+
+
+def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
+    """Return the changes that give a daemon its unit.
+
+    A unit of a package stays as it is; values that differ from it go to a drop-in. A unit in
+    /etc/systemd/system that the site wrote stays as it is.
+
+    Args:
+        name: `senergyd` or `senergyctld`.
+        site: the cluster.
+        own: installed files.
+        user: user as which senergyctld runs.
+    """
+    local = own.root / LOCAL_UNITS / f"{name}.service"
+    prefix = str(site.installation.prefix) if site.installation else "/usr"
+    settings: dict[str, str] = {}
+    if name == "senergyctld":
+        settings = {"user": user} | ({"slurm_prefix": prefix} if prefix != "/usr" else {})
+    if own.packaged_unit(f"{name}.service") is None:
+        if local.exists():
+            return []
+        folder = Path("/etc/slurm/energy-templates")
+        settings["bin"] = str(own.program(name).parent)
+        text = render(find(f"{name}.service", folder), settings, lambda raw: None)
+        return [FileChange(read_site_file(local), text.encode(), reason=f"unit of {name}")]
+    lines = []
+    if settings.get("user", _DEFAULT_USER) != _DEFAULT_USER:
+        lines.append(f"User={settings['user']}")
+    if "slurm_prefix" in settings:
+        lines.append(f"Environment=PATH={prefix}/bin:{prefix}/sbin:/usr/local/bin:/usr/bin:/bin")
+    file = read_site_file(own.root / LOCAL_UNITS / f"{name}.service.d" / "senergy-setup.conf")
+    if not lines or file.data is not None:
+        return []
+    text = "\n".join(["# slurm-energy setup", "[Service]", *lines, ""])
+    return [FileChange(file, text.encode(), reason=f"values of this site for {name}")]
