@@ -29,6 +29,8 @@ _READ_TIMEOUT_S: Final = 600  # of a socket; statements have limits of their own
 _POOL_SIZE: Final = 8
 _STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
 _WRITER_LOCK: Final = 0x53454E45  # "SENE"
+_MARIADB_LOCK: Final = "concat('slurm-energy.', md5(database()))"  # names are limited to 64 characters
+_NO_SUCH_THREAD: Final = 1094  # ER_NO_SUCH_THREAD of MariaDB
 _STATEMENT_TIMEOUT: Final = 1969  # ER_STATEMENT_TIMEOUT of MariaDB
 _MIN_PACKET_BYTES: Final = 4 << 20  # a record of 1 MiB, of which each character is escaped
 _STATEMENT_BYTES: Final = 65_536  # a statement without its texts
@@ -38,6 +40,8 @@ _MODES: Final = "ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ENGINE_SUBSTIT
 class Backend(abc.ABC):
     """A kind of database."""
 
+    clock: str = "SELECT extract(epoch FROM clock_timestamp())"
+    """Query of the Unix time of the database server in seconds."""
     begin: str = "START TRANSACTION"
     begin_snapshot: str = "START TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
@@ -60,6 +64,22 @@ class Backend(abc.ABC):
         Returns:
             False if another writer has the lock.
         """
+
+    @abc.abstractmethod
+    def session(self, connection: Connection) -> int:
+        """Return the number by which the server identifies the session of a connection."""
+
+    @abc.abstractmethod
+    def writer_session(self, connection: Connection) -> int | None:
+        """Return the session that holds the lock of the only writer; None: nobody holds it."""
+
+    @abc.abstractmethod
+    def end_session(self, connection: Connection, session: int) -> None:
+        """End another session of the same database user. The server rolls its transaction back."""
+
+    def clock_s(self, connection: Connection) -> float:
+        """Return the Unix time of the database server in seconds."""
+        return float(connection.exec_driver_sql(self.clock).scalar_one())
 
     @abc.abstractmethod
     def size_bytes(self, connection: Connection) -> int:
@@ -110,6 +130,7 @@ class SqliteBackend(Backend):
 
     # It takes the lock at once. Otherwise the first change would fail instead of waiting for the lock.
     begin = "BEGIN IMMEDIATE"
+    clock = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     begin_snapshot = "BEGIN"
 
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
@@ -130,6 +151,17 @@ class SqliteBackend(Backend):
     def lock_writer(self, connection: Connection) -> bool:
         """Take the lock of the only writer; see `Backend.lock_writer`."""
         return True
+
+    def session(self, connection: Connection) -> int:
+        """Return the session of a connection; a file has none."""
+        return 0
+
+    def writer_session(self, connection: Connection) -> int | None:
+        """Return the session that holds the writer's lock; a file has none."""
+        return None
+
+    def end_session(self, connection: Connection, session: int) -> None:
+        """End a session; a file has none."""
 
     def size_bytes(self, connection: Connection) -> int:
         """Return the size of the database."""
@@ -158,6 +190,7 @@ class SqliteBackend(Backend):
 class MariadbBackend(Backend):
     """A database on a MariaDB server."""
 
+    clock = "SELECT unix_timestamp(sysdate(6))"
     begin_snapshot = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
@@ -166,10 +199,11 @@ class MariadbBackend(Backend):
             f"sql_mode='{_MODES}', max_statement_time={statement_limit_s or 0},"
             f" innodb_lock_wait_timeout={_LOCK_TIMEOUT_S}, wait_timeout={_IDLE_SESSION_S}, time_zone='+00:00'"
         )
+        socket_timeout_s = statement_limit_s + _DEAD_PEER_S if statement_limit_s else _READ_TIMEOUT_S
         arguments = {
             "connect_timeout": _CONNECT_TIMEOUT_S,
-            "read_timeout": _READ_TIMEOUT_S,
-            "write_timeout": _READ_TIMEOUT_S,
+            "read_timeout": socket_timeout_s,
+            "write_timeout": socket_timeout_s,
             "charset": "utf8mb4",
             "init_command": f"SET SESSION {settings}",
         }
@@ -186,8 +220,25 @@ class MariadbBackend(Backend):
 
     def lock_writer(self, connection: Connection) -> bool:
         """Take the lock of the only writer; see `Backend.lock_writer`."""
-        name = "concat('slurm-energy.', md5(database()))"  # names are limited to 64 characters
-        return bool(connection.execute(text(f"SELECT get_lock({name}, {LOCK_WAIT_S})")).scalar_one() == 1)
+        lock = text(f"SELECT get_lock({_MARIADB_LOCK}, {LOCK_WAIT_S})")
+        return bool(connection.execute(lock).scalar_one() == 1)
+
+    def session(self, connection: Connection) -> int:
+        """Return the session of a connection; see `Backend.session`."""
+        return int(connection.exec_driver_sql("SELECT connection_id()").scalar_one())
+
+    def writer_session(self, connection: Connection) -> int | None:
+        """Return the session that holds the writer's lock; see `Backend.writer_session`."""
+        session = connection.exec_driver_sql(f"SELECT is_used_lock({_MARIADB_LOCK})").scalar_one()
+        return None if session is None else int(session)
+
+    def end_session(self, connection: Connection, session: int) -> None:
+        """End another session; see `Backend.end_session`."""
+        try:
+            connection.exec_driver_sql(f"KILL {session:d}")
+        except DBAPIError as error:
+            if not error.orig or error.orig.args[0] != _NO_SUCH_THREAD:
+                raise
 
     def size_bytes(self, connection: Connection) -> int:
         """Return the size of the database."""
@@ -258,6 +309,24 @@ class PostgresqlBackend(Backend):
                 return False
             time.sleep(_LOCK_POLL_S)
         return True
+
+    def session(self, connection: Connection) -> int:
+        """Return the session of a connection; see `Backend.session`."""
+        return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+    def writer_session(self, connection: Connection) -> int | None:
+        """Return the session that holds the writer's lock; see `Backend.writer_session`."""
+        sql = (
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 0"
+            f" AND objid = {_WRITER_LOCK} AND objsubid = 1"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        session = connection.exec_driver_sql(sql).scalar_one_or_none()
+        return None if session is None else int(session)
+
+    def end_session(self, connection: Connection, session: int) -> None:
+        """End another session; see `Backend.end_session`."""
+        connection.exec_driver_sql(f"SELECT pg_terminate_backend({session:d})").close()
 
     def size_bytes(self, connection: Connection) -> int:
         """Return the size of the database."""

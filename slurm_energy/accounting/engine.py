@@ -7,7 +7,7 @@ One thread of one process, senergyctld, writes. Any number of threads read. A st
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from slurm_energy.config.database_location import DatabaseLocation, parse_databa
 from slurm_energy.errors import UnavailableError
 
 _IN_TRANSACTION: Final = "slurm_energy.in_transaction"
+_FENCE: Final = "slurm_energy.fence"
 
 Location = DatabaseLocation | Path | str
 """A database: its location, the path of a SQLite file, or a URL."""
@@ -109,6 +110,8 @@ def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[N
     connection.exec_driver_sql(backend.begin_snapshot if snapshot else backend.begin)
     connection.info[_IN_TRANSACTION] = True
     try:
+        if fence := connection.info.get(_FENCE):
+            fence(connection)
         yield
         connection.exec_driver_sql("COMMIT")
     except BaseException:
@@ -118,6 +121,11 @@ def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[N
     finally:
         if not connection.invalidated:
             connection.info.pop(_IN_TRANSACTION, None)
+
+
+def set_fence(connection: Connection, fence: Callable[[Connection], None]) -> None:
+    """Call a function at the begin of each later transaction of a connection; its error ends that."""
+    connection.info[_FENCE] = fence
 
 
 @contextmanager

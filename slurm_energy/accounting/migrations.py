@@ -21,7 +21,7 @@ from typing import Final
 from sqlalchemy import Column, Connection, Index, Table, inspect, select, text
 from sqlalchemy.schema import CreateColumn
 
-from slurm_energy.accounting import tables, usage_tables
+from slurm_energy.accounting import lease_tables, tables, usage_tables
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, explained, transaction
 from slurm_energy.accounting.sqlite_steps import SQLITE_STEPS
@@ -51,8 +51,13 @@ def _step_9(connection: Connection) -> None:
     connection.execute(changed.insert().from_select(["cluster", "job_id"], known))
 
 
+def _step_10(connection: Connection) -> None:
+    """Add the lease of the active controller."""
+    create_tables(connection, *lease_tables.ALL)
+
+
 # Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
-STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7, _step_8, _step_9)
+STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7, _step_8, _step_9, _step_10)
 
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 

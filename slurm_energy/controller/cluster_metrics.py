@@ -37,6 +37,7 @@ class ClusterMetrics:
         store: the database.
         status: returns the entries of the status page by part.
         budgets: returns the states of all power budgets.
+        lease: returns the metrics of the lease of the active controller.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class ClusterMetrics:
         store: Store,
         status: Callable[[], Mapping[str, Any]],
         budgets: Callable[[], Sequence[BudgetStatus]],
+        lease: Callable[[], Sequence[MetricFamily]] = tuple,
     ) -> None:
-        self._store, self._status, self._budgets = store, status, budgets
+        self._store, self._status, self._budgets, self._lease = store, status, budgets, lease
 
     async def collect(self) -> Sequence[MetricFamily]:
         """Return the current metrics.
@@ -60,6 +62,7 @@ class ClusterMetrics:
             *_deliveries(nodes),
             *_budget_families(self._budgets(), status["budget"]),
             *_queue(status),
+            *self._lease(),
         ]
 
 

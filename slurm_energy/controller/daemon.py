@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -20,12 +21,16 @@ from slurm_energy.controller.admin_comments import AdminCommentWriter
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.cluster_metrics import ClusterMetrics
+from slurm_energy.controller.controller_host import ControllerHost
 from slurm_energy.controller.enrichment import Enrichment
+from slurm_energy.controller.failover import Resignation, alternate, wait_until_resigned
 from slurm_energy.controller.grid_fetcher import GridFetcher
 from slurm_energy.controller.grid_routes import GridRoutes
 from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
+from slurm_energy.controller.lease import Lease
+from slurm_energy.controller.lease_metrics import lease_families, lease_status
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.node_routes import NodeRoutes
@@ -45,6 +50,7 @@ from slurm_energy.controller.usage_loop import UsageLoop
 from slurm_energy.controller.usage_routes import UsageRoutes
 from slurm_energy.errors import EnergyError
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.openmetrics.exposition import MetricFamily
 from slurm_energy.openmetrics.listener import MetricsListener
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.policy_file import policy_file_text
@@ -54,7 +60,6 @@ from slurm_energy.validation import DaemonRole, load_for_daemon
 
 RETENTION_INTERVAL_S: Final = 3600.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-LINGERING_S: Final = 2.0
 REQUEST_THREADS: Final = 16
 SQUEUE_TIMEOUT_S: Final = 5.0
 NODE_STATES_TIMEOUT_S: Final = 8.0
@@ -95,14 +100,31 @@ def serve(
         ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.
     """
     logging.getLogger("aiohttp.server").addFilter(http_listener.is_not_about_bad_requests)
-    check(config)
     http_listener.raise_open_file_limit()
+    options = (argument, manager or service_manager.ServiceManager(), log_level)
+    if len(config.cluster.controller_url) > 1:
+        _serve_in_turn(config, *options)
+        return
+    check(config)
     store = Store(configured_database(config.controller))
     try:
-        options = (argument, manager or service_manager.ServiceManager(), log_level)
         asyncio.run(_Daemon(config, store, *options).run())
     finally:
         store.close()
+
+
+def _serve_in_turn(
+    config: Config, argument: str | None, manager: service_manager.ServiceManager, log_level: str | None
+) -> None:
+    """Run as one of several controllers, of which one is active."""
+    if config.priority.mode != OFF:
+        make_pipeline(config, None, None)
+
+    def run_active(config: Config, store: Store, lease: Lease, host: ControllerHost) -> Resignation | None:
+        daemon = _Daemon(config, store, argument, manager, log_level, lease, host)
+        return asyncio.run(daemon.run())
+
+    alternate(ControllerHost(config, argument, log_level), manager, run_active)
 
 
 class _Daemon:
@@ -113,8 +135,12 @@ class _Daemon:
         argument: str | None,
         manager: service_manager.ServiceManager,
         log_level: str | None,
+        lease: Lease | None = None,
+        host: ControllerHost | None = None,
     ) -> None:
         self._config = config
+        self._lease, self._host = lease, host
+        self._resignation: Resignation | None = None
         self._argument = argument
         self._manager = manager
         self._log_level = log_level
@@ -173,12 +199,20 @@ class _Daemon:
             live=live,
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
             groups=[grid_routes.routes, quota_routes.routes, usage_routes.routes, node_routes.routes],
+            permit=lease.require if lease else lambda: None,
         )
-        metrics = ClusterMetrics(store, self._status, lambda: self._budget.states)
+        if lease is not None:
+            self._priority.permit = lease.require
+            self._budget.policy_lines = lease.policy_lines
+        metrics = ClusterMetrics(store, self._status, lambda: self._budget.states, self._lease_families)
         self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)
 
-    async def run(self) -> None:
-        """Start server, signal handlers and periodic tasks; return when a signal ends the daemon."""
+    async def run(self) -> Resignation | None:
+        """Start server, signal handlers and periodic tasks; return when a signal ends the daemon.
+
+        Returns:
+            Why this process stops to be the active controller; None: a signal ended the daemon.
+        """
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         loop.set_default_executor(ThreadPoolExecutor(REQUEST_THREADS, "request"))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -191,7 +225,7 @@ class _Daemon:
             # `connection_admission` has already bounded the whole head.
             max_line_size=MAX_HEAD_BYTES,
             max_field_size=MAX_HEAD_BYTES,
-            lingering_time=LINGERING_S,
+            lingering_time=http_listener.LINGERING_S,
             handler_cancellation=True,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         )
@@ -208,7 +242,8 @@ class _Daemon:
             self._manager.ready(f"Listening on {addresses}")
             await self._work_until(stop)
         finally:
-            self._manager.stopping()
+            if self._resignation is None:
+                self._manager.stopping()
             self._commands.stop()
             self._sinfo.stop()
             self._node_states.stop()
@@ -222,7 +257,8 @@ class _Daemon:
             self._priority.close()
             self._budget.close()
             self._history.close()
-        log.info("stopped")
+        log.info("stopped" if self._resignation is None else "no longer active")
+        return self._resignation
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         loops = (
@@ -240,6 +276,7 @@ class _Daemon:
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),
+            *([self._watch_lease(self._lease, self._host)] if self._lease and self._host else []),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         stopping = asyncio.create_task(stop.wait())
@@ -252,6 +289,10 @@ class _Daemon:
                 task.cancel()
             self._commands.stop()
             await asyncio.gather(stopping, *tasks, return_exceptions=True)
+
+    async def _watch_lease(self, lease: Lease, host: ControllerHost) -> None:
+        successor = await wait_until_resigned(lease, host)
+        self._resignation = Resignation(self._config, successor)
 
     async def _retention_loop(self) -> None:
         while True:
@@ -330,6 +371,8 @@ class _Daemon:
         text = policy_file_text(config)
         text += "".join(f"{line}\n" for line in self._budget.policy_lines)
         write_policy_file(config.controller.policy_file, text)
+        if self._lease is not None:
+            self._lease.policy_lines = tuple(self._budget.policy_lines)
 
     def _access(self, config: Config) -> PrivilegedUsers:
         access, unknown = PrivilegedUsers.from_config(config.controller)
@@ -337,8 +380,12 @@ class _Daemon:
             log.warning("controller.agent_users or operators: this host does not know '%s'", name)
         return access
 
+    def _lease_families(self) -> Sequence[MetricFamily]:
+        return lease_families(self._lease.state, is_active=self._lease.is_valid) if self._lease else ()
+
     def _status(self) -> dict[str, Any]:
-        return {
+        lease = {"lease": lease_status(self._lease.state)} if self._lease else {}
+        return lease | {
             "enrichment": self._enrichment.status(),
             "history": self._history.status(),
             "priority": self._priority.status(),

@@ -18,9 +18,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from slurm_energy.accounting.controller_lease import LostLeaseError
 from slurm_energy.config import Config
 from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.identity import Caller, PrivilegedUsers, Rights, identify
+from slurm_energy.controller.passive_error import PassiveControllerError
 from slurm_energy.controller.request_limiter import RETRY_AFTER_S, BusyError, ByteBudget, RequestLimiter
 from slurm_energy.controller.responses import Pieces, SignedResponder, unsigned_error
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
@@ -38,6 +40,8 @@ _HTTP_STATUS: Final[dict[type[EnergyError], int]] = {
     ForbiddenError: 403,
     NotFoundError: 404,
     UnavailableError: 503,
+    PassiveControllerError: 503,
+    LostLeaseError: 503,
 }
 
 log = logging.getLogger("senergyctld")
@@ -72,6 +76,7 @@ class RequestDispatcher:
         rights: returns what the user with a uid may see; may block.
         failures: log of failures; a repeated one is logged once.
         admission: the connections; it is notified of identified users and refusals.
+        permit: raises an error while this process may not answer, because another controller is active.
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class RequestDispatcher:
         rights: Callable[[int], Rights],
         failures: RepeatedFailureLog,
         admission: ConnectionAdmission,
+        permit: Callable[[], None] = lambda: None,
     ) -> None:
+        self._permit = permit
         self._current = current
         self._rights = rights
         self._failures = failures
@@ -144,6 +151,7 @@ class RequestDispatcher:
         munge_socket = self._current()[0].cluster.munge_socket
         responder = SignedResponder(request, caller.credential, munge_socket, self._signers)
         try:
+            self._permit()
             rights = await self._rights_of(caller.uid)
             caller = dataclasses.replace(caller, rights=rights)
             return await self._serve_in_turn(route, request, caller, responder)
@@ -151,7 +159,7 @@ class RequestDispatcher:
             await asyncio.sleep(BUSY_DELAY_S)  # slows clients that retry at once
             return unsigned_error(503, error, {"Retry-After": str(RETRY_AFTER_S)})
         except EnergyError as error:
-            if isinstance(error, UnavailableError):
+            if isinstance(error, UnavailableError) and not isinstance(error, PassiveControllerError):
                 self._failures.report("request", str(error))
             return await responder.error(_HTTP_STATUS.get(type(error), 500), error)
         except web.HTTPRequestEntityTooLarge:

@@ -21,6 +21,7 @@ from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 BACKLOG: Final = 512
 MAX_OPEN_FILES: Final = 65536
+LINGERING_S: Final = 2.0
 
 
 async def listen(address: str, runner: web.AppRunner, admission: ConnectionAdmission) -> asyncio.Server:

@@ -80,6 +80,7 @@ class PriorityLoop:
     Attributes:
         snapshot: result of the last cycle; None: there was none.
         quotas: returns the use of quotas, which the order takes into account.
+        permit: raises an error while the order may not be published.
         config: the configuration.
 
     Raises:
@@ -106,6 +107,7 @@ class PriorityLoop:
         self._correlation: dict[str, Any] | None = None
         self.snapshot: Snapshot | None = None
         self.quotas: Callable[[], QuotaStandings] = QuotaStandings
+        self.permit: Callable[[], None] = lambda: None
         self.config = config
         self.adopt(self.prepare(config))
 
@@ -240,6 +242,7 @@ class PriorityLoop:
             self._failures.report("priority, shares", pipeline.share_error)
         if self.config.priority.mode == "shadow":
             await self._compare_with_slurm(self.snapshot)
+        self.permit()
         problem = await run(self._thread, pipeline.publish, self.snapshot)
         await self._intervene(pipeline, self.snapshot)
         return problem

@@ -14,7 +14,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from slurm_energy.accounting.controller_lease import LostLeaseError
+from slurm_energy.controller.passive_error import PassiveControllerError
 from slurm_energy.errors import EXIT_FAILURE, EnergyError
+from slurm_energy.protocol.controller_endpoint import PASSIVE_ROLE
 from slurm_energy.protocol.response_proof import ResponseSeal
 
 WRITE_TIMEOUT_S: Final = 60.0
@@ -137,7 +140,12 @@ def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] |
 def error_object(error: EnergyError) -> dict[str, Any]:
     """Return an error as the JSON object of the HTTP interface."""
     code = error.exit_code if error.exit_code is not None else EXIT_FAILURE
-    return {"error": str(error), "code": code}
+    described: dict[str, Any] = {"error": str(error), "code": code}
+    if isinstance(error, PassiveControllerError | LostLeaseError):
+        described["role"] = PASSIVE_ROLE
+    if isinstance(error, PassiveControllerError):
+        described["active"] = error.active
+    return described
 
 
 async def _encoded(piece: str, seal: ResponseSeal) -> bytes:

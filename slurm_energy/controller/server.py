@@ -84,7 +84,8 @@ class ControllerServer:
         config: configuration; a reload replaces the object, which is never changed in place.
         access: privileged users; a reload replaces the object.
 
-    The function `status` returns additional entries for the status page.
+    The function `status` returns additional entries for the status page; `permit` raises an error while no
+    request may be answered.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class ControllerServer:
         budget: BudgetRoutes | None = None,
         groups: Sequence[RouteGroup] = (),
         live: LiveReports | None = None,
+        permit: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
         self.access = access
@@ -124,7 +126,7 @@ class ControllerServer:
         self.follow_roles(config.controller.slurm_roles)
         resolver = RightsResolver(lambda: self.access, lambda: self.roles.current)
         self._dispatcher = RequestDispatcher(
-            lambda: (self.config, self.access), resolver.rights_of, failures, self.admission
+            lambda: (self.config, self.access), resolver.rights_of, failures, self.admission, permit
         )
 
     def application(self) -> web.Application:

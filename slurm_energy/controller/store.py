@@ -19,6 +19,7 @@ from slurm_energy.accounting import migrations
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, error_reason, explained
 from slurm_energy.accounting.writer_lock import lock_connection, lock_file
+from slurm_energy.controller.lease import Lease
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 _READERS: Final = 8  # more than the concurrent requests of ordinary users
@@ -40,6 +41,8 @@ class Store:
 
     Args:
         location: the database.
+        lease: lease of the active one of several controllers, without which nothing is written; None: the
+            cluster has one controller.
 
     Attributes:
         path: the SQLite file; None: a server.
@@ -48,9 +51,11 @@ class Store:
     Raises:
         UnavailableError: the database cannot be used, see `migrations.prepare`.
         AlreadyRunningError: another controller has locked it.
+        LostLeaseError: another controller has the lease.
     """
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, lease: Lease | None = None) -> None:
+        self._lease = lease
         self._writable = Database(location, statement_limit_s=_WRITE_LIMIT_S)
         self._readable = Database(location, read_only=True)
         self.path, self.name = self._writable.path, self._writable.name
@@ -76,8 +81,11 @@ class Store:
                 self._lock = lock_file(self.path)
         else:
             with explained(self._writable):
-                self._connection = self._connect_writer()
+                self._connection = self._lock_writer()
         migrations.prepare(location)
+        if self._connection is not None and self._lease is not None:
+            with explained(self._writable):
+                self._lease.enter(self._connection)
 
     async def write(
         self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -92,7 +100,10 @@ class Store:
 
         def call() -> R:
             with self._absence.noted():
-                return function(self._writer_connection(), *args, **kwargs)
+                connection = self._writer_connection()
+                if self._lease is not None:
+                    self._lease.check(connection)
+                return function(connection, *args, **kwargs)
 
         return await self._run(self._writer, call)
 
@@ -185,6 +196,17 @@ class Store:
         return True
 
     def _connect_writer(self) -> Connection:
+        connection = self._lock_writer()
+        if self._lease is not None:
+            try:
+                self._lease.enter(connection)
+            except BaseException:
+                connection.invalidate()  # ends the session, and with it the lock
+                connection.close()
+                raise
+        return connection
+
+    def _lock_writer(self) -> Connection:
         connection = self._writable.engine.connect()
         try:
             lock_connection(connection, self.name)

@@ -24,6 +24,24 @@ _MAX_ERROR_BYTES: Final = 1 << 16
 _READ_BYTES: Final = 1 << 16
 
 
+class CommandGate:
+    """A gate before all Slurm commands of this process.
+
+    Attributes:
+        permit: called before each command; raises an EnergyError while no command may run.
+    """
+
+    def __init__(self) -> None:
+        self.open()
+
+    def open(self) -> None:
+        """Permit every command."""
+        self.permit: Callable[[], None] = lambda: None
+
+
+COMMAND_GATE: Final = CommandGate()
+
+
 class CommandFailedError(UnavailableError):
     """A command ended with an exit status other than 0.
 
@@ -146,6 +164,7 @@ class CommandRunner:
         environment = command_environment()
         if isinstance(argv, Command):
             environment |= argv.environment
+        COMMAND_GATE.permit()
         with self._lock:
             if self._stopped:
                 raise UnavailableError(argv[0], "shutting down")
