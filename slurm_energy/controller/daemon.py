@@ -29,7 +29,7 @@ from slurm_energy.controller.grid_routes import GridRoutes
 from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
-from slurm_energy.controller.lease import Lease
+from slurm_energy.controller.lease import ControllerLease
 from slurm_energy.controller.lease_metrics import lease_families, lease_status
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
@@ -120,7 +120,9 @@ def _serve_in_turn(
     if config.priority.mode != OFF:
         make_pipeline(config, None, None)
 
-    def run_active(config: Config, store: Store, lease: Lease, host: ControllerHost) -> Resignation | None:
+    def run_active(
+        config: Config, store: Store, lease: ControllerLease, host: ControllerHost
+    ) -> Resignation | None:
         daemon = _Daemon(config, store, argument, manager, log_level, lease, host)
         return asyncio.run(daemon.run())
 
@@ -135,7 +137,7 @@ class _Daemon:
         argument: str | None,
         manager: service_manager.ServiceManager,
         log_level: str | None,
-        lease: Lease | None = None,
+        lease: ControllerLease | None = None,
         host: ControllerHost | None = None,
     ) -> None:
         self._config = config
@@ -290,7 +292,7 @@ class _Daemon:
             self._commands.stop()
             await asyncio.gather(stopping, *tasks, return_exceptions=True)
 
-    async def _watch_lease(self, lease: Lease, host: ControllerHost) -> None:
+    async def _watch_lease(self, lease: ControllerLease, host: ControllerHost) -> None:
         successor = await wait_until_resigned(lease, host)
         self._resignation = Resignation(self._config, successor)
 

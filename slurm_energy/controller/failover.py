@@ -17,7 +17,7 @@ from slurm_energy.accounting.engine import error_reason
 from slurm_energy.config import Config
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller.controller_host import ControllerHost
-from slurm_energy.controller.lease import Lease
+from slurm_energy.controller.lease import ControllerLease
 from slurm_energy.controller.passive import PassiveController
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
@@ -27,7 +27,7 @@ _RETRY_S: Final = 3.0
 _WATCH_INTERVAL_S: Final = 1.0
 log = logging.getLogger("senergyctld")
 
-RunActive = Callable[[Config, Store, Lease, ControllerHost], "Resignation | None"]
+RunActive = Callable[[Config, Store, ControllerLease, ControllerHost], "Resignation | None"]
 """Serves as the active controller. It returns why it resigned; None: a signal ends the daemon."""
 
 
@@ -43,7 +43,7 @@ class Resignation:
         self.config, self.successor = config, successor
 
 
-async def wait_until_resigned(lease: Lease, host: ControllerHost) -> str | None:
+async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> str | None:
     """Wait until this process is to stop being the active controller.
 
     Returns:
@@ -92,7 +92,7 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
 def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
     """Take the lease and serve; return why the role ended (None: a signal)."""
     location = configured_database(host.config.controller)
-    lease = Lease(location, host.presence, free.token)
+    lease = ControllerLease(location, host.presence, free.token)
     lease.policy_lines = free.policy_lines
     resignation: Resignation | None = Resignation(host.config)
     try:

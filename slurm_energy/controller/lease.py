@@ -35,7 +35,7 @@ _STOP_S: Final = 10.0
 log = logging.getLogger("senergyctld")
 
 
-class Lease:
+class ControllerLease:
     """The lease of the active controller. It is taken with the first connection of the database's writer.
 
     Args:
@@ -168,6 +168,7 @@ class Lease:
                 self._valid_until_s = sent_s + VALIDITY_S
             self.state = controller_lease.announce(connection, self._presence())
         if not renewed:
+            self._note_loss()
             raise LostLeaseError("lease", passive_reason(self.state.holder))
 
     def _renew_often(self) -> None:
@@ -176,7 +177,6 @@ class Lease:
             try:
                 self._renew_unless_hung()
             except LostLeaseError:
-                self._note_loss()
                 return
             except (EnergyError, SQLAlchemyError, OSError) as error:
                 self._failures.report("lease", f"not renewed: {error_reason(error)}")

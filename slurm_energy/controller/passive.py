@@ -163,12 +163,15 @@ class PassiveController:
             controller_lease.end_former_writer(connection, self._state)
 
     def _prepare_schema(self) -> None:
+        database = Database(self._database.location)  # its session, and with it the lock, ends below
         try:
-            with writer_lock(self._database):
-                migrations.prepare(self._database.location)
+            with writer_lock(database):
+                migrations.prepare(database.location)
         except AlreadyRunningError:
             why = "it has an older schema and is in use"
-            raise UnavailableError(f"database {self._database.name}", why) from None
+            raise UnavailableError(f"database {database.name}", why) from None
+        finally:
+            database.close()
 
     def _permit(self) -> NoReturn:
         if self._active is None and self._problem is not None:

@@ -19,7 +19,7 @@ from slurm_energy.accounting import migrations
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, error_reason, explained
 from slurm_energy.accounting.writer_lock import lock_connection, lock_file
-from slurm_energy.controller.lease import Lease
+from slurm_energy.controller.lease import ControllerLease
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 _READERS: Final = 8  # more than the concurrent requests of ordinary users
@@ -54,7 +54,7 @@ class Store:
         LostLeaseError: another controller has the lease.
     """
 
-    def __init__(self, location: Location, lease: Lease | None = None) -> None:
+    def __init__(self, location: Location, lease: ControllerLease | None = None) -> None:
         self._lease = lease
         self._writable = Database(location, statement_limit_s=_WRITE_LIMIT_S)
         self._readable = Database(location, read_only=True)
@@ -83,8 +83,9 @@ class Store:
             with explained(self._writable):
                 self._connection = self._lock_writer()
         migrations.prepare(location)
-        if self._connection is not None and self._lease is not None:
+        if self._lease is not None:
             with explained(self._writable):
+                self._connection = self._connection or self._lock_writer()
                 self._lease.enter(self._connection)
 
     async def write(

@@ -13,6 +13,7 @@ from slurm_energy.config.findings import errors, warnings
 from slurm_energy.doctor.attribution_check import attribution_checks
 from slurm_energy.doctor.budget_check import budget_checks
 from slurm_energy.doctor.delivery_checks import counted, spool_check, undelivered_checks
+from slurm_energy.doctor.failover_check import failover_checks
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, KnobFinding
 from slurm_energy.doctor.slurm_checks import slurm_checks
 from slurm_energy.doctor.tuning_check import tuning_check
@@ -40,6 +41,7 @@ def diagnose(findings: HostFindings) -> list[CheckResult]:
         *_agent(findings),
         _munge(findings),
         *_controller(findings),
+        *failover_checks(findings),
     ]
     return [*checks, *slurm_checks(findings.slurm)]
 

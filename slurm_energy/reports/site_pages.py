@@ -100,6 +100,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     up = answer.get("uptime_s")
     head = f"controller  {url}, version {answer.get('version', '?')}, cluster {answer.get('cluster', '?')}"
     lines = [head + (f", up {format_duration(up)}" if up is not None else "")]
+    lines += ["  role      " + line for line in controller_roles(answer.get("lease") or {})]
     size = answer.get("database_bytes")
     megabytes = f", {size / 1e6:.1f} MB" if size is not None else ""
     lines.append(f"  database  {answer.get('database', '?')}{megabytes}")
@@ -127,6 +128,27 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
         else "  nodes     no node has delivered a record yet"
     )
     lines += [f"    {_node_text(node, now)}" for node in nodes]
+    return lines
+
+
+def controller_roles(lease: Mapping[str, Any]) -> list[str]:
+    """Return one line about each controller of a cluster with several controllers.
+
+    Args:
+        lease: entry `lease` of the response to `GET /v1/status`; empty: the cluster has one controller.
+    """
+    lines = []
+    for one in lease.get("controllers") or []:
+        text = f"{one['name']} is {one['role'] if one['present'] else 'absent'}, version {one['version']}"
+        if one["role"] == "active":
+            text += f", token {lease['token']}, lease for {max(0.0, lease['expires_s']):.0f} s"
+        elif not one["present"]:
+            text += f", last seen {format_duration(one['seen_s'])} ago"
+        elif not one["ready"]:
+            text += ", cannot take over: its release does not know the schema of the database"
+        if one["beside_slurmctld"]:
+            text += ", beside the active slurmctld"
+        lines.append(text)
     return lines
 
 

@@ -197,6 +197,27 @@ def test_the_status_shows_the_queue(changes: dict[str, Any], line: str) -> None:
     assert f"  {line}" in controller_lines("http://c:6828", STATUS | {"priority": state}, now)
 
 
+def test_the_status_shows_the_roles_of_several_controllers() -> None:
+    from slurm_energy.reports.site_pages import controller_lines
+
+    active = {"name": "http://a:6828", "role": "active", "present": True, "seen_s": 1.0, "ready": True}
+    active |= {"beside_slurmctld": True, "version": "0.2.0"}
+    passive = active | {"name": "http://b:6828", "role": "passive", "beside_slurmctld": None}
+    lease = {"active": "http://a:6828", "token": 7, "expires_s": 10.4, "controllers": [active, passive]}
+    lines = controller_lines("http://a:6828, http://b:6828", STATUS | {"lease": lease}, 1_800_000_000.0)
+    own = "http://a:6828 is active, version 0.2.0, token 7, lease for 10 s, beside the active slurmctld"
+    assert [line for line in lines if line.startswith("  role ")] == [
+        f"  role      {own}",
+        "  role      http://b:6828 is passive, version 0.2.0",
+    ]
+    passive |= {"ready": False}
+    lines = controller_lines("x", STATUS | {"lease": lease | {"controllers": [active, passive]}}, 0.0)
+    assert any("cannot take over" in line for line in lines)
+    passive |= {"present": False, "seen_s": 120.0}
+    lines = controller_lines("x", STATUS | {"lease": lease | {"controllers": [active, passive]}}, 0.0)
+    assert any("http://b:6828 is absent" in line and "last seen" in line for line in lines)
+
+
 BUDGET = {"mode": "enforce", "budgets": 2, "decided": 1_800_000_000.0 - 2, "cycle_s": 0.05, "over": []}
 
 

@@ -684,3 +684,26 @@ def test_a_bad_configuration_is_a_finding_and_no_error(
     (check,) = [check for check in report["checks"] if check["name"] == "configuration"]
     assert check["state"] == "failed"
     assert "sampling" in check["finding"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [({}, "ok"), ({"present": False, "seen_s": 99.0}, "degraded"), ({"ready": False}, "degraded")],
+)
+def test_a_controller_is_told_whether_another_one_can_take_over(changes: dict[str, Any], state: str) -> None:
+    active = {"name": "http://a", "role": "active", "present": True, "seen_s": 1.0, "ready": True}
+    active |= {"beside_slurmctld": None, "version": "0.2.0"}
+    passive = active | {"name": "http://b", "role": "passive"} | changes
+    answer = {
+        "version": WELL.version,
+        "lease": {"token": 1, "expires_s": 9.0, "controllers": [active, passive]},
+    }
+    slurm = dataclasses.replace(WELL.slurm, is_controller=True)
+    findings = dataclasses.replace(WELL, controller=answer, slurm=slurm)
+    (check,) = [one for one in diagnosis.diagnose(findings) if one.name == "takeover"]
+    assert check.state == state and "http://b" in check.finding
+    assert not [
+        one
+        for one in diagnosis.diagnose(dataclasses.replace(findings, slurm=WELL.slurm))
+        if one.name == "takeover"
+    ]
