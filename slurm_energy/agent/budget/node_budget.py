@@ -268,13 +268,14 @@ class NodeBudget:
     def job_ended(self) -> None:
         """Lower the ceilings of devices without jobs to their minimum, unless they are at the maximum."""
         self.wants_poll = True
+        if self._lease is None:
+            return
         idle = [self._limited[name] for name, owners in self._users().items() if not owners]
         ceilings = [(device, self._ceiling_watts(device.name)) for device in idle]
         limited = [
             device for device, watts in ceilings if watts is not None and watts < (device.max_watts or 0)
         ]
-        if self._lease is not None:
-            self._lower({device.name: device.min_watts or 0.0 for device in limited})
+        self._lower({device.name: device.min_watts or 0.0 for device in limited})
 
     @property
     def _has_ceilings(self) -> bool:

@@ -123,10 +123,6 @@ class _Weights:
     jobs: list[int]
     rest: int
 
-    def shares(self) -> list[Fraction]:
-        whole = max(1, sum(self.jobs) + self.rest)
-        return [Fraction(weight, whole) for weight in self.jobs]
-
 
 def apportion(total: int, weights: Sequence[int]) -> list[int]:
     """Divide an integer in proportion to weights by the largest-remainder method.
@@ -166,6 +162,7 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
     """
     jobs = sorted(claims, key=lambda claim: claim.job)
     held, used = _cpus_held(interval, jobs), _cpu_time(interval, jobs)
+    held_gpus = {index for claim in jobs for index, share in claim.gpus.items() if share}
     pieces: dict[str, _Piece] = {}
     methods: dict[str, dict[str, str]] = {}
     dynamic = _Piece([interval.dynamic.jobs.get(claim.job, 0) for claim in jobs])
@@ -177,16 +174,22 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
         if name in BY_CPU_TIME:
             still = _static(static_uj, held)
             moved, methods[name] = _cpu_dynamic(name, energy_uj - static_uj, interval, jobs, used)
+        elif (index := gpu_index(name)) not in held_gpus:
+            dynamic.unattributed += energy_uj - static_uj
+            pieces[name] = _Piece([0] * len(jobs), static_uj, energy_uj - static_uj)
+            continue
         else:
-            gpu = _gpu_held(gpu_index(name), jobs)
+            gpu = _gpu_held(index, jobs)
             still, moved = _static(static_uj, gpu), _dynamic(energy_uj - static_uj, _Weights(gpu.jobs, 0))
         pieces[name] = still.plus(moved)
         dynamic = dynamic.plus(moved)
     if OTHER in interval.energy_uj:
-        gpus = [_gpu_held(gpu_index(name), jobs) for name in _gpu_names(interval, jobs)]
-        pieces[OTHER] = _other(interval, _node_held(held, gpus), dynamic)
+        node_gpus = [gpu_index(name) for name in _gpu_names(interval, jobs)]
+        gpus = [_gpu_held(index, jobs) for index in node_gpus if index in held_gpus]
+        pieces[OTHER] = _other(interval, _node_held(held, gpus, len(node_gpus)), dynamic)
+    rows = zip(*(piece.jobs for piece in pieces.values()), strict=True) if pieces else ((),) * len(jobs)
     return EnergySplit(
-        jobs={c.job: {name: piece.jobs[i] for name, piece in pieces.items()} for i, c in enumerate(jobs)},
+        jobs={c.job: dict(zip(pieces, row, strict=True)) for c, row in zip(jobs, rows, strict=True)},
         idle={name: piece.idle for name, piece in pieces.items()},
         unattributed={name: piece.unattributed for name, piece in pieces.items()},
         dynamic=DynamicEnergy(
@@ -355,15 +358,25 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
     return _static(static_uj, held).plus(_dynamic(energy_uj - static_uj, used))
 
 
-def _node_held(cpus: _Weights, gpus: Sequence[_Weights]) -> _Weights:
+def _node_held(cpus: _Weights, gpus: Sequence[_Weights], gpu_count: int) -> _Weights:
     """Return each job's share of the node, as weights.
 
     It is the job's share of the CPUs, or on a node with GPUs the mean of its CPU share and its GPU share.
+
+    Args:
+        cpus: allocated CPU time.
+        gpus: allocated shares of the GPUs that any job holds.
+        gpu_count: number of all GPUs of the node.
     """
-    if not gpus:
+    if not gpu_count:
         return cpus
-    columns = zip(*(gpu.shares() for gpu in gpus), strict=True)
-    means = [(cpu + sum(column) / len(gpus)) / 2 for cpu, column in zip(cpus.shares(), columns, strict=True)]
-    whole = math.lcm(*(mean.denominator for mean in means))
-    weights = [int(mean * whole) for mean in means]
-    return _Weights(weights, whole - sum(weights))
+    wholes = [max(1, sum(gpu.jobs) + gpu.rest) for gpu in gpus]
+    cpu_whole = max(1, sum(cpus.jobs) + cpus.rest)
+    common = math.lcm(cpu_whole, *wholes)
+    factor = gpu_count * (common // cpu_whole)
+    weights = [factor * cpu for cpu in cpus.jobs]
+    for gpu, whole in zip(gpus, wholes, strict=True):
+        weights = [
+            weight + share * (common // whole) for weight, share in zip(weights, gpu.jobs, strict=True)
+        ]
+    return _Weights(weights, 2 * gpu_count * common - sum(weights))

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, MONITORED_QUANTITIES, OTHER, gpu_index
 from slurm_energy.agent.metering.idle_power import QUIET_BUSY_SHARE
 from slurm_energy.agent.metering.occupancy import CpuTimeDelta, MonitoredDelta, OccupancyInterval
 
 
-def is_assumed(name: str, job: str, open_time: OccupancyInterval) -> bool:
-    """Return whether a job's share of a component is an assumption, because other jobs may use it too.
+def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
+    """Return the jobs whose share of a component is an assumption, because other jobs may use it too.
 
     Args:
         name: the component.
-        job: unique name of the job.
         open_time: the interval.
     """
     if not name.startswith("gpu["):
-        return True
+        return open_time.since.keys()
     index = gpu_index(name)
-    share_ns = open_time.gpu_ns.get(job, {}).get(index, 0)
-    there_s = open_time.length_s - max(0.0, open_time.since[job] - open_time.start)
-    return share_ns > 0 and (len(open_time.holders(index)) > 1 or share_ns < 0.999e9 * there_s)
+    holders = open_time.holders(index)
+    return {
+        job
+        for job in holders & open_time.since.keys()
+        if len(holders) > 1
+        or open_time.gpu_ns[job][index]
+        < 0.999e9 * (open_time.length_s - max(0.0, open_time.since[job] - open_time.start))
+    }
 
 
 def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> bool:

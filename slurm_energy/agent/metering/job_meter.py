@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from slurm_energy.agent.metering.attribution import OTHER
@@ -136,7 +137,11 @@ class JobMeter:
 
         `build_from(JobMeter, data)` restores it.
         """
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(zip(self.__slots__, _METER_VALUES(self), strict=True))
+
+
+_METER_VALUES = attrgetter(*JobMeter.__slots__)
+"""Checkpoints read all meters of the node at each event of a job, so this is faster than `getattr`."""
 
 
 def _copied(data: dict[str, Any]) -> dict[str, Any]:
@@ -264,7 +269,10 @@ class PowerMonitor:
 
         `build_from(PowerMonitor, data)` restores it.
         """
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(zip(self.__slots__, _MONITOR_VALUES(self), strict=True))
+
+
+_MONITOR_VALUES = attrgetter(*PowerMonitor.__slots__)
 
 
 def _fast_watts(means: Mapping[str, float]) -> float:

@@ -22,7 +22,7 @@ from slurm_energy.agent.metering.attribution import (
     split_energy,
 )
 from slurm_energy.agent.metering.component_account import MAX_WAIT_S, SLACK_S, ComponentAccount
-from slurm_energy.agent.metering.component_rules import has_use, is_assumed, is_quiet
+from slurm_energy.agent.metering.component_rules import assumed_jobs, has_use, is_quiet
 from slurm_energy.agent.metering.idle_power import IdlePower
 from slurm_energy.agent.metering.job_meter import Charge
 from slurm_energy.agent.metering.occupancy import (
@@ -221,7 +221,7 @@ class Ledger:
             gone = result.jobs.get(GONE, {}).get(name, 0)
             account.idle_uj += result.idle[name]
             account.unattributed_uj += result.unattributed[name] + gone
-            account.jobs_uj += sum(parts[name] for parts in result.jobs.values()) - gone
+            account.jobs_uj += energy - result.idle[name] - result.unattributed[name] - gone
             account.measured_uj += energy
             if name in self._node_parts:
                 self._node_parts_uj += energy
@@ -339,15 +339,17 @@ class _ChargeBuilder:
         """Add the jobs' shares, from `result`, of the energy that component `name` used in `open_time`."""
         self.charged_uj[name] = account.uncharged_uj
         self.uncertain_spans += account.uncertain_spans
+        assumed, methods = assumed_jobs(name, open_time), result.methods.get(name, {})
         for job in self._energy:
-            if job not in result.jobs or (
-                not result.jobs[job][name] and self._is_unknown(name, job, open_time)
+            energies_uj = result.jobs.get(job)
+            if energies_uj is None or (
+                not energies_uj[name] and self._is_unknown(name, job, open_time)
             ):
                 continue
-            self.add(job, name, result.jobs[job][name], open_time, account)
-            if is_assumed(name, job, open_time):
+            self.add(job, name, energies_uj[name], open_time, account)
+            if job in assumed:
                 self._assumed[job].add(name)
-            if method := result.methods.get(name, {}).get(job):
+            if method := methods.get(job):
                 self._methods[job][name] = method
 
     def add(
