@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from slurm_energy.agent.jobs import job_records
-from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.jobs.sessions import JobStep, Session
 from slurm_energy.agent.state.checkpoints import CheckpointWriter
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
@@ -49,6 +49,14 @@ class JobFinalizer:
             if self._settings.has_settings(session.owner):
                 self.restore_settings(session)
         self._settings.repair([session.owner for session in (*running, *self.sessions)])
+
+    def end_step(self, session: Session, step: JobStep, sampled_s: float) -> None:
+        """Write the record of a step that ended at `sampled_s`, in seconds since boot.
+
+        If that fails, the step is recorded with the job.
+        """
+        if self._checkpoints.spool_record(job_records.step_record(session, step, session.unix_at(sampled_s))):
+            del session.steps[step.name]
 
     def complete(self) -> None:
         """Write the records of ended jobs and remove these jobs.

@@ -6,11 +6,12 @@ Every method is synchronous and runs in the worker thread. `daemon.py` provides 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_energy.agent.budget.node_budget import NodeBudget
-from slurm_energy.agent.jobs import job_records, planner, recovery
+from slurm_energy.agent.jobs import planner, recovery
 from slurm_energy.agent.jobs.acct_gather import AcctGatherQueries
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
 from slurm_energy.agent.jobs.live_queries import LiveQueries
@@ -65,8 +66,7 @@ class JobManager:
         self.config, self.node = config, this_node()
         self.spool, self.period_spool = Spool(state.spool_folder, 0), Spool(state.period_folder, 0)
         self._devices = devices = planner.with_original_limits(devices, state.journal)
-        self._state = state
-        self._clock = clock or Clock()
+        self._state, self._clock = state, clock or Clock()
         self._pending: set[tuple[int, int]] = set()
         self._sessions, self.output_line = SessionTable(), OutputLine(self._current_config)
         self.progress = ProgressReports(self._sessions, self._clock)
@@ -77,10 +77,9 @@ class JobManager:
         )
         self._finalizer = JobFinalizer(devices, self._settings, self._checkpoints)
         self._applier = SettingsApplier(devices, self._settings, self._checkpoints, self._current_config)
-        points = PointApplier(devices, self._settings, self._current_config)
         self.tuners = JobTuners(
-            *(points, self._checkpoints, self.progress, AdviceCache(state.folder / "advice")),
-            *(self._current_config, self._clock.boottime, devices),
+            *(PointApplier(devices, self._settings, self._current_config), self._checkpoints, self.progress),
+            *(AdviceCache(state.folder / "advice"), self._current_config, self._clock.boottime, devices),
         )
         self.budget = NodeBudget(
             *(devices, self._settings, self._sessions.values, self._meter.live),
@@ -119,12 +118,15 @@ class JobManager:
         if self._finalizer.sessions:
             self.notify_written()
 
-    def begin(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
+    def begin(
+        self, env: Mapping[str, str], *, late_s: float = 0.0, received_s: float = math.inf
+    ) -> dict[str, Any]:
         """Start a job and return the response to its prolog. A repeated call returns the first response.
 
         Args:
             env: environment of the prolog.
             late_s: seconds since the prolog if its message was deferred; otherwise 0.
+            received_s: time of the message in seconds since boot. A sample taken since then is used.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -138,15 +140,14 @@ class JobManager:
         self._finish_stale(context, whole)
         self._finalizer.repair(self._sessions.values())
         reason = SampleReason.FINAL if whole else SampleReason.HOOK  # earlier energy belongs to other jobs
-        self._sample(reason)
+        self._sample(reason, received_s)
         started = self._clock.unix(), self._meter.sampled_at
         session = planner.new_session(context, whole, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
         if late_s:
             session.late = True
-            session.note(
-                f"the job began {late_s:.1f} s before senergyd received its message; not measured until then"
-            )
+            late = f"the job began {late_s:.1f} s before senergyd received its message"
+            session.note(f"{late}; not measured until then")
         request = planner.parse_request(session, context.flags, self.config)
         self._sessions.announce(session)
         self.budget.job_starts(session)
@@ -156,20 +157,16 @@ class JobManager:
         self.tuners.start(session, request)
         session.phase = OPEN
         self._checkpoints.save(session)
-        response = responses.begin_response(session)
-        summary = responses.settings_summary(response)
+        summary = responses.settings_summary(response := responses.begin_response(session))
         log.info("job %s begins: policy %s, %s", session.owner, session.policy, summary)
         return response
 
-    def end(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
+    def end(
+        self, env: Mapping[str, str], *, late_s: float = 0.0, received_s: float = math.inf
+    ) -> dict[str, Any]:
         """End a job: take its last sample, restore its settings. For an unknown job `known` is False.
 
-        Args:
-            env: environment of the epilog.
-            late_s: seconds since the epilog if its message was deferred; otherwise 0.
-
-        Raises:
-            UsageError: the environment does not describe a job.
+        Arguments and errors are those of `begin`, with the environment of the epilog.
         """
         context = job_context(env)
         session = self._sessions.get(context.key) or self._sessions.sole_run(context.job_id)
@@ -178,7 +175,7 @@ class JobManager:
         if late_s:
             late = f"the job ended {late_s:.1f} s before senergyd received its message"
             session.note(f"{late}; end and energy are upper bounds")
-        self._finish(session)
+        self._finish(session, received_s)
         return {"known": True}
 
     def has_job(self, key: tuple[int, int]) -> bool:
@@ -209,6 +206,8 @@ class JobManager:
         job_cores: str | None = None,
         pid: int | None = None,
         script: str | None = None,
+        *,
+        received_s: float = math.inf,
     ) -> dict[str, Any]:
         """Start or end a Slurm step of a running job. If the job or step is unknown, `known` is False.
 
@@ -219,12 +218,14 @@ class JobManager:
             job_cores: list of the job's cores in Slurm's numbering; None if not reported.
             pid: process id of the step's slurmstepd; None if not reported.
             script: fingerprint of the batch script and its arguments; None if not reported.
+            received_s: time of the message in seconds since boot. A sample taken since then is used.
         """
         session = self._sessions.latest_run(job_id)
         if session is None or (event == "end" and name not in session.steps):
             return {"known": False}
+        was_read = self._meter.knows_processes(session)
         self._meter.find_processes(session)  # the job's control group still exists at the end of a step
-        self._sample(SampleReason.STEP)
+        self._sample(SampleReason.STEP, received_s if was_read else math.inf)
         divide_step_energy(session, self._devices.root)
         if event == "start":
             session.begin_step(name, self._meter.sampled_at, pid)
@@ -233,12 +234,9 @@ class JobManager:
             if planner.learn_cpus(session, job_cores, self._devices.hardware):
                 self._pending.add(session.key)
         else:
-            step = session.steps[name]
-            record = job_records.step_record(session, step, session.unix_at(self._meter.sampled_at))
-            if self._checkpoints.spool_record(record):
-                del session.steps[name]
-            if step.is_container:
+            if session.steps[name].is_container:
                 session.steps_ended_at = self._clock.boottime()
+            self._finalizer.end_step(session, session.steps[name], self._meter.sampled_at)
         self._checkpoints.save(session)
         return self.output_line.response(event, session, name, self._meter.sampled_at)
 
@@ -374,9 +372,9 @@ class JobManager:
                 session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
                 self._finish(session)
 
-    def _finish(self, session: Session) -> None:
+    def _finish(self, session: Session, received_s: float = math.inf) -> None:
         """Take a job's last sample and restore its settings. `finalize_jobs` writes the record later."""
-        self._sample(SampleReason.FINAL)
+        self._sample(SampleReason.FINAL, received_s)
         divide_step_energy(session, self._devices.root)
         session.end_unix = session.unix_at(self._meter.sampled_at)
         session.phase = CLOSING
@@ -390,9 +388,11 @@ class JobManager:
         self.budget.job_ended()
         self._checkpoints.save(session)
 
-    def _sample(self, reason: SampleReason) -> None:
-        self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)
-        self.budget.add_sample(self._meter.sampled_at)
+    def _sample(self, reason: SampleReason, received_s: float = math.inf) -> None:
+        """Take a sample, unless there is one since `received_s` that includes what `reason` requires."""
+        if not self._meter.has_sample_since(received_s, reason):
+            self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)
+            self.budget.add_sample(self._meter.sampled_at)
 
     def _set_node_name(self, node: str | None) -> None:
         if node and node != self.node:

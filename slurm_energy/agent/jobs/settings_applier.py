@@ -77,11 +77,12 @@ class SettingsApplier:
 
         Call it when the job's CPUs become known.
         """
-        policy = session.policy
+        before = session.policy, session.plan, list(session.notes)
         outcomes = self.apply(session, planner.request_again(session, self._config()))
-        session.policy = policy
+        session.policy = before[0]
         log.info("job %s: CPUs known, %d settings replanned", session.owner, len(outcomes))
-        self._checkpoints.save(session)
+        if outcomes or before != (session.policy, session.plan, session.notes):
+            self._checkpoints.save(session)
 
     def set_caps(self, session: Session, caps: Mapping[str, float | None]) -> dict[str, int]:
         """Change the power caps of a running job.

@@ -48,6 +48,10 @@ class SampleReason(Enum):
     """A hook waits, and a job's time ends here."""
 
 
+SAMPLE_RANK = {SampleReason.HOOK: 1, SampleReason.STEP: 2, SampleReason.FINAL: 3}
+"""Order of completeness of the samples that read all counters: each includes those of lower rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeteredJob:
     """A job whose CPU time is measured.

@@ -342,9 +342,7 @@ class _ChargeBuilder:
         assumed, methods = assumed_jobs(name, open_time), result.methods.get(name, {})
         for job in self._energy:
             energies_uj = result.jobs.get(job)
-            if energies_uj is None or (
-                not energies_uj[name] and self._is_unknown(name, job, open_time)
-            ):
+            if energies_uj is None or (not energies_uj[name] and self._is_unknown(name, job, open_time)):
                 continue
             self.add(job, name, energies_uj[name], open_time, account)
             if job in assumed:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.clock import Clock
-from slurm_energy.agent.metering.cpu_time_meter import CpuTimeMeter, SampleReason
+from slurm_energy.agent.metering.cpu_time_meter import SAMPLE_RANK, CpuTimeMeter, SampleReason
 from slurm_energy.agent.metering.idle_power import IdlePower
 from slurm_energy.agent.metering.job_meter import JobMeter, PowerMonitor
 from slurm_energy.agent.metering.ledger import Ledger
@@ -49,6 +50,7 @@ class NodeEnergyMeter:
         )
         self._ledger = Ledger(devices, IdlePower(configured_watts=dict(config.agent.idle_watts)))
         self._sequence = 0
+        self._sample_began_s, self._sample_reason = -math.inf, SampleReason.QUERY
         self._earlier_readings: Mapping[str, Any] | None = None
         self.live = LivePower(devices)
         self.periods = NodePeriods(
@@ -87,9 +89,11 @@ class NodeEnergyMeter:
                 yet.
         """
         sessions = list(running)
+        self._sample_began_s = self._clock.boottime()
         closes = reason is SampleReason.PERIODIC and self.periods.seconds_left <= 0
         if closes:
             reason = SampleReason.FINAL
+        self._sample_reason = reason
         interval = self._sampler.sample(due_only=reason in (SampleReason.PERIODIC, SampleReason.QUERY))
         used = self._read_use(sessions, reason)  # directly after the counters
         if interval is not None:
@@ -100,11 +104,32 @@ class NodeEnergyMeter:
         if closes:
             self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
+    def has_sample_since(self, time_s: float, reason: SampleReason) -> bool:
+        """Return whether a sample as complete as `reason` requires began at `time_s` or later.
+
+        Messages that waited while others were processed then share that sample. It separates the energy
+        before each message from the energy after it at least as well as a later sample of its own.
+
+        Args:
+            time_s: time in seconds since boot at which the message arrived.
+            reason: why the message needs a sample.
+        """
+        rank = SAMPLE_RANK.get(reason)
+        return (
+            rank is not None
+            and self._sample_began_s >= time_s
+            and SAMPLE_RANK.get(self._sample_reason, 0) >= rank
+        )
+
     def stop(self, running: Iterable[Session]) -> None:
         """Take the last sample of this run of the agent and close the period."""
         sessions = list(running)
         self.sample(sessions, SampleReason.FINAL)
         self.periods.close(self.sampled_at, sessions, self._oldest_reading())
+
+    def knows_processes(self, session: Session) -> bool:
+        """Return whether the samples include the CPU time of a job, or need not."""
+        return session.whole_node or self._cpu_time.source(session.job_id) is not None
 
     def find_processes(self, session: Session) -> None:
         """Search for the control group of a job at once, and monitor its memory traffic.

@@ -140,13 +140,11 @@ class AgentServer:
         if operation == _ACCT_GATHER:
             return dict(await self._work(jobs.acct_gather.answer, pid, jobs.acct_gather.now()))
         if operation in ("begin", "end"):
-            await self._replay_deferred()
-        if operation == "begin":
-            return dict(await self._work(jobs.begin, messages.environment(message)))
-        if operation == "end":
-            return dict(await self._work(jobs.end, messages.environment(message)))
+            run = jobs.begin if operation == "begin" else jobs.end
+            environment = messages.environment(message)
+            return dict(await self._work(self._run_hook, run, environment, jobs.acct_gather.now()))
         if operation == "step":
-            return await self._step(message)
+            return await self._step(message, jobs.acct_gather.now())
         if operation == "spool":
             return dict(await self._work(responses.spool_response, jobs.spool, jobs.period_spool))
         if operation == "resend":
@@ -156,21 +154,26 @@ class AgentServer:
             return dict(response)
         return dict(await self._work(jobs.set_caps, messages.job_id(message), messages.caps(message)))
 
-    async def _replay_deferred(self) -> None:
+    def _run_hook(
+        self, run: Callable[..., dict[str, Any]], environment: Mapping[str, str], received_s: float
+    ) -> dict[str, Any]:
+        """Process deferred messages, then a begin or end of a job. It runs in the worker thread."""
         if self._replay is not None:
-            await self._work(self._replay)
+            self._replay()
+        return run(environment, received_s=received_s)
 
-    async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    async def _step(self, message: Mapping[str, Any], received_s: float) -> dict[str, Any]:
         """Start or end a Slurm step.
 
         If its job is unknown, deferred messages are processed and the step is tried once more, because the
         start of the job may have been deferred just before.
         """
-        step = messages.step(message)
-        response = dict(await self._work(self._jobs.step, *step))
+        run = functools.partial(self._jobs.step, *messages.step(message), received_s=received_s)
+        response = dict(await self._work(run))
         if response.get("known") is False:
-            await self._replay_deferred()
-            response = dict(await self._work(self._jobs.step, *step))
+            if self._replay is not None:
+                await self._work(self._replay)
+            response = dict(await self._work(run))
         return response
 
     async def _energy(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:

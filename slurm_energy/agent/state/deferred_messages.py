@@ -93,22 +93,23 @@ class DeferredMessages:
             return
         messages = [message for path in paths if (message := self._read(path))]
         ends = {message.key: message for message in messages if message.operation == "end"}
+        replayed_s = self._clock.boottime()
         for message in messages:
             end = ends.get(message.key)
             try:
-                self._process(message, end)
+                self._process(message, end, replayed_s)
             except EnergyError as error:
                 log.warning("%s: %s", message.path.name, error)
             except Exception:  # a kept message would stop all later hooks as well
                 log.exception("%s: failed, dropped", message.path.name)
             message.path.unlink(missing_ok=True)
 
-    def _process(self, message: HookMessage, end: HookMessage | None) -> None:
+    def _process(self, message: HookMessage, end: HookMessage | None, replayed_s: float) -> None:
         late_s = self._clock.boottime() - message.sent
         if message.operation == "end":
-            self._jobs.end(message.env, late_s=late_s)
+            self._jobs.end(message.env, late_s=late_s, received_s=replayed_s)
         elif end is None:
-            self._jobs.begin(message.env, late_s=late_s)
+            self._jobs.begin(message.env, late_s=late_s, received_s=replayed_s)
         elif not self._jobs.has_job(message.key):
             self._jobs.record_unmeasured_job(message.env, message.sent, end.sent)
 
