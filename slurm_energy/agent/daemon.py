@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_S = 10.0
 _FLUSH_DELAY_S = 0.2
+_FLUSH_INTERVAL_S = 1.0
+"""Many jobs that start or end within this time share one sync to disk and one delivery."""
 _FLUSH_RETRY_S = 5.0
 _FIRST_READING_S = 0.5
 _RESTART_DELAY_S = 1.0
@@ -241,10 +243,13 @@ class AgentDaemon:
 
     async def _flush(self) -> None:
         """Write records and sync files to disk after a short delay, so that no hook waits for the disk."""
+        time_s = asyncio.get_running_loop().time
+        earliest_s = time_s()
         while True:
             await self._written.wait()
-            await asyncio.sleep(_FLUSH_DELAY_S)
+            await asyncio.sleep(max(_FLUSH_DELAY_S, earliest_s - time_s()))
             self._written.clear()
+            earliest_s = time_s() + _FLUSH_INTERVAL_S
             flush = await self._work(self._jobs.finalize_jobs)
             try:
                 await asyncio.to_thread(atomic_file.flush, flush.files)

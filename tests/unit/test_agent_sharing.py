@@ -79,6 +79,34 @@ def test_each_job_s_cores_have_its_own_settings_once_a_step_reported_them(node: 
     assert all(setting.restored for setting in first.applied)
 
 
+def test_messages_that_waited_together_share_one_sample(node: SharedNode) -> None:
+    for job_id in (5, 6, 7):
+        node.begin(job_id, cpus=1)
+    node.use(2)
+    received_s = node.clock.now
+    node.manager.end(env(5, cpus="1"), received_s=received_s)
+    node.clock.now += 0.5
+    node.manager.end(env(6, cpus="1"), received_s=received_s)
+    node.manager.end(env(7, cpus="1"), received_s=node.clock.now)
+    records = [node.job_record(job_id) for job_id in (5, 6, 7)]
+    assert [record.elapsed_s for record in records] == [2.0, 2.0, 2.5]
+    assert records[0].energy_joules == pytest.approx(records[1].energy_joules, abs=1e-5)
+
+
+def test_a_step_of_unknown_processes_never_shares_a_sample(node: SharedNode) -> None:
+    node.begin(5, cpus=1)
+    node.begin(6, cpus=1)
+    node.use(2)
+    received_s = node.clock.now
+    node.manager.end(env(6, cpus="1"), received_s=received_s)
+    node.clock.now += 0.5
+    node.manager.step("start", 5, "batch", received_s=received_s)
+    node.clock.now += 1.0
+    node.manager.step("end", 5, "batch")
+    (step,) = [record for record in node.records() if record.step == "batch"]
+    assert step.elapsed_s == 1.0
+
+
 def test_caps_count_together_and_not_against_others(node: SharedNode) -> None:
     for job_id, cap, cores in ((5, "110", "0"), (6, "100", "1")):
         node.begin(job_id, 1, cap=cap)

@@ -235,6 +235,34 @@ def test_a_whole_gpu_is_the_job_s_and_an_unused_one_is_idle() -> None:
     assert (result.idle["gpu[1]"], result.unattributed["gpu[1]"]) == (60, 10)
 
 
+@given(
+    st.integers(1, 10**15),
+    st.lists(
+        st.tuples(st.integers(0, 10**12), st.fractions(0, 1, max_denominator=8)), min_size=1, max_size=5
+    ),
+    st.integers(1, 4),
+)
+def test_a_job_s_share_of_a_node_is_the_mean_of_its_cpu_share_and_gpu_share(
+    static_uj: int, held: list[tuple[int, Fraction]], gpu_count: int
+) -> None:
+    jobs = [
+        JobResourceTime(f"{i}", ns, 0, {0: share / len(held)} if share else {})
+        for i, (ns, share) in enumerate(held)
+    ]
+    capacity_ns = 1 + sum(ns for ns, _ in held)
+    measured = NodeMeasurement(
+        capacity_ns,
+        0,
+        {"other": static_uj},
+        {"other": static_uj},
+        gpus=tuple(f"gpu[{i}]" for i in range(gpu_count)),
+    )
+    result = split_energy(measured, jobs)
+    for job, (ns, share) in zip(jobs, held, strict=True):
+        expected = static_uj * (Fraction(ns, capacity_ns) + share / len(held) / gpu_count) / 2
+        assert abs(result.jobs[job.job]["other"] - expected) < 1
+
+
 def test_mig_instances_share_a_gpu_by_their_size() -> None:
     interval = node(energy_uj={"gpu[0]": 700}, static_uj={"gpu[0]": 70})
     claims = [

@@ -354,6 +354,16 @@ def test_throttle_sensors_take_turns_and_their_last_value_holds() -> None:
     assert [sensor.asked for sensor in sensors] == [2] * 8
 
 
+def test_throttle_sensors_just_read_are_not_read_again_at_the_edge_of_a_job() -> None:
+    clock, sensor = HandClock(), Sensor("gpu[0]", 1.0)
+    sampler = Sampler([], [sensor], clock)
+    sampler.sample()
+    for length_s, asked in ((0.1, 1), (0.3, 1), (0.2, 2), (2.0, 3)):
+        interval = step(sampler, clock, length_s)
+        assert sensor.asked == asked
+    assert interval.throttled_s == {"gpu[0]": 2.0}
+
+
 def test_a_meter_adds_what_counts_and_marks_what_is_missing() -> None:
     meter = JobMeter(10.0)
     meter.add(Charge(10, 11, {"cpu": 5, "gpu[0]": 7}, component_uncertain_s={"dram": 1.0}), ["cpu", "dram"])

@@ -11,6 +11,8 @@ from slurm_energy.devices.driver import DeviceError, ThrottleSensor
 
 _ROUND = 8
 """Throttling is an estimate from samples, so only an eighth of the sensors is read at a time."""
+_FRESH_S = 0.5
+"""A sensor that was read less than this before is not read again when a job or step starts or ends."""
 
 
 class ThrottleSampler:
@@ -37,12 +39,16 @@ class ThrottleSampler:
         Args:
             now: time of this sample, in seconds since boot.
             start: time of the previous sample, in seconds since boot; None for the first sample.
-            everything: read all sensors, not only those whose turn it is.
+            everything: read all sensors that were not read just before, not only those whose turn it is.
         """
         if not self._sensors:
             return {}
         if everything:
-            changed = [self._read(index, now, start) for index in range(len(self._sensors))]
+            changed = [
+                self._read(index, now, start)
+                for index, read_at in enumerate(self._read_at)
+                if read_at is None or not 0 <= now - read_at < _FRESH_S
+            ]
         else:
             changed = [self._read(self._take_turn(), now, start) for _ in range(self._step)]
         if any(changed):

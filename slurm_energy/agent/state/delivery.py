@@ -325,19 +325,24 @@ class RecordDelivery:
         if not items:
             return
         outcome = parse_delivery_response(items, response)
-        for index, item in enumerate(items):
-            if index in outcome.accepted and index in outcome.traces and item.trace is not None:
-                await self._reject(item, f"delivered, but for its trace: {outcome.traces[index]}")
-            elif index in outcome.accepted:
-                await self._work(self._spool.remove, item.name)
-            elif index in outcome.rejected:
-                await self._reject(item, outcome.rejected[index])
-            else:
-                await self._work(self._spool.defer, item.name, outcome.retried[index], time.monotonic())
-        if await self._work(len, self._spool.deferred):
+        if await self._work(self._settle_spool, items, outcome):
             self._failures.report(_RETRIED, f"stay in the spool: {self._spool.deferred.reason}")
         else:
             self._failures.clear(_RETRIED, "none is left")
+
+    def _settle_spool(self, items: list[SpooledRecord], outcome: DeliveryResult) -> int:
+        """Remove, reject or defer delivered records in the spool and return how many records are deferred."""
+        for index, item in enumerate(items):
+            if index in outcome.accepted and index in outcome.traces and item.trace is not None:
+                reason = f"delivered, but for its trace: {outcome.traces[index]}"
+                self._spool.reject(item.name, reason, self._release)
+            elif index in outcome.accepted:
+                self._spool.remove(item.name)
+            elif index in outcome.rejected:
+                self._spool.reject(item.name, outcome.rejected[index], self._release)
+            else:
+                self._spool.defer(item.name, outcome.retried[index], time.monotonic())
+        return len(self._spool.deferred)
 
     async def _reject(self, item: SpooledRecord, reason: str) -> None:
         await self._work(self._spool.reject, item.name, reason, self._release)
