@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from slurm_energy.agent.jobs import job_records
-from slurm_energy.agent.jobs.sessions import JobStep, Session
+from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.state.checkpoints import CheckpointWriter
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
@@ -50,13 +50,20 @@ class JobFinalizer:
                 self.restore_settings(session)
         self._settings.repair([session.owner for session in (*running, *self.sessions)])
 
-    def end_step(self, session: Session, step: JobStep, sampled_s: float) -> None:
-        """Write the record of a step that ended at `sampled_s`, in seconds since boot.
+    def end_step(self, session: Session, name: str, sampled_s: float, now_s: float) -> None:
+        """Write the record of a step. If that fails, the step is recorded with the job.
 
-        If that fails, the step is recorded with the job.
+        Args:
+            session: the job.
+            name: Slurm's name of the step.
+            sampled_s: time of the step's last sample in seconds since boot.
+            now_s: present time in seconds since boot.
         """
+        step = session.steps[name]
+        if step.is_container:
+            session.steps_ended_at = now_s
         if self._checkpoints.spool_record(job_records.step_record(session, step, session.unix_at(sampled_s))):
-            del session.steps[step.name]
+            del session.steps[name]
 
     def complete(self) -> None:
         """Write the records of ended jobs and remove these jobs.

@@ -77,9 +77,10 @@ class JobManager:
         )
         self._finalizer = JobFinalizer(devices, self._settings, self._checkpoints)
         self._applier = SettingsApplier(devices, self._settings, self._checkpoints, self._current_config)
+        points = PointApplier(devices, self._settings, self._current_config)
         self.tuners = JobTuners(
-            *(PointApplier(devices, self._settings, self._current_config), self._checkpoints, self.progress),
-            *(AdviceCache(state.folder / "advice"), self._current_config, self._clock.boottime, devices),
+            *(points, self._checkpoints, self.progress, AdviceCache(state.folder / "advice")),
+            *(self._current_config, self._clock.boottime, devices),
         )
         self.budget = NodeBudget(
             *(devices, self._settings, self._sessions.values, self._meter.live),
@@ -234,9 +235,7 @@ class JobManager:
             if planner.learn_cpus(session, job_cores, self._devices.hardware):
                 self._pending.add(session.key)
         else:
-            if session.steps[name].is_container:
-                session.steps_ended_at = self._clock.boottime()
-            self._finalizer.end_step(session, session.steps[name], self._meter.sampled_at)
+            self._finalizer.end_step(session, name, self._meter.sampled_at, self._clock.boottime())
         self._checkpoints.save(session)
         return self.output_line.response(event, session, name, self._meter.sampled_at)
 

@@ -10,6 +10,7 @@ from slurm_energy.agent.jobs.sessions import JobStep, Session
 from slurm_energy.agent.jobs.step_energy import EXTERN
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
 from slurm_energy.agent.metering.components import component_energies, division_notes
+from slurm_energy.agent.metering.job_meter import JobMeter
 from slurm_energy.control import knob_keys
 from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
@@ -43,7 +44,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         peak_watts=_peak(session.power_monitor.peak_watts, energies, end - session.start_unix),
         seconds_above_cap=session.power_monitor.above_cap_s,
         budget_capped_seconds=session.power_monitor.budget_capped_s,
-        throttled_seconds=session.meter.throttled_s,
+        throttled_seconds=_throttled_s(session.meter, end - session.start_unix),
         uncertain_seconds=session.meter.uncertain_s,
         tuning=_valid_tuning(session),
         notes=(*division_notes(session.meter), *session.notes),
@@ -137,7 +138,7 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
         components=energies,
         step=step.name,
         mean_watts=_mean(energies, end - step.start_unix),
-        throttled_seconds=meter.throttled_s,
+        throttled_seconds=_throttled_s(meter, end - step.start_unix),
         uncertain_seconds=meter.uncertain_s,
         notes=(
             *division_notes(meter),
@@ -145,6 +146,11 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
         ),
         record_id=step.record_id,
     )
+
+
+def _throttled_s(meter: JobMeter, elapsed_s: float) -> float | None:
+    """Return the seconds of throttling, at most `elapsed_s` in spite of rounding."""
+    return None if meter.throttled_s is None else min(meter.throttled_s, elapsed_s)
 
 
 def _common_fields(session: Session) -> dict[str, Any]:
