@@ -10,18 +10,28 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Final, TextIO
 
 from slurm_energy.config.value_checks import LOG_LEVELS
 from slurm_energy.errors import EnergyError
 
-__all__ = ["LOG_LEVELS", "ServiceManager", "report_failure", "set_log_level", "start_log"]
+__all__ = [
+    "LOG_LEVELS",
+    "LogLevels",
+    "ServiceManager",
+    "ignore_level_signals",
+    "report_failure",
+    "set_log_level",
+    "start_log",
+]
 
 _SEND_TIMEOUT_S: Final = 1.0
+_PACKAGE: Final = "slurm_energy."
 _ABSTRACT_PREFIX: Final = "@"
 _WORDS: Final = {
     logging.DEBUG: "debug",
@@ -147,12 +157,60 @@ def start_log(program: str, level: str) -> None:
     set_log_level(level)
 
 
-def set_log_level(level: str) -> None:
-    """Set the minimum level of the log to one of `LOG_LEVELS`."""
+def set_log_level(level: str, components: Mapping[str, str] | None = None) -> None:
+    """Set the minimum level of the log.
+
+    Args:
+        level: one of `LOG_LEVELS`.
+        components: levels of packages and modules of `slurm_energy`, such as `agent.state`, with everything
+            below them; None: all have the same level. Earlier levels of components end.
+    """
     logging.getLogger().setLevel(level.upper())
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith(_PACKAGE)]:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, own_level in (components or {}).items():
+        logging.getLogger(_PACKAGE + name).setLevel(own_level.upper())
     # Debug records of these libraries would hide those of the daemon.
     for library in ("asyncio", "aiohttp"):
         logging.getLogger(library).setLevel(max(logging.INFO, logging.getLogger().level))
+
+
+class LogLevels:
+    """Levels of the log of a running daemon: those of the configuration, or debug on request.
+
+    Args:
+        override: value of --log-level, which takes precedence over the configured level; None: not given.
+    """
+
+    def __init__(self, override: str | None) -> None:
+        self._override = override
+        self._configured: tuple[str, Mapping[str, str]] = ("info", {})
+
+    def configure(self, level: str, components: Mapping[str, str]) -> None:
+        """Set the levels of the configuration. This ends debug on request."""
+        self._configured = self._override or level, components
+        set_log_level(*self._configured)
+
+    def handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Log at level debug from SIGUSR1 on, and at the configured levels again from SIGUSR2 on."""
+        loop.add_signal_handler(signal.SIGUSR1, self._debug)
+        loop.add_signal_handler(signal.SIGUSR2, self._restore)
+
+    def _debug(self) -> None:
+        set_log_level("debug")
+        log.warning("log level: debug, until SIGUSR2 or a reload")
+
+    def _restore(self) -> None:
+        level, components = self._configured
+        set_log_level("info")
+        log.info("log level: %s", ", ".join([level, *(f"{n} {one}" for n, one in components.items())]))
+        set_log_level(level, components)
+
+
+def ignore_level_signals() -> None:
+    """Ignore SIGUSR1 and SIGUSR2, which would end a daemon that is still starting."""
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def report_failure(program: str, error: EnergyError) -> int:

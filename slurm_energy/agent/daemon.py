@@ -25,7 +25,7 @@ from slurm_energy.agent.state.state_directory import StateDirectory, lock_file
 from slurm_energy.agent.tuning.advice_client import AdviceClient
 from slurm_energy.agent.tuning.group_client import GroupClient
 from slurm_energy.agent.worker_thread import PeriodicTask, WorkerThread
-from slurm_energy.config import Config
+from slurm_energy.config import Config, this_node
 from slurm_energy.devices.cpu.resctrl import MonitoringFiles, open_monitoring
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError
@@ -33,7 +33,6 @@ from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.openmetrics.listener import MetricsListener
-from slurm_energy.slurm.hook_environment import this_node
 from slurm_energy.trusted_files import check_folder
 from slurm_energy.validation import DaemonRole, load_for_daemon
 
@@ -77,10 +76,11 @@ class AgentDaemon:
         manager: service_manager.ServiceManager | None = None,
         log_level: str | None = None,
     ) -> None:
-        self._config = config
+        self._file_config, self._config = config, config.for_this_node()
         self._argument = argument
         self._manager = manager or service_manager.ServiceManager()
-        self._log_level = log_level
+        self._log_levels = service_manager.LogLevels(log_level)
+        self._set_log_levels()
         self._worker = WorkerThread("jobs")
         self._stop = asyncio.Event()
         self._written = asyncio.Event()
@@ -108,7 +108,7 @@ class AgentDaemon:
             )
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
-            self._live = LiveReportClient(jobs, lambda: self._config, self._work, self._agent_facts)
+            self._live = LiveReportClient(jobs, lambda: jobs.config, self._work, self._agent_facts)
             self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
@@ -125,7 +125,7 @@ class AgentDaemon:
 
     def _create_job_manager(self, state: StateDirectory) -> JobManager:
         devices = self._discover()
-        jobs = JobManager(self._config, devices, state, on_written=self._notify_written)
+        jobs = JobManager(self._file_config, devices, state, on_written=self._notify_written)
         self._metrics = NodeMetrics(jobs, devices, state, self._work)
         self._agent_facts = AgentFacts(jobs, devices)
         return jobs
@@ -270,6 +270,10 @@ class AgentDaemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._log_levels.handle_signals(loop)
+
+    def _set_log_levels(self) -> None:
+        self._log_levels.configure(self._config.agent.log_level, self._config.agent.log_levels)
 
     def _reload(self) -> None:
         """Load the configuration again.
@@ -286,14 +290,14 @@ class AgentDaemon:
             for line in error.lines:
                 log.error("configuration not reloaded: %s", line)
             return
-        old = self._config.agent
-        if (new.agent.socket, new.agent.state_dir) != (old.socket, old.state_dir):
+        own, old = new.for_node(self._jobs.node), self._config.agent
+        if (own.agent.socket, own.agent.state_dir) != (old.socket, old.state_dir):
             log.warning("agent.socket and agent.state_dir take effect at the next start")
-        if new.metrics != self._config.metrics:
+        if own.metrics != self._config.metrics:
             log.warning("section metrics takes effect at the next start, but metrics.jobs at once")
-        self._config = new
+        self._file_config, self._config = new, own
         self._agent_facts.refresh()
-        service_manager.set_log_level(self._log_level or new.agent.log_level)
+        self._set_log_levels()
         self._delivery.cluster = self._period_delivery.cluster = new.cluster
         self._worker.submit(self._jobs.reconfigure, new)
         log.info("configuration reloaded from %s", new.path or "defaults")

@@ -15,12 +15,11 @@ from slurm_energy import __version__, service_manager
 from slurm_energy.agent.daemon import AgentDaemon, load_config
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.command_line.parser import CommandParser
-from slurm_energy.config import Config
+from slurm_energy.config import Config, this_node
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError, UsageError
-from slurm_energy.slurm.hook_environment import this_node
 
 _EPILOG = """examples:
   senergyd                             serve with /etc/slurm/energy.toml
@@ -28,7 +27,8 @@ _EPILOG = """examples:
   senergyd --check                     check the configuration, list the devices, and exit
   senergyd --restore                   restore settings left by a lost agent, and exit
 
-signals: TERM stops and leaves the settings of running jobs in place; HUP reloads the configuration.
+signals: TERM stops and leaves the settings of running jobs in place; HUP reloads the configuration;
+USR1 logs at level debug, USR2 at the configured level again.
 
 exit codes: 0 ok, 1 failure or something not restored, 2 bad usage, 3 configuration, 4 directory, socket or
 devices unavailable, 5 forbidden, 7 already running"""
@@ -42,14 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return service_manager.report_failure("senergyd", error)
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyd", arguments.log_level or "info")
+    service_manager.ignore_level_signals()
     try:
-        config = load_config(arguments.config)
+        file_config = load_config(arguments.config)
+        config = file_config.for_this_node()
         service_manager.set_log_level(arguments.log_level or config.agent.log_level)
         if arguments.check:
             return _check(config)
         if arguments.restore:
             return _restore(config)
-        asyncio.run(_run(config, arguments, manager))
+        asyncio.run(_run(file_config, arguments, manager))
     except EnergyError as error:
         return service_manager.report_failure("senergyd", error)
     except KeyboardInterrupt:

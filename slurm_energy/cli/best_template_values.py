@@ -48,7 +48,9 @@ def best_values(
         todo = "name the program with --set model=NAME and the GPUs with --gpu KIND"
         raise NotFoundError("--best", best_settings.UNKNOWN, todo)
     untuned = predict_job.predict(args, request, [])
-    best = best_settings.best_settings(curve, objective, connection.configuration(args).bounds, untuned)
+    best = best_settings.best_settings(
+        curve, objective, connection.configuration(args).accepted_bounds, untuned
+    )
     for line in best.lines():
         note(line)
     by_option = {f"--{variable.option}": variable.name for variable in template.variables if variable.option}

@@ -25,6 +25,7 @@ examples:
   senergy config check new.toml                   check this file
   senergy config check --strict --json            for scripts: warnings count as errors
   senergy config show                             every key with its effective value
+  senergy config show --node gpu01                values on a node, with the origin of each
   senergy config show --json                      the same for a script
   senergy config example > /etc/slurm/energy.toml a file to start from: all keys, commented out
 """
@@ -39,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--strict", action="store_true", help="exit with 3 on warnings too")
     show = actions.add_parser("show", help="print every key with its effective value")
     show.add_argument("--json", action="store_true", help="print sections, keys and values as JSON")
+    show.add_argument("--node", metavar="NAME", help="values on this node, with the keys of its node types")
     for action in (check, show):
         action.add_argument(
             "file", nargs="?", type=Path, metavar="FILE", help="configuration file, instead of --config"
@@ -64,12 +66,34 @@ def run(args: argparse.Namespace) -> int:
     args.config = args.file or args.config
     if args.action == "check":
         return _check(args)
-    config = connection.configuration(args)
+    return _show(args)
+
+
+def _show(args: argparse.Namespace) -> int:
+    """Print the effective configuration of this file, or of a node, with the origin of each value."""
+    from slurm_energy.config import schema_document
+    from slurm_energy.config.loader import load_source
+    from slurm_energy.config.node_types import types_of
+    from slurm_energy.config.origins import origins
+
+    source = load_source(args.config)
+    config, places = source.config, origins(source, args.node)
+    types = types_of(config.node_types, args.node) if args.node else {}
+    if args.node:
+        config = config.for_node(args.node)
     if args.json:
-        emit_json(schema_document.plain_values(config))
+        values = schema_document.plain_values(config)
+        if args.node:
+            named = {f"{section}.{key}": place.to_json() for (section, key), place in sorted(places.items())}
+            values |= {"node": args.node, "types_of_node": list(types), "origins": named}
+        emit_json(values)
         return EXIT_OK
-    origin = config.path or "built-in defaults, no configuration file"
-    emit_verbatim([f"# In force: {origin}", *schema_document.example_file(config).splitlines()[2:]])
+    head = f"# In force: {config.path or 'built-in defaults, no configuration file'}"
+    if args.node:
+        head += f", on node {args.node} (node types: {', '.join(types) or 'none'})"
+    name = config.path.name if config.path else ""
+    notes = {place: origin.text(name) for place, origin in places.items()}
+    emit_verbatim([head, *schema_document.example_file(config, notes).splitlines()[2:]])
     return EXIT_OK
 
 

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask_agent(config: Config) -> Mapping[str, Any]:
-    return agent_socket.ask_agent(config.agent.socket, {"op": "status"})
+    return agent_socket.ask_agent(config.for_this_node().agent.socket, {"op": "status"})
 
 
 def _ask_controller(config: Config) -> Mapping[str, Any]:

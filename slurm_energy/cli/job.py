@@ -205,7 +205,7 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
         return False
     from slurm_energy.reports.figure_format import with_unit
 
-    path = connection.configuration(args).agent.socket
+    path = connection.configuration(args).for_this_node().agent.socket
     try:
         answer = agent_socket.ask_agent(path, {"op": "energy", "job_id": int(job_id)})
     except UnavailableError:

@@ -94,7 +94,9 @@ def _best(
         return None
     uncapped = best_settings.without_caps(request)
     untuned = prediction if uncapped == request else predict(args, uncapped, [])
-    return best_settings.best_settings(curve, objective, connection.configuration(args).bounds, untuned)
+    return best_settings.best_settings(
+        curve, objective, connection.configuration(args).accepted_bounds, untuned
+    )
 
 
 def lines(script: BatchScript, request: PredictionRequest, prediction: Prediction) -> list[str]:

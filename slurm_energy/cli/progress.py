@@ -66,7 +66,7 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
     message: dict[str, Any] = {"op": "progress", "job_id": process.job_id, "process": key, "add": args.units}
     if args.total is not None:
         message["total"] = args.total
-    response = agent_socket.ask_agent(connection.configuration(args).agent.socket, message)
+    response = agent_socket.ask_agent(connection.configuration(args).for_this_node().agent.socket, message)
     if not response.get("ok"):
         raise EnergyError("senergyd", str(response.get("error")))
     return {"units": response.get("units"), "remaining_s": response.get("remaining_s")}

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     message: dict[str, Any] = {"op": "spool"}
     if args.action == "resend":
         message = {"op": "resend", "record_ids": args.record or None}
-    answer = agent_socket.ask_agent(connection.configuration(args).agent.socket, message)
+    answer = agent_socket.ask_agent(connection.configuration(args).for_this_node().agent.socket, message)
     if not answer.get("ok"):
         raise _error(answer)
     if args.json:

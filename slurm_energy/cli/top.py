@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--interval {args.interval:g}", f"must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g}")
     if args.cluster:
         return _run_cluster(args)
-    path = connection.configuration(args).agent.socket
+    path = connection.configuration(args).for_this_node().agent.socket
 
     def query() -> dict[str, Any]:
         answer = agent_socket.ask_agent(path, {"op": "status"})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurm_energy.config.addresses import ControllerUrls, parse_listen, url_faults
 from slurm_energy.config.database_location import DatabaseLocation, parse_database
+from slurm_energy.config.release import check_release
 from slurm_energy.config.value_checks import (
     LOG_LEVELS,
     ROOT_SOCKET_SUFFIX,
@@ -22,6 +23,7 @@ from slurm_energy.config.value_checks import (
     socket_path,
     user_names,
     users_and_groups,
+    values_of,
 )
 
 
@@ -29,6 +31,13 @@ from slurm_energy.config.value_checks import (
 class ClusterConfig:
     """Keys that both daemons and the CLI use."""
 
+    release: str = key(
+        "",
+        "Release for which this file was written. An older release then ignores keys that it does not know, "
+        "with a warning. Without it unknown keys are errors. See docs/upgrading.md.",
+        check_release,
+        show="0.2",
+    )
     name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.", cluster_name)
     controller_url: ControllerUrls = key(
         ControllerUrls(["http://localhost:6828"]),
@@ -107,7 +116,18 @@ class AgentConfig:
         "Write a line about energy, emissions and cost at the end of the output of batch jobs. Users switch "
         "it off with SENERGY_OUTPUT_LINE=0 in the environment of sbatch.",
     )
-    log_level: str = key("info", "Minimum log level; --log-level overrides it.", one_of(*LOG_LEVELS))
+    log_level: str = key(
+        "info",
+        "Minimum log level: debug, info, warning or error; --log-level overrides it. SIGUSR1 sets debug "
+        "until SIGUSR2 or a reload.",
+        one_of(*LOG_LEVELS),
+    )
+    log_levels: dict[str, str] = key(
+        {},
+        "Other levels of parts of the program, by package or module below slurm_energy/.",
+        values_of(*LOG_LEVELS),
+        show={"agent.state": "debug"},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +203,18 @@ class ControllerConfig:
         "Days to keep finished runs, from which jobs are predicted, and decisions about jobs.",
         check=between(0, 36500),
     )
-    log_level: str = key("info", "Minimum log level; --log-level overrides it.", one_of(*LOG_LEVELS))
+    log_level: str = key(
+        "info",
+        "Minimum log level: debug, info, warning or error; --log-level overrides it. SIGUSR1 sets debug "
+        "until SIGUSR2 or a reload.",
+        one_of(*LOG_LEVELS),
+    )
+    log_levels: dict[str, str] = key(
+        {},
+        "Other levels of parts of the program, by package or module below slurm_energy/.",
+        values_of(*LOG_LEVELS),
+        show={"controller.store": "debug"},
+    )
 
     @property
     def state_folder(self) -> Path:

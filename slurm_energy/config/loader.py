@@ -12,15 +12,18 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_energy import __version__
 from slurm_energy.config.budget_tables import BudgetTable
 from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
+from slurm_energy.config.node_type_tables import parse_node_types
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.release import newer_release
 from slurm_energy.config.schema import SECTIONS, Config
 from slurm_energy.config.value_types import convert
 from slurm_energy.errors import ConfigError
@@ -62,10 +65,21 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
         InvalidConfigError: not TOML, unknown keys, invalid types or values.
         ConfigError: the file cannot be read or is not trusted.
     """
+    return load_source(argument, trusted=trusted).config
+
+
+def load_source(argument: Path | str | None = None, *, trusted: bool = False) -> ConfigSource:
+    """Load the configuration like `load`, and return it with the places of its keys.
+
+    Raises:
+        InvalidConfigError, ConfigError: as `load` does.
+    """
     path = locate(argument)
     if not is_explicit(argument) and not path.exists():
-        return Config()
-    return parse(read_text(path, trusted=trusted), path)
+        return parse_source("")
+    source = parse_source(read_text(path, trusted=trusted), path)
+    require_valid(source.findings)
+    return source
 
 
 def is_explicit(argument: Path | str | None) -> bool:
@@ -197,10 +211,14 @@ class TableReader:
     Args:
         path: path of the file, for error messages; None: not from a file.
         text: text of the file.
+
+    Attributes:
+        newer_release: `cluster.release` of the file if it is newer than this release; else empty.
     """
 
     def __init__(self, path: Path | None, text: str) -> None:
         self.path = path
+        self.newer_release = ""
         self._lines = _line_index(text)
 
     def fail(self, section: str, key: str, why: str, todo: str = "") -> InvalidConfigError:
@@ -229,6 +247,26 @@ class TableReader:
         name = f"{section}.{key}" if key else f"[{section}]"
         return Finding(severity, name, why, todo, str(self.path or ""), self.line(section, key))
 
+    def unknown(self, section: str, key: str, what: str, known: Iterable[str]) -> Finding:
+        """Return a finding about an unknown key or section.
+
+        It is an error, or a warning if the file is for a newer release, which knows it.
+
+        Args:
+            section: section, as in `table_label`.
+            key: key in the section; empty: the whole section.
+            what: `key` or `section`.
+            known: known names, for advice.
+        """
+        if self.newer_release:
+            why = f"unknown to release {__version__} and ignored: the file is for {self.newer_release}"
+            return self.finding(section, key, why, severity=Severity.WARNING)
+        return self.finding(section, key, f"unknown {what}", suggest_name(key or section, list(known)))
+
+    def _deprecated(self, section: str, key: str, new_key: str) -> Finding:
+        why = "is deprecated and will be removed in the next minor release"
+        return self.finding(section, key, why, f"write {new_key}", Severity.WARNING)
+
     def line(self, section: str, key: str) -> int | None:
         """Return the line number of a key, or of the key's table if the key is not in the file.
 
@@ -236,7 +274,9 @@ class TableReader:
             The line, counted from 1; None: neither the key nor its table is in the file.
         """
         table, _, inner = key.partition(".")
+        outer, _, last = section.rpartition(".")  # agent.sampling_hz = 10 in [node_types.gpu]
         candidates = [(section, key), (f"{section}.{key}", ""), (section, "")]
+        candidates += [(outer, f"{last}.{key}"), (outer, last), (outer, "")] if outer else []
         if inner:  # the inner table has a header, or is written inline
             candidates[1:1] = [(f"{section}.{table}", inner), (section, table), (f"{section}.{table}", "")]
         return next((self._lines[candidate] for candidate in candidates if candidate in self._lines), None)
@@ -279,10 +319,14 @@ class TableReader:
             return cls(), [self.finding(name, "", "must be a table")]
         hints = typing.get_type_hints(cls)
         fields = {f.name: f for f in dataclasses.fields(cls)}
+        replaced = {f.metadata["replaces"]: f.name for f in fields.values() if f.metadata["replaces"]}
         values, findings = {}, []
         for key, raw in table.items():
+            if key in replaced and replaced[key] not in table:
+                findings.append(self._deprecated(name, key, replaced[key]))
+                key = replaced[key]
             if key not in fields:
-                findings.append(self.finding(name, key, "unknown key", suggest_name(key, list(fields))))
+                findings.append(self.unknown(name, key, "key", fields))
                 continue
             try:
                 value = convert(raw, hints[key])
@@ -300,12 +344,9 @@ class TableReader:
 
 
 def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Finding]]:
-    known = [*SECTIONS, "policies", "edp", "budgets"]
-    findings = [
-        reader.finding(name, "", "unknown section", suggest_name(name, known))
-        for name in data
-        if name not in known
-    ]
+    known = [*SECTIONS, "policies", "edp", "budgets", "node_types"]
+    reader.newer_release = newer_release(data)
+    findings = [reader.unknown(name, "", "section", known) for name in data if name not in known]
 
     def collect(cls: type[Any], name: str, table: Any) -> Any:
         value, faults = reader.collect(cls, name, table)
@@ -329,8 +370,11 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
         if not _POLICY_NAME.fullmatch(name):
             why = "a policy name is a letter a-z, then a-z, 0-9, - and _, at most 32 characters"
             findings.append(reader.finding(f"policies.{shown(name)}", "", why))
+    node_types, faults = parse_node_types(reader, data.get("node_types", {}), SECTIONS)
+    findings += faults
     config = Config(
         **values,
+        node_types=node_types,
         policies={n: collect(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
         edp=collect_list(EdpEntry, "edp"),
         budgets=collect_list(BudgetTable, "budgets"),

@@ -6,7 +6,7 @@ validate a file. `schema_document.py` generates the example file and the referen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
 from slurm_energy.config.daemon_sections import AgentConfig, ClusterConfig, ControllerConfig
 from slurm_energy.config.grid_tables import CarbonConfig, PriceConfig
 from slurm_energy.config.metrics_section import MetricsConfig
+from slurm_energy.config.node_types import NodeType, merged_values, this_node, types_of
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.quota_section import QuotaConfig
 from slurm_energy.config.value_checks import (
@@ -223,6 +224,8 @@ class Config:
     """A validated configuration.
 
     Attributes:
+        node_types: types of nodes by name (`[node_types.NAME]`).
+        file_bounds: section bounds of the file, in a configuration made by `for_node`; else None.
         policies: energy policies of the site by name (`[policies.NAME]`).
         edp: entries of the site for the energy policy `edp` (`[[edp]]`).
         budgets: power budgets (`[[budgets]]`).
@@ -244,10 +247,38 @@ class Config:
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    node_types: dict[str, NodeType] = field(default_factory=dict)
+    file_bounds: BoundsConfig | None = None
     policies: dict[str, SitePolicy] = field(default_factory=dict)
     edp: tuple[EdpEntry, ...] = ()
     budgets: tuple[BudgetTable, ...] = ()
     path: Path | None = None
+
+    def for_node(self, node: str) -> Config:
+        """Return the configuration of a node: that of the file with the keys of the node's types.
+
+        Args:
+            node: Slurm's name of the node.
+        """
+        sections: dict[str, dict[str, Any]] = {}
+        for (section, name), (_, value) in merged_values(types_of(self.node_types, node)).items():
+            sections.setdefault(section, {})[name] = value
+        changed = {section: replace(getattr(self, section), **keys) for section, keys in sections.items()}
+        return replace(self, file_bounds=self.file_bounds or self.bounds, **changed) if changed else self
+
+    def for_this_node(self) -> Config:
+        """Return the configuration of the node on which this process runs."""
+        return self.for_node(this_node()) if self.node_types else self
+
+    @property
+    def accepted_bounds(self) -> BoundsConfig:
+        """Widest bounds of all nodes, within which flags are accepted when a job is submitted."""
+        widest = self.file_bounds or self.bounds
+        for node_type in self.node_types.values():
+            for name, (low, high) in node_type.bounds.items():
+                lowest, highest = getattr(widest, name)
+                widest = replace(widest, **{name: (min(low, lowest), max(high, highest))})
+        return widest
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -7,28 +7,32 @@ import inspect
 import json
 import textwrap
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.addresses import ControllerUrls
 from slurm_energy.config.budget_tables import BudgetTable
 from slurm_energy.config.database_location import DatabaseLocation
+from slurm_energy.config.node_types import NodeType
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import SECTIONS, Config
 
 _TABLES: dict[str, type[Any]] = {
     "[policies.night]": SitePolicy,
+    "[node_types.gpu]": NodeType,
     "[[edp]]": EdpEntry,
     "[[budgets]]": BudgetTable,
 }
 
 
-def example_file(config: Config | None = None) -> str:
+def example_file(config: Config | None = None, notes: Mapping[tuple[str, str], str] | None = None) -> str:
     """Return the text of a configuration file with every key.
 
     Args:
         config: configuration whose values are written; None: every key is commented out and shows its
             default.
+        notes: comments behind the values, by section and key; None: no comments.
     """
     out = ["# slurm-energy: /etc/slurm/energy.toml", "# Commented keys show their defaults.", ""]
     for name, cls in SECTIONS.items():
@@ -38,7 +42,8 @@ def example_file(config: Config | None = None) -> str:
             out += textwrap.wrap(spec.metadata["doc"], 98, initial_indent="# ", subsequent_indent="# ")
             value = getattr(section, spec.name) if section else spec.metadata["show"]
             line = f"{spec.name} = {toml(value)}"
-            out.append(line if section and value is not None else f"#{line}")
+            note = f"  # {notes.get((name, spec.name), 'default')}" if notes is not None else ""
+            out.append(f"{line if section and value is not None else f'#{line}'}{note}")
         out.append("")
     if config:
         return "\n".join(out + _filled_tables(config))
@@ -80,6 +85,7 @@ def reference_page() -> str:
 def plain_values(config: Config) -> dict[str, Any]:
     """Return a configuration as nested dicts by section and key, for JSON; paths are text."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    del plain["file_bounds"]
     return plain
 
 
@@ -106,12 +112,15 @@ def toml(value: Any) -> str:
 def _filled_tables(config: Config) -> list[str]:
     out: list[str] = []
     tables = [(f"[policies.{name}]", policy) for name, policy in config.policies.items()]
-    entries: list[tuple[str, Any]] = [*tables, *(("[[edp]]", entry) for entry in config.edp)]
+    types = [(f"[node_types.{name}]", node_type) for name, node_type in config.node_types.items()]
+    entries: list[tuple[str, Any]] = [*types, *tables, *(("[[edp]]", entry) for entry in config.edp)]
     entries += [("[[budgets]]", table) for table in config.budgets]
     for header, entry in entries:
         out.append(header)
         values = {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry)}
-        out += [f"{name} = {toml(value)}" for name, value in values.items() if value not in (None, "", [])]
+        out += [
+            f"{name} = {toml(value)}" for name, value in values.items() if value not in (None, "", [], {})
+        ]
         out.append("")
     return out
 

@@ -14,6 +14,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "cluster": ("name",),
     "defaults": (),
     "bounds": (),
+    "node_types": (),
     "tuning": (),
     "policies": (),
     "edp": (),
@@ -29,7 +30,8 @@ def section_digests(config: Config) -> dict[str, str]:
     """
     digests = {}
     for name, keys in _PARTS.items():
-        values = _changed_values(getattr(config, name), keys)
+        section = config.file_bounds if name == "bounds" and config.file_bounds else getattr(config, name)
+        values = _changed_values(section, keys)
         if values:
             text = json.dumps(values, sort_keys=True, default=str)
             digests[name] = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

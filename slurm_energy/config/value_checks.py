@@ -19,7 +19,9 @@ ROOT_SOCKET_SUFFIX = ".root"
 """Suffix of the path of the agent's second socket, to which only root can connect."""
 
 
-def key(default: Any, doc: str, check: Check | None = None, show: Any = None) -> Any:
+def key(
+    default: Any, doc: str, check: Check | None = None, show: Any = None, replaces: str | None = None
+) -> Any:
     """Declare a configuration key as a dataclass field.
 
     Args:
@@ -27,8 +29,14 @@ def key(default: Any, doc: str, check: Check | None = None, show: Any = None) ->
         doc: one or two sentences for the example file and the reference page.
         check: check of the value; None: any value of the type is valid.
         show: value for the example file; None: the default.
+        replaces: earlier name of the key, which is accepted with a warning for one minor release.
     """
-    metadata = {"doc": doc, "check": check, "show": default if show is None else show}
+    metadata = {
+        "doc": doc,
+        "check": check,
+        "show": default if show is None else show,
+        "replaces": replaces,
+    }
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -27,7 +27,7 @@ _EARLIER_S: Final = 3600.0
 """At its start, senergyctld also looks at jobs that ended while it was stopped, this long before."""
 _MAX_RATE_PER_S: Final = 5.0
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class AdminCommentWriter:

@@ -47,7 +47,7 @@ _OFF_POLL_S: Final = 30.0
 _RELEASE_RETRY_S: Final = 60.0
 _SUBJECT: Final = "power budgets"
 T = TypeVar("T")
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class BudgetLoop:

@@ -30,7 +30,7 @@ WARNING_INTERVAL_S: Final = 60.0
 _SWEEP_INTERVAL_S: Final = 0.5
 _READ_BYTES: Final = 64 << 10
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class ConnectionPhase(enum.Enum):

@@ -64,7 +64,7 @@ REQUEST_THREADS: Final = 16
 SQUEUE_TIMEOUT_S: Final = 5.0
 NODE_STATES_TIMEOUT_S: Final = 8.0
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 def check(config: Config) -> None:
@@ -145,7 +145,8 @@ class _Daemon:
         self._resignation: Resignation | None = None
         self._argument = argument
         self._manager = manager
-        self._log_level = log_level
+        self._log_levels = service_manager.LogLevels(log_level)
+        self._set_log_levels()
         self._store = store
         self._failures = RepeatedFailureLog(log, ignore_numbers=True)
         self._commands = CommandRunner()
@@ -220,6 +221,7 @@ class _Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._log_levels.handle_signals(loop)
         runner = web.AppRunner(
             self._server.application(),
             access_log=log,
@@ -341,7 +343,7 @@ class _Daemon:
         if config.metrics != self._config.metrics:
             log.warning("section metrics: new values take effect at the next start")
         self._config = config
-        service_manager.set_log_level(self._log_level or config.controller.log_level)
+        self._set_log_levels()
         self._priority.adopt(priority)
         self._budget.adopt(budget)
         self._server.config = config
@@ -353,6 +355,9 @@ class _Daemon:
         self._advisor.oracle = oracle
         self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
         log.info("configuration read again: %s", config.path or "defaults")
+
+    def _set_log_levels(self) -> None:
+        self._log_levels.configure(self._config.controller.log_level, self._config.controller.log_levels)
 
     def _use_calibrations(self) -> None:
         """Load the calibrations again after a refit."""

@@ -44,7 +44,7 @@ _HTTP_STATUS: Final[dict[type[EnergyError], int]] = {
     LostLeaseError: 503,
 }
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ResponseContent = dict[str, Any] | Pieces
 CallerHandler = Callable[[web.Request, Caller, bytes], Awaitable[ResponseContent]]

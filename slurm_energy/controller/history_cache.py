@@ -32,7 +32,7 @@ _FORGET_INTERVAL_S: Final = 3600.0
 _MAX_TEXT_LENGTH: Final = 1024
 _TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(PredictionRequest)}
 T = TypeVar("T")
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class HistoryCache:

@@ -46,7 +46,7 @@ _LEFT_QUEUE_S: Final = 60.0
 _SERVED_S: Final = 120.0
 _MODES_MAX_AGE_S: Final = 3600.0
 _INVALID_JOB_ID: Final = "Invalid job id"
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class JobChanger(Protocol):

@@ -17,6 +17,7 @@ EPILOG = """examples:
   senergyctld --check                   check configuration, policies and every page of the
                                         database, also while senergyctld runs, then end
   kill -HUP $(pgrep senergyctld)        read the configuration again; a bad file changes nothing
+  kill -USR1 $(pgrep senergyctld)       log at level debug; USR2 ends it
 
 exit codes: 0 ok, 1 failure or a damaged database, 2 bad usage, 3 configuration, 4 database, directory
 or address unavailable, 7 already running (address or database in use)"""
@@ -32,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyctld", arguments.log_level or "info")
+    service_manager.ignore_level_signals()
     try:
-        config = load_for_daemon(arguments.config, DaemonRole.CONTROLLER, logging.getLogger("senergyctld"))
+        config = load_for_daemon(arguments.config, DaemonRole.CONTROLLER, logging.getLogger(__name__))
         service_manager.set_log_level(arguments.log_level or config.controller.log_level)
         if arguments.check:
             daemon.check(config)

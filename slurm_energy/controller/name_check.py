@@ -24,7 +24,7 @@ from slurm_energy.spelling import suggestion
 _MAX_AGE_S: Final = 60.0
 _TIMEOUT_S: Final = 5.0
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class NameCheck:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FOLDER: Final = "calibrations"
 _MAX_FILES: Final = 200
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 def refit_folder(config: Config) -> Path:

@@ -39,7 +39,7 @@ _MAX_RUNS: Final = 5000
 _MAX_OWNERS: Final = 500
 _MODULE: Final = "slurm_energy.oracle.calibration.refit"
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class OracleRefit:

@@ -38,7 +38,11 @@ def policies_answer(config: Config) -> dict[str, Any]:
         policies.append(entry | ({"settings": dataclasses.asdict(site)} if site else {}))
     return {
         "policies": policies,
-        "bounds": dataclasses.asdict(config.bounds),
+        "bounds": dataclasses.asdict(config.accepted_bounds),
+        "node_types": [
+            {"name": name, "nodes": node_type.nodes, "bounds": node_type.bounds}
+            for name, node_type in config.node_types.items()
+        ],
         "defaults": dataclasses.asdict(config.defaults),
         "tuning": dataclasses.asdict(config.tuning),
     }

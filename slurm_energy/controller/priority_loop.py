@@ -38,7 +38,7 @@ _CORRELATION_INTERVAL_S: Final = 600.0
 _HISTORY_TIMEOUT_S: Final = 60.0
 _CLOCK_STEP_S: Final = 60.0
 _LOOKBACK_S: Final = 30 * 86400.0
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 PipelineFactory = Callable[[Config, "HistoryCache | None", "EngineState | None"], "PriorityPipeline"]
 

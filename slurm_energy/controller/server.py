@@ -74,7 +74,7 @@ _TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabyt
 P = ParamSpec("P")
 R = TypeVar("R")
 Receiver = Callable[[bytes, Sender], Awaitable[dict[str, Any]]]
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class ControllerServer:

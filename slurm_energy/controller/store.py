@@ -30,7 +30,7 @@ _KEEP_INTERVAL_S: Final = 60.0
 P = ParamSpec("P")
 R = TypeVar("R")
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class Store:

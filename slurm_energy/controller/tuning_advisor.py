@@ -39,7 +39,7 @@ EARLIER_RUNS: Final = CurveSource.EARLIER_RUNS.value
 _MAX_FINGERPRINTS: Final = 10_000
 CurveOracle = Callable[[str, str], ResponseCurve | None]
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

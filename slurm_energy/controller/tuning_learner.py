@@ -22,7 +22,7 @@ COMPLETED: Final = "COMPLETED"
 _STARTS_KEPT_S: Final = 30 * 86400.0
 _DROP_INTERVAL_S: Final = 3600.0
 
-log = logging.getLogger("senergyctld")
+log = logging.getLogger(__name__)
 
 
 class TuningLearner:

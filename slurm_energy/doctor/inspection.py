@@ -302,7 +302,7 @@ def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ..
         checked = check_file(argument)
     except ConfigError as error:
         return Config(), str(error), ()
-    return Config() if checked.errors else checked.config, "", checked.findings
+    return Config() if checked.errors else checked.config.for_this_node(), "", checked.findings
 
 
 def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:

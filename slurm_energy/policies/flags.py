@@ -92,7 +92,7 @@ def validate_flags(
         ForbiddenError: the user may not request the policy.
     """
     given = {name: raw[name] for name in FLAGS if raw.get(name)}
-    bounds = config.bounds
+    bounds = config.accepted_bounds
     # Validated only; the queue engine reads the shapes itself.
     parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])
     slowdown = _bounded(given, "ENERGY_SLOWDOWN", parse_percent, bounds.slowdown_percent, "%")

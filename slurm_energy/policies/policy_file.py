@@ -26,8 +26,9 @@ def policy_file_text(config: Config) -> str:
         ConfigError: the text is longer than its readers accept.
     """
     lines = ["senergy-policies 1", *(_policy_line(policy) for policy in catalogue(config).values())]
-    for field in dataclasses.fields(config.bounds):
-        low, high = getattr(config.bounds, field.name)
+    bounds = config.accepted_bounds
+    for field in dataclasses.fields(bounds):
+        low, high = getattr(bounds, field.name)
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
     lines.append(f"power-profiles {','.join(POWER_PROFILES)}")
     if _copies_flags(config):

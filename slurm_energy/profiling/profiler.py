@@ -201,6 +201,6 @@ def _socket_path() -> Path:
     from slurm_energy import config
 
     try:
-        return config.load().agent.socket
+        return config.load().for_this_node().agent.socket
     except EnergyError:
         return config.AgentConfig().socket

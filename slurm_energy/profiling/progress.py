@@ -224,7 +224,7 @@ def _socket_path() -> str:
     from slurm_energy.errors import EnergyError
 
     try:
-        return str(config.load().agent.socket)
+        return str(config.load().for_this_node().agent.socket)
     except EnergyError:
         return str(config.AgentConfig().socket)
 

@@ -89,7 +89,7 @@ def _cap_notes(job: JobUsage, config: Config) -> Iterator[Note]:
     cap, above = requested_cap(job, "cap_watts"), job.seconds_above_cap
     if cap and above and above > NOTABLE_TIME_SHARE * job.elapsed_s:
         max_watts = max((r.peak_watts for r in job.records if r.peak_watts is not None), default=None)
-        low, high = config.bounds.cap_watts
+        low, high = config.for_node(job.records[0].node).bounds.cap_watts
         raised = _round_up(max_watts) if max_watts and max_watts > cap else None
         settable = raised is not None and low <= raised <= high
         yield Note(

@@ -62,7 +62,8 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
     low = max(hardware.min_cap_watts if gpu.min_cap_watts is None else gpu.min_cap_watts for gpu in gpus)
     limit = min(hardware.max_cap_watts if gpu.max_cap_watts is None else gpu.max_cap_watts for gpu in gpus)
     request = PredictionRequest(model=model, gpu_kind=product, gpus=len(gpus), nodes=len(job.records))
-    before, best, cap = _search(request, limit, _caps(low, limit, config.bounds.gpu_cap_watts))
+    bounds = config.for_node(job.records[0].node).bounds
+    before, best, cap = _search(request, limit, _caps(low, limit, bounds.gpu_cap_watts))
     if before is None or best is None or not _agrees(job, before):
         return None
     if best.edp_js > (1 - MIN_EDP_GAIN) * before.edp_js:

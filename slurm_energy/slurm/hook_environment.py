@@ -6,9 +6,7 @@ values (`SPANK_ENERGY_*`) are user-supplied and unchecked.
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -64,14 +62,6 @@ class JobContext:
     def key(self) -> tuple[int, int]:
         """Job id and restart count, which identify a job on a node."""
         return self.job_id, self.restart_count
-
-
-def this_node() -> str:
-    """Return the name of this node: $SLURMD_NODENAME, or the short host name if it is not set.
-
-    The agent uses the short host name until the first hook reports the node's name.
-    """
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def job_context(env: Mapping[str, str]) -> JobContext:

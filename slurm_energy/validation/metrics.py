@@ -29,7 +29,8 @@ def check(context: CheckContext) -> Iterator[Finding]:
                 f"{address} is not on the loopback interface",
                 "set token_file, tls_certificate and tls_key, or listen on 127.0.0.1",
             )
-    if not settings.agent_listen and not settings.controller_listen:
+    on_types = any("agent_listen" in one.metrics for one in context.config.node_types.values())
+    if not settings.agent_listen and not settings.controller_listen and not on_types:
         for name in ("token_file", "tls_certificate", "tls_key", "jobs"):
             if context.is_set("metrics", name):
                 yield context.warning("metrics", name, "has no effect without a listener", "set agent_listen")

@@ -16,6 +16,8 @@ def check(context: CheckContext) -> Iterator[Finding]:
     """Yield findings if the power source, the BMC's address and the BMC's user account do not match."""
     settings = context.config.node_power
     if not settings.bmc:
+        if any("bmc" in one.node_power for one in context.config.node_types.values()):
+            return
         for key in _BMC_KEYS:
             if getattr(settings, key):
                 yield context.warning("node_power", key, "has no effect without node_power.bmc")

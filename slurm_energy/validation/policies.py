@@ -42,7 +42,7 @@ def _values(site: SitePolicy) -> list[str]:
 
 def _check_bounds(context: CheckContext, section: str, site: SitePolicy) -> Iterator[Finding]:
     for key in ("cap_watts", "gpu_cap_watts"):
-        value, (low, high) = getattr(site, key), getattr(context.config.bounds, key)
+        value, (low, high) = getattr(site, key), getattr(context.config.accepted_bounds, key)
         if value is not None and not low <= value <= high:
             yield context.warning(
                 section,

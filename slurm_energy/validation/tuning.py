@@ -12,7 +12,7 @@ from slurm_energy.validation.check_context import CheckContext
 def check(context: CheckContext) -> Iterator[Finding]:
     """Yield findings about a default limit outside the bounds, and about objectives that nothing pursues."""
     config = context.config
-    low, high = config.bounds.slowdown_percent
+    low, high = config.accepted_bounds.slowdown_percent
     limit = config.tuning.slowdown_limit_percent
     if not low <= limit <= high:
         why = f"{limit:g} % is outside bounds.slowdown_percent, {low:g} to {high:g} %: no user may ask for it"

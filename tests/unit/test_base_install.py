@@ -122,6 +122,7 @@ db export records --columns
 config check energy.toml
 config check --json --strict
 config show --config energy.toml
+config show --node gpu01 --config energy.toml
 config show --json
 config example --reference
 template list

@@ -195,7 +195,7 @@ def test_owners_of_preempted_jobs_do_not_see_the_urgent_job(make):
 
 
 def test_failures_are_logged_once_and_the_order_stays(make, caplog):
-    caplog.set_level(logging.INFO, "senergyctld")
+    caplog.set_level(logging.INFO, "slurm_energy.controller")
     queueing = make()
 
     async def story(c):
@@ -377,7 +377,7 @@ def test_a_sites_policy_that_fails_is_one_line(make, tmp_path, monkeypatch):
 
 
 def test_shadow_changes_nothing_and_compares(make, caplog):
-    caplog.set_level(logging.INFO, "senergyctld")
+    caplog.set_level(logging.INFO, "slurm_energy.controller")
     queueing = make(mode="shadow", policy="zeus", queue_table=str(os.devnull))
     queueing.source.columns.priority[:] = [3, 2, 1]
 
@@ -417,7 +417,7 @@ def test_usage_follows_the_records(make):
 
 
 def test_usage_is_restored_once_the_clock_is_right_again(make, monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "senergyctld")
+    caplog.set_level(logging.INFO, "slurm_energy.controller")
     ahead_s = [0.0]
     clock = SimpleNamespace(time=lambda: time.time() + ahead_s[0], monotonic=time.monotonic)
     for module in ("priority_loop", "priority_pipeline"):
@@ -440,7 +440,7 @@ def test_usage_is_restored_once_the_clock_is_right_again(make, monkeypatch, capl
 
 
 def test_shares_come_from_sacctmgr_and_stay_during_its_outage(make, caplog):
-    caplog.set_level(logging.INFO, "senergyctld")
+    caplog.set_level(logging.INFO, "slurm_energy.controller")
     queueing = make()
     queueing.share_tree = ShareTree(
         {"physics": FairShare(3, 0.5)}, {("physics", str(ALICE)): FairShare(7, 0.375)}

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 
 from slurm_energy import service_manager
 from slurm_energy.cli.main import main as cli
+from slurm_energy.validation import check_file
 
 pytestmark = pytest.mark.slow
 
@@ -266,6 +268,66 @@ def test_debug_shows_each_message_of_a_hook(folder: Path) -> None:
             assert client.recv(10)
         assert daemon.stop() == 0
         assert f'senergyd: debug: uid {os.geteuid()}: b\'{{"op":"status"}}' in daemon.log.read_text()
+
+
+def lines_of_a_request(daemon: Started) -> str:
+    """Send a request that is logged at level debug, and return what the daemon has logged for it."""
+    before = len(daemon.log.read_text())
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(daemon.socket))
+        client.sendall(b'{"op":"status"}\n')
+        assert client.recv(10)
+    return daemon.log.read_text()[before:]
+
+
+def wait_for_log(daemon: Started, text: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while text not in daemon.log.read_text():
+        assert time.monotonic() < deadline, daemon.log.read_text()
+        time.sleep(0.01)
+
+
+def test_signals_change_the_level_of_a_running_agent(folder: Path) -> None:
+    manager = Manager(folder, abstract=False)
+    with contextlib.closing(manager.socket), started("senergyd", folder, manager) as daemon:
+        manager.wait_for("READY=1")
+        assert "debug:" not in lines_of_a_request(daemon)
+        daemon.process.send_signal(signal.SIGUSR1)
+        wait_for_log(daemon, "log level: debug")
+        assert "debug: uid" in lines_of_a_request(daemon)
+        daemon.process.send_signal(signal.SIGUSR2)
+        wait_for_log(daemon, "log level: info")
+        assert "debug:" not in lines_of_a_request(daemon)
+        text = daemon.config.read_text()
+        levels = 'log_level = "error"\nlog_levels = { "agent.sockets" = "debug" }\n'
+        daemon.config.write_text(text.replace("[agent]\n", f"[agent]\n{levels}"))
+        daemon.process.send_signal(signal.SIGHUP)
+        manager.wait_for("RELOADING=1")
+        manager.wait_for("READY=1")
+        assert "debug: uid" in lines_of_a_request(daemon)
+        daemon.log.write_bytes(b"")
+        assert daemon.stop() == 0
+        assert "info:" not in daemon.log.read_text()  # of other parts
+
+
+def test_signals_change_the_level_of_a_running_controller(folder: Path) -> None:
+    manager = Manager(folder, abstract=False)
+    with contextlib.closing(manager.socket), started("senergyctld", folder, manager) as daemon:
+        manager.wait_for("READY=1")
+        daemon.process.send_signal(signal.SIGUSR1)
+        wait_for_log(daemon, "warning: log level: debug, until SIGUSR2 or a reload")
+        daemon.process.send_signal(signal.SIGUSR2)
+        wait_for_log(daemon, "info: log level: info")
+        assert daemon.stop() == 0
+
+
+def test_an_unknown_part_of_the_program_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "energy.toml"
+    path.write_text('[agent]\nlog_levels = { "agent.state.spool" = "debug", "agent.nosuch" = "info" }\n')
+    texts = [finding.text for finding in check_file(path).warnings if "log_levels" in finding.key]
+    assert len(texts) == 1 and "'agent.nosuch' is neither a package nor a module" in texts[0]
+    path.write_text('[agent]\nlog_levels = { "devices" = "loud" }\n')
+    assert "must be one of debug, info, warning, error" in check_file(path).errors[0].text
 
 
 @pytest.mark.parametrize("program", MODULES)

@@ -123,7 +123,10 @@ def test_records_wait_for_a_server_that_is_away(server, location, tmp_path, monk
         return True
 
     assert controller.session(story)
-    assert [r.levelname for r in caplog.records if r.name == "senergyctld"] == ["WARNING", "INFO"]
+    assert [r.levelname for r in caplog.records if r.name == "slurm_energy.controller.store"] == [
+        "WARNING",
+        "INFO",
+    ]
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING and r.name == "test"]) == 1
 
 

@@ -33,11 +33,11 @@ from slurm_energy.agent.tuning.advice import AdviceCache
 from slurm_energy.agent.tuning.job_tuners import JobTuners
 from slurm_energy.agent.tuning.point_applier import PointApplier
 from slurm_energy.budget.messages import NodePoll
-from slurm_energy.config import Config
+from slurm_energy.config import Config, this_node
 from slurm_energy.control.arbitration import JobAllocation
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
-from slurm_energy.slurm.hook_environment import JobContext, job_context, this_node
+from slurm_energy.slurm.hook_environment import JobContext, job_context
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +63,15 @@ class JobManager:
         clock: Clock | None = None,
         on_written: Callable[[], None] | None = None,
     ) -> None:
-        self.config, self.node = config, this_node()
+        self._file_config, self.node = config, this_node()
+        self.config, self._current_config = config.for_node(self.node), lambda: self.config
         self.spool, self.period_spool = Spool(state.spool_folder, 0), Spool(state.period_folder, 0)
         self._devices = devices = planner.with_original_limits(devices, state.journal)
         self._state, self._clock = state, clock or Clock()
         self._pending: set[tuple[int, int]] = set()
         self._sessions, self.output_line = SessionTable(), OutputLine(self._current_config)
         self.progress = ProgressReports(self._sessions, self._clock)
-        self._meter = NodeEnergyMeter(devices, self._clock, self.node, config)
+        self._meter = NodeEnergyMeter(devices, self._clock, self.node, self.config)
         self._settings = SettingsManager(devices, state.journal, self._allocations)
         self._checkpoints = CheckpointWriter(
             state, (self.spool, self.period_spool), self._meter, self._sessions.values, on_written
@@ -311,10 +312,11 @@ class JobManager:
             self.notify_written()
 
     def reconfigure(self, config: Config) -> None:
-        """Replace the configuration. Running jobs keep their settings."""
-        self.config, limit_bytes = config, config.agent.spool_limit_mb * 1_000_000
-        self.spool.limit_bytes, self.period_spool.limit_bytes = limit_bytes, limit_bytes // PERIOD_SHARE
-        self._meter.periods.period_s = config.agent.period_s
+        """Replace the configuration of the file. Running jobs keep their settings."""
+        self._file_config, self.config = config, config.for_node(self.node)
+        self.spool.limit_bytes = self.config.agent.spool_limit_mb * 1_000_000
+        self.period_spool.limit_bytes = self.spool.limit_bytes // PERIOD_SHARE
+        self._meter.periods.period_s = self.config.agent.period_s
 
     def finalize_jobs(self) -> UnsyncedFiles:
         """Write the records of ended jobs and return the files to sync; call `flushed` after the sync."""
@@ -341,9 +343,6 @@ class JobManager:
 
     def _allocations(self) -> dict[str, JobAllocation]:
         return {s.owner: planner.allocation(s, self._devices.hardware) for s in self._sessions.values()}
-
-    def _current_config(self) -> Config:
-        return self.config
 
     def _start_metering(self, session: Session) -> None:
         """Count a job's energy from the last sample on, which was taken after the settings were applied."""
@@ -375,8 +374,7 @@ class JobManager:
         """Take a job's last sample and restore its settings. `finalize_jobs` writes the record later."""
         self._sample(SampleReason.FINAL, received_s)
         divide_step_energy(session, self._devices.root)
-        session.end_unix = session.unix_at(self._meter.sampled_at)
-        session.phase = CLOSING
+        session.end_unix, session.phase = session.unix_at(self._meter.sampled_at), CLOSING
         del self._sessions[session.key]
         self._meter.remove(session)
         self.tuners.finish(session)
@@ -396,4 +394,5 @@ class JobManager:
     def _set_node_name(self, node: str | None) -> None:
         if node and node != self.node:
             self.node = node
+            self.reconfigure(self._file_config)
             self._meter.rename(node)

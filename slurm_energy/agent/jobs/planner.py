@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slurm_energy.agent.jobs.sessions import CLOSING, Session
 from slurm_energy.agent.metering import components
@@ -43,6 +44,14 @@ _FLAG_NAMES = {
     "ENERGY_TAG": "tag",
     "ENERGY_ALTERNATIVES": "alternatives",
 }
+_BOUNDED = {
+    "cap_watts": ("cap_watts", 1.0, "W"),
+    "gpu_cap_watts": ("gpu_cap_watts", 1.0, "W"),
+    "slowdown_limit": ("slowdown_percent", 100.0, "%"),
+    "cpu_max_mhz": ("cpu_freq_mhz", 1.0, "MHz"),
+    "gpu_clock_mhz": ("gpu_clock_mhz", 1.0, "MHz"),
+}
+"""Fields of a policy request, with the key of their bounds, the factor to its unit, and the unit."""
 _MIN_WINDOW_S = 1.0
 _MAX_PRODUCT_LENGTH = 128
 _BOOST = "cpufreq.boost[all]"
@@ -149,7 +158,20 @@ def parse_request(session: Session, flags: Mapping[str, str], config: Config) ->
         request = _fallback(session, config)
         session.note(f"{shown(str(error), 200)}; ran under '{request.policy}'")
     session.model, session.tag = request.model, request.tag
-    return request
+    return _within_bounds(session, request, config)
+
+
+def _within_bounds(session: Session, request: PolicyRequest, config: Config) -> PolicyRequest:
+    """Return a request limited to the bounds of this node, which may be narrower than at submission."""
+    limited: dict[str, Any] = {}
+    for name, (key, unit, unit_name) in _BOUNDED.items():
+        value, (low, high) = getattr(request, name), getattr(config.bounds, key)
+        if value is not None and not low <= value * unit <= high:
+            limited[name] = min(max(value * unit, low), high) / unit
+            session.note(
+                f"bounds.{key} of this node: {limited[name] * unit:g} {unit_name} instead of {value * unit:g}"
+            )
+    return dataclasses.replace(request, **limited) if limited else request
 
 
 def _requested_flags(flags: Mapping[str, str]) -> dict[str, str]:
