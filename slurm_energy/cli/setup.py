@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli.output import emit, emit_json, note
-from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
+from slurm_energy.errors import EXIT_OK, EnergyError, ForbiddenError, UsageError
 
 if TYPE_CHECKING:
     from slurm_energy.cli.setup_dialogue import TerminalDialogue
@@ -107,6 +107,7 @@ def _set_up(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue)
 
     role = Role(args.action)
     site = read_site(args.slurm_prefix, args.slurm_conf)
+    _use_slurm_of(site)
     options = _options(args, role, site, dialogue)
     if args.dry_run:
         return _show_plan(make_plan(role, site, own, options), args)
@@ -117,7 +118,15 @@ def _set_up(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue)
         plan = make_plan(role, site, own, options)
         _say_notes(plan, site, dialogue)
         outcome = SetupRun(plan, site, own, journal, dialogue, units).execute()
-    return _finish(args, plan, outcome)
+    return _finish(args, plan, outcome, site)
+
+
+def _use_slurm_of(site: SlurmSite) -> None:
+    """Let all commands of this process use the Slurm of the site."""
+    if site.installation is not None:
+        folders = [str(site.installation.prefix / name) for name in ("bin", "sbin")]
+        os.environ["PATH"] = os.pathsep.join([*folders, os.environ.get("PATH", "/usr/sbin:/usr/bin")])
+    os.environ["SLURM_CONF"] = str(site.conf)
 
 
 def _options(
@@ -180,7 +189,7 @@ def _plan_document(plan: SetupPlan) -> dict[str, Any]:
     }
 
 
-def _finish(args: argparse.Namespace, plan: SetupPlan, outcome: SetupOutcome) -> int:
+def _finish(args: argparse.Namespace, plan: SetupPlan, outcome: SetupOutcome, site: SlurmSite) -> int:
     code = outcome.exit_code
     if args.json:
         document = _plan_document(plan) | {
@@ -194,17 +203,36 @@ def _finish(args: argparse.Namespace, plan: SetupPlan, outcome: SetupOutcome) ->
         emit(["nothing to change: this host is set up"])
     for line in outcome.by_hand:
         note(f"to do: {line}")
+    if plan.role == "controller":
+        emit(["next: senergy setup node on the compute nodes, senergy setup login on login nodes"])
     if not args.no_doctor:
-        _doctor(args)
+        _doctor(args, site if plan.role == "node" else None)
     return code
 
 
-def _doctor(args: argparse.Namespace) -> None:
-    """Print the report of `senergy doctor`. Missing hardware is no failure of setup."""
+def _doctor(args: argparse.Namespace, site: SlurmSite | None) -> None:
+    """Print the reports of `senergy doctor`. Missing hardware is no failure of setup.
+
+    Args:
+        args: parsed options.
+        site: the cluster, if the nodes of this host are to be checked with a measured job; None: only this
+            host is checked.
+    """
     from slurm_energy.cli import doctor
 
-    emit(["", "senergy doctor:"])
-    doctor.run(argparse.Namespace(json=False, quiet=True, config=args.config))
+    parser = argparse.ArgumentParser()
+    doctor.configure(parser)
+    config = ["--config", str(args.config)] if args.config else []
+    calls = [["--quiet"]]
+    if site is not None and site.node_names:
+        calls.append(["--cluster", "-w", ",".join(site.node_names), "--wait"])
+    for call in calls:
+        emit(["", f"senergy doctor {' '.join(call)}"])
+        sys.stdout.flush()
+        try:
+            doctor.run(parser.parse_args([*call, *config]))
+        except EnergyError as error:
+            note(str(error))
 
 
 def _undo(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue) -> int:

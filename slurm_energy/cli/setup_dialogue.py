@@ -35,9 +35,13 @@ class TerminalDialogue:
 
     def show_reversal(self, reversal: FileReversal) -> None:
         """Print the diff of a change that is taken back."""
-        if not self._quiet:
-            emit(["", f"{reversal.file.path}:"])
-            emit_verbatim(reversal.diff())
+        if self._quiet:
+            return
+        if reversal.data is None:
+            emit([f"removing {reversal.file.path}"])
+            return
+        emit(["", f"{reversal.file.path}:"])
+        emit_verbatim(reversal.diff())
 
     def confirm(self, question: str) -> bool:
         """Return whether the administrator agrees. An empty answer means no."""

@@ -192,6 +192,11 @@ class SetupRun:
         files = [self._site.plugstack, *plugins, *lines]
         stale = [unit for unit in units if slurm_state.started_before(self._units.main_pid(unit), files)]
         pending = RESTART_SLURMD in self._journal.pending
+        if (pending or stale) and self._must_wait_for_slurmctld():
+            self._todo(
+                "slurmctld does not use PrologFlags of slurm.conf yet: restart it, then run this again", 1
+            )
+            return
         if not (pending or stale) and self._units.is_running:
             return
         if pending and not units and self._units.is_running:
@@ -199,6 +204,13 @@ class SetupRun:
             return
         if self._restart(units if pending else stale, "running jobs continue", "slurmd"):
             self._journal.note_pending(RESTART_SLURMD, due=False)
+
+    def _must_wait_for_slurmctld(self) -> bool:
+        """Return whether slurmd would wait at each job for a message that slurmctld does not send yet."""
+        if not slurm_state.runs_prolog_at_allocation(self._site.conf):
+            return False
+        running = slurm_state.running_settings(self._site)
+        return running is not None and not running.runs_prolog_at_allocation
 
     def _restart(self, units: list[str], effect: str, name: str = "slurmctld") -> bool:
         """Restart units of Slurm with consent; return whether that was done."""

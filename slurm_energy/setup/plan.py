@@ -87,6 +87,7 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
         plan.notes.append(f"{site.conf} comes from slurmctld (configless), so nothing is edited here")
         plan.notes.append("run `senergy setup controller` on the host of slurmctld, if not yet done")
         return plan
+    _note_other_controllers(plan, site)
     if role is Role.CONTROLLER:
         _plan_job_submit(plan, site, own)
     if _may_edit_slurm_conf(plan, site, options):
@@ -146,6 +147,12 @@ def _may_edit_slurm_conf(plan: SetupPlan, site: SlurmSite, options: PlanOptions)
         "host has a slurm.conf of its own"
     )
     return False
+
+
+def _note_other_controllers(plan: SetupPlan, site: SlurmSite) -> None:
+    others = [one.host for one in site.controllers if one.host not in site.names]
+    if plan.role is Role.CONTROLLER and others:
+        plan.notes.append(f"run `senergy setup controller` on {', '.join(others)} too, before the nodes")
 
 
 def _plan_prolog_flags(plan: SetupPlan, site: SlurmSite, options: PlanOptions) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.setup.daemon_options import DaemonOptions, daemon_options
 from slurm_energy.slurm import conf_files
-from slurm_energy.slurm.hostlist import node_position
+from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.installation import Installation, find
 
 _CACHE: Final = "conf-cache"
@@ -104,14 +104,12 @@ class SlurmSite:
 
     @property
     def node_names(self) -> list[str]:
-        """Names in NodeName of the nodes on this host; several if it runs several slurmd."""
+        """Names of the nodes on this host; several if it runs several slurmd."""
         found: list[str] = []
         for line in self.settings.get("nodename", []):
             nodes, *rest = line.split()
             words = {key.lower(): value for key, _, value in (word.partition("=") for word in rest)}
-            hosts = words.get("nodehostname", nodes)
-            if any(_is_in(name, listed) for name in self.names for listed in {nodes, hosts}):
-                found.append(nodes)
+            found += _nodes_on(self.names, nodes, words.get("nodehostname", nodes))
         return found
 
     @property
@@ -251,8 +249,12 @@ def _own_names() -> frozenset[str]:
     return frozenset((name, name.partition(".")[0], "localhost"))
 
 
-def _is_in(name: str, hosts: str) -> bool:
+def _nodes_on(names: frozenset[str], node_list: str, host_list: str) -> list[str]:
+    """Return the nodes of a line NodeName that are on a host with one of the names."""
     try:
-        return node_position(name, hosts) is not None
+        nodes, hosts = expand_hostlist(node_list, "NodeName"), expand_hostlist(host_list, "NodeHostname")
     except UsageError:
-        return False
+        return []
+    if len(hosts) == 1:
+        hosts = hosts * len(nodes)
+    return [node for node, host in zip(nodes, hosts, strict=False) if not names.isdisjoint((node, host))]

@@ -13,6 +13,7 @@ from typing import Final
 from slurm_energy.errors import UnavailableError
 from slurm_energy.setup.services import Execute
 from slurm_energy.setup.site import ALLOC_FLAGS, SlurmSite
+from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.command import Command, CommandRunner, Runner
 
 _TIMEOUT_S: Final = 20.0
@@ -40,6 +41,15 @@ class RunningSettings:
     def uses_job_submit_lua(self) -> bool:
         """Whether slurmctld runs job_submit.lua."""
         return bool({"lua", "job_submit/lua"} & self._items.get("jobsubmitplugins", set()))
+
+
+def runs_prolog_at_allocation(conf: Path) -> bool:
+    """Return whether slurm.conf, as it is now, runs prologs on every node when a job is allocated."""
+    try:
+        values = conf_files.read_settings(conf).get("prologflags", [""])
+    except OSError:
+        return False
+    return not ALLOC_FLAGS.isdisjoint(values[-1].lower().split(","))
 
 
 def running_settings(site: SlurmSite, run: Runner | None = None) -> RunningSettings | None:

@@ -55,7 +55,11 @@ class UndoRun:
         for reversal in self.reversals(*_SLURM_KINDS):
             for action in reversal.entry.facts.get("due", []):
                 self._journal.note_pending(action, due=True)
+            if RESTART_SLURMCTLD in reversal.entry.facts.get("due", []):
+                self._journal.note_pending(RECONFIGURE, due=True)
             self._reverse(reversal)
+        if any(one.action == "unit" and one.path == "senergyd.service" for one in self._journal.entries):
+            self._journal.note_pending(RESTART_SLURMD, due=True)
         self._restart_slurm()
         for reversal in self.reversals("script"):
             self._reverse(reversal)
@@ -102,10 +106,14 @@ class UndoRun:
         self.outcome.changed.append(str(path))
 
     def _restart_slurm(self) -> None:
+        """Restart slurmd before slurmctld.
+
+        slurmd with PrologFlags=Alloc waits at each job for a message that slurmctld without it does not send.
+        """
         actions = {
-            RESTART_SLURMCTLD: ["slurmctld.service"],
             RESTART_SLURMD: self._units.active_units("slurmd.service")
             + self._units.active_units("slurmd@*.service"),
+            RESTART_SLURMCTLD: ["slurmctld.service"],
         }
         for action, units in actions.items():
             if action not in self._journal.pending:
@@ -121,8 +129,17 @@ class UndoRun:
                 self._units.call("restart", *units)
             self._journal.note_pending(action, due=False)
         if RECONFIGURE in self._journal.pending:
-            self._todo("run `scontrol reconfigure`, so that nodes get the restored files", EXIT_UNAVAILABLE)
-            self._journal.note_pending(RECONFIGURE, due=False)
+            self._reconfigure()
+
+    def _reconfigure(self) -> None:
+        """Let the nodes read the restored files, so that no slurmd keeps PrologFlags=Alloc alone."""
+        try:
+            failed = self._run(["scontrol", "reconfigure"]).status != 0
+        except EnergyError:
+            failed = True
+        if failed:
+            self._todo("run `scontrol reconfigure`, so that nodes read the restored files", EXIT_UNAVAILABLE)
+        self._journal.note_pending(RECONFIGURE, due=False)
 
     def _stop(self, entry: SetupEntry) -> None:
         """Stop and disable a unit that setup enabled, and restore the hardware's settings on a node."""
