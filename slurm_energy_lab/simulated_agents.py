@@ -40,6 +40,7 @@ _DELIVERY_TOTAL_S: Final = 60.0
 _LIVE_TIMEOUT_S: Final = 2.0
 _FIRST_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 60.0
+_MAX_SWITCH_WAIT_S: Final = 10.0
 _IDLE_S: Final = 0.05
 
 
@@ -224,7 +225,8 @@ class SimulatedAgents:
         try:
             answer = self._post(path, body, _DELIVERY_TIMEOUT_S, _DELIVERY_TOTAL_S)
         except EnergyError:
-            wait_s = min(_FIRST_WAIT_S * 2.0 ** (delivery.attempts - 1), _MAX_WAIT_S)
+            max_wait_s = _MAX_SWITCH_WAIT_S if len(self._cluster.controller_url) > 1 else _MAX_WAIT_S
+            wait_s = min(_FIRST_WAIT_S * 2.0 ** min(delivery.attempts - 1, 10), max_wait_s)
             self._at(time.monotonic() + wait_s, lambda: self._deliver(delivery))
             return
         accepted = set(answer["accepted"])

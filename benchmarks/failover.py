@@ -1,0 +1,192 @@
+"""Takeover of the passive controller while simulated agents deliver to the active one.
+
+Two senergyctld share a private PostgreSQL or MariaDB server. In each round all agents (default 1,000) deliver
+a period of energy and the records of ended jobs, with the client of senergyd, and at a random instant the
+active controller is killed by SIGKILL (`--fault kill`), stopped for 60 s in the middle of the deliveries
+(`stop`), restarted by SIGTERM (`restart`), or the database server is killed and started again (`database`).
+The next round begins when both controllers run again. At the end the ids in the database are compared with
+those that the agents handed over.
+
+Prints for each store and fault `CLAIM failover_SECONDS_...` (the longest takeover over 30 s),
+`failover_missing_...` (items lost) and `failover_doubled_...` (items stored twice).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import sqlalchemy
+from claims import Claim, at_most, publish
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy_lab.controller_pair import ControllerPair, running_pair
+from slurm_energy_lab.database_servers import SERVERS, DatabaseServer
+from slurm_energy_lab.simulated_agents import SimulatedAgents
+from slurm_energy_lab.simulated_nodes import SimulatedNode, SimulatedWorkload
+
+TAKEOVER_S = 30.0
+SPREAD_S = 8.0
+STOPPED_S = 60.0
+DRAIN_S = 300.0
+HOUR_S = 3600
+QUERIES = {
+    "/v1/records": "SELECT record_id FROM records",
+    "/v1/periods": "SELECT period_id FROM node_periods",
+}
+
+
+def main() -> int:
+    return publish(claims(parser().parse_args()), parser().parse_args().json)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--stores", default="postgresql,mariadb", help="stores (default: both)")
+    options.add_argument(
+        "--faults", default="kill", help=f"faults (default: kill; known: {','.join(FAULTS)})"
+    )
+    options.add_argument("--rounds", type=int, default=20, help="rounds per store and fault (default 20)")
+    options.add_argument("--agents", type=int, default=1000, help="simulated agents (default 1,000)")
+    options.add_argument("--job-s", type=float, default=120.0, help="mean duration of jobs (default 120)")
+    options.add_argument("--seed", type=int, default=1, help="seed of the instants (default 1)")
+    options.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
+    return options
+
+
+def claims(arguments: argparse.Namespace) -> Iterator[Claim]:
+    """Yield the claims of all stores and faults."""
+    for store in arguments.stores.split(","):
+        try:
+            with SERVERS[store]() as server:
+                for fault in arguments.faults.split(","):
+                    database = f"failover_{fault}"
+                    url = server.create_database(database)
+                    with running_pair(url) as pair:
+                        yield from measure(arguments, pair, server, url, f"{store}_{fault}")
+        except UnavailableError as error:
+            print(f"{store}: {error}")
+
+
+def measure(
+    arguments: argparse.Namespace, pair: ControllerPair, server: DatabaseServer, url: str, name: str
+) -> Iterator[Claim]:
+    """Yield the claims of one store and fault."""
+    rng, fault = random.Random(arguments.seed), FAULTS[name.rpartition("_")[2]]
+    model = SimulatedWorkload("c1", job_s=arguments.job_s, trace_points=60)
+    nodes = [SimulatedNode(model, number, 1, time.time()) for number in range(arguments.agents)]
+    agents = SimulatedAgents(pair.cluster, nodes, live_report_s=30.0, threads=32)
+    thread = threading.Thread(target=agents.run, daemon=True)
+    thread.start()
+    takeovers = []
+    now = int(time.time()) // HOUR_S * HOUR_S
+    for number in range(arguments.rounds):
+        pair.wait_ready()
+        end = now - number * HOUR_S
+        agents.close_period(end - HOUR_S, end, SPREAD_S)
+        time.sleep(rng.uniform(0.0, SPREAD_S))
+        takeovers.append(fault(pair, server))
+        print(
+            f"{name}: round {number + 1}: {takeovers[-1]:.1f} s, {agents.outstanding} items wait", flush=True
+        )
+    agents.end_jobs_no_more()
+    until_s = time.monotonic() + DRAIN_S
+    while agents.outstanding and time.monotonic() < until_s:
+        time.sleep(1.0)
+    agents.stop()
+    thread.join()
+    print(f"{name}: seconds without a controller: {_described(takeovers)}")
+    for error, count in agents.figures.errors.most_common(3):
+        print(f"{name}: {count} requests failed: {error[:200]}")
+    missing, doubled = compare(agents, url)
+    yield at_most(f"failover_seconds_{name}", max(takeovers) / TAKEOVER_S, 1.0)
+    yield at_most(f"failover_missing_{name}", missing, 0.0)
+    yield at_most(f"failover_doubled_{name}", doubled, 0.0)
+
+
+def compare(agents: SimulatedAgents, url: str) -> tuple[int, int]:
+    """Return the number of items that the database lacks or that no agent sent, and of doubled ones."""
+    missing = doubled = 0
+    engine = sqlalchemy.create_engine(sqlalchemy.make_url(url))
+    for path, query in QUERIES.items():
+        with engine.connect() as connection:
+            stored = Counter(connection.execute(sqlalchemy.text(query)).scalars())
+        handed_over = set(agents.figures.handed_over[path])
+        print(f"{path}: {len(handed_over)} handed over, {len(stored)} stored, {sum(stored.values())} rows")
+        missing += len(handed_over ^ stored.keys())
+        doubled += sum(count - 1 for count in stored.values())
+    engine.dispose()
+    print(f"refused: {len(agents.figures.rejected)}")
+    return missing + len(agents.figures.rejected), doubled
+
+
+def kill(pair: ControllerPair, _: DatabaseServer) -> float:
+    """Kill the active controller, and start it again after the takeover."""
+    active = pair.wait_active()
+    began_s = time.monotonic()
+    active.end(signal.SIGKILL)
+    pair.wait_active(pair.other(active))
+    passed_s = time.monotonic() - began_s
+    active.start()
+    return passed_s
+
+
+def stop(pair: ControllerPair, _: DatabaseServer) -> float:
+    """Stop the active controller, continue it after a minute, and wait until it is passive."""
+    active = pair.wait_active()
+    began_s = time.monotonic()
+    active.send(signal.SIGSTOP)
+    pair.wait_active(pair.other(active))
+    passed_s = time.monotonic() - began_s
+    time.sleep(max(0.0, STOPPED_S - passed_s))
+    active.send(signal.SIGCONT)
+    while active.role() != "passive":
+        time.sleep(0.1)
+    return passed_s
+
+
+def restart(pair: ControllerPair, _: DatabaseServer) -> float:
+    """Restart the active controller as a service manager does."""
+    active = pair.wait_active()
+    began_s = time.monotonic()
+    active.send(signal.SIGTERM)
+    pair.wait_active(pair.other(active))
+    passed_s = time.monotonic() - began_s
+    active.end(signal.SIGTERM)
+    active.start()
+    return passed_s
+
+
+def database(pair: ControllerPair, server: DatabaseServer) -> float:
+    """Kill the database server, start it again after 20 s, and wait until a controller is active."""
+    server.kill()
+    time.sleep(20.0)
+    server.start()
+    began_s = time.monotonic()
+    pair.wait_active()
+    return time.monotonic() - began_s
+
+
+FAULTS: dict[str, Callable[[ControllerPair, DatabaseServer], float]] = {
+    "kill": kill,
+    "stop": stop,
+    "restart": restart,
+    "database": database,
+}
+
+
+def _described(values: list[float]) -> str:
+    return f"median {statistics.median(values):.1f}, maximum {max(values):.1f} of {len(values)}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
