@@ -5,8 +5,9 @@
 # make lint   ruff, mypy --strict, layers of imports, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make plugins  the plugins for exactly the installed Slurm: its headers, and its source (fetched with apt)
+# make docs   the documentation as a site, build/site; broken links fail
 # make man, completion  man pages and completion for bash, zsh and fish, in build/
-# make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install.md)
+# make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install-by-hand.md)
 # make venv   .venv with the package and its development needs;  make build  the C parts
 # SLURM_PREFIX=/opt/slurm  with build, install and plugins: a Slurm outside /usr (without: the one on PATH)
 
@@ -28,7 +29,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins man completion deps-% clean
+.PHONY: all demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -53,6 +54,10 @@ $(VENV)/.installed-check: setup.cfg pyproject.toml | $(VENV)/bin/python
 $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing slurm-energy and its development needs into $(VENV)"
 	@$(PIP) --editable '.[dev]' && touch $@ $(VENV)/.installed-check $(VENV)/.installed-lab
+
+$(VENV)/.installed-docs: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what builds the documentation into $(VENV)"
+	@$(PIP) --editable '.[docs]' && touch $@
 
 $(VENV)/.installed-judges: setup.cfg | $(VENV)/.installed-dev
 	@echo "Installing independent measurement tools to compare with into $(VENV)"
@@ -123,6 +128,11 @@ completion: $(VENV)/.installed-check
 	@$(BIN)/python -m slurm_energy.cli.completion bash > build/completion/senergy
 	@$(BIN)/python -m slurm_energy.cli.completion zsh > build/completion/_senergy
 	@$(BIN)/python -m slurm_energy.cli.completion fish > build/completion/senergy.fish
+
+# Broken links, broken anchors and pages outside the navigation are errors.
+docs: $(VENV)/.installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --quiet
+	@echo "build/site/index.html"
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.installed-dev

@@ -72,7 +72,11 @@ def _program(key: str, program: str) -> CheckResult:
         )
     cost = "jobs are not announced: no policy is applied and no job is measured"
     return CheckResult(
-        key, CheckState.DEGRADED, "none of ours, no energy_hooks.so", cost, "docs/install.md, section 5"
+        key,
+        CheckState.DEGRADED,
+        "none of ours, no energy_hooks.so",
+        cost,
+        "docs/install-by-hand.md, section 5",
     )
 
 
@@ -92,7 +96,9 @@ def _file(fault: FileFault) -> CheckResult:
 def _spank(slurm: SlurmFileFindings) -> CheckResult:
     if not slurm.spank:
         cost = "no --energy-* flags; jobs get the default policy and records have no steps"
-        return CheckResult("SPANK", CheckState.DEGRADED, "no energy.so", cost, "docs/install.md, section 5")
+        return CheckResult(
+            "SPANK", CheckState.DEGRADED, "no energy.so", cost, "docs/install-by-hand.md, section 5"
+        )
     if slurm.spank_required:
         cost = "a node without the file fails every job"
         return CheckResult("SPANK", CheckState.DEGRADED, f"required {slurm.spank}", cost, "write `optional`")
@@ -115,5 +121,5 @@ def _job_submit(slurm: SlurmFileFindings) -> CheckResult:
         CheckState.ABSENT,
         "energy flags are not checked in slurmctld",
         cost,
-        "docs/install.md, section 3",
+        "docs/install-by-hand.md, section 3",
     )

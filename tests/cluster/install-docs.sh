@@ -1,5 +1,5 @@
 #!/bin/sh
-# Follows docs/install.md literally on a fresh Debian: every code block, from the first line to "Going back".
+# Follows docs/install-by-hand.md literally on a fresh Debian: every code block, from the first line to "Going back".
 #   tests/cluster/install-docs.sh 12|13
 #
 # Makes a root of that Debian with debootstrap in a temporary directory (about 1.5 GB, four minutes), with Slurm,
@@ -33,8 +33,8 @@ chrooted 'cd /srv/source; git init -q; git add -A; git -c user.name=x -c user.em
 rm -rf "$root/srv/source"
 
 mkdir "$root/srv/blocks"
-python3 "$repository/tests/cluster/install_blocks.py" "$repository/docs/install.md" "$root/srv/blocks" \
-    REPOSITORY=/srv/slurm-energy.git CLUSTER=docs CONTROLLER=node1 >"$work/blocks" || fail "docs/install.md" "$work/blocks"
+python3 "$repository/tests/cluster/install_blocks.py" "$repository/docs/install-by-hand.md" "$root/srv/blocks" \
+    REPOSITORY=/srv/slurm-energy.git CLUSTER=docs CONTROLLER=node1 >"$work/blocks" || fail "docs/install-by-hand.md" "$work/blocks"
 find "$root/etc" "$root/opt" "$root/usr" "$root/var" "$root/root" -xdev -iname '*energy*' | sort >"$work/before"
 
 echo "Section 1 on $version, $(chroot "$root" /usr/bin/python3 --version)"
@@ -153,4 +153,4 @@ check "$previous"
 find "$root/etc" "$root/opt" "$root/usr" "$root/var" -xdev -iname '*energy*' | sort >"$work/after"
 grep -v "^$root/root" "$work/before" | diff - "$work/after" >"$work/log" || fail "left after 'Going back':" "$work/log"
 expect "nothing of ours in /run" "[ -z \"\$(find /run -name '*senergy*')\" ]"
-echo "Debian $1: every block of docs/install.md does what it says"
+echo "Debian $1: every block of docs/install-by-hand.md does what it says"

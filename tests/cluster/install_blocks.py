@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Extract the code blocks of docs/install.md for install-docs.sh. Standard library only.
+"""Extract the code blocks of docs/install-by-hand.md for install-docs.sh. Standard library only.
 
     install_blocks.py PAGE DIRECTORY NAME=VALUE...
 

@@ -1,4 +1,4 @@
-"""docs/install.md on a fresh Debian with systemd, only on request, and the extraction of its blocks."""
+"""docs/install-by-hand.md on a fresh Debian with systemd, on request only; the extraction of its blocks."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("install-docs.sh")
 BLOCKS = Path(__file__).with_name("install_blocks.py")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "install.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "install-by-hand.md"
 CANNOT_BE_HAD = 4
 
 

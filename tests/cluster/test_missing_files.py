@@ -1,6 +1,7 @@
 """Missing files of slurm-energy on a real Slurm: jobs run, nodes stay up, slurmctld starts.
 
-The installation follows docs/install.md. spank-release.sh runs these tests on other releases of Slurm.
+The installation follows docs/install-by-hand.md. spank-release.sh runs these tests on other releases of
+Slurm.
 """
 
 import json

@@ -352,7 +352,7 @@ def test_the_example_job_submit_uses_the_module(lua):
 
 
 def test_the_install_page_installs_the_example_and_shows_no_other():
-    page = (MODULE_FOLDER.parent / "docs/install.md").read_text()
+    page = (MODULE_FOLDER.parent / "docs/install-by-hand.md").read_text()
     assert "/usr/local/lib/slurm-energy/job_submit.lua /etc/slurm/job_submit.lua" in page
     assert "```lua" not in page
 

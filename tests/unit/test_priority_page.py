@@ -81,7 +81,7 @@ def test_the_table_contains_every_policy() -> None:
     assert listed == set(names())
 
 
-@pytest.mark.parametrize("name", ["priority.md", "priority-plugin.md", "install.md"])
+@pytest.mark.parametrize("name", ["priority.md", "priority-plugin.md", "install-by-hand.md"])
 def test_lines_for_slurm_conf_have_a_value(name: str) -> None:
     """A key without a value stops every daemon and command of Slurm on the cluster."""
     lines = re.findall(r"^ *[A-Z][a-zA-Z]+=.*$", (DOCS / name).read_text(), re.MULTILINE)
