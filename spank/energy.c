@@ -22,6 +22,7 @@ SPANK_PLUGIN(senergy, 1)
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,7 @@ SPANK_PLUGIN(senergy, 1)
 #define STEP_EXTERN 0xfffffffcu
 #define STEP_INTERACTIVE 0xfffffffau
 
+/* The file of senergyctld on this host. Other hosts have the copy beside the socket, see copy_path. */
 static const char *policy_file_path = "/run/senergyctld/policies";
 static const char *socket_path = EXCHANGE_SOCKET_DEFAULT;
 static struct policy_file policy_file;
@@ -88,13 +90,26 @@ static const char *variable_in_job(enum flag flag) {
     return name;
 }
 
+/* The copy that senergyd or `senergy policies fetch` keeps in the directory of the socket. */
+static const char *copy_path(void) {
+    static char path[PATH_MAX];
+    const char *slash = strrchr(socket_path, '/');
+    snprintf(path, sizeof(path), "%.*s/policies", slash ? (int)(slash - socket_path) : 0, socket_path);
+    return path;
+}
+
+/* Returns the first policy file that can be used; absent if there is none. */
 static const struct policy_file *policies(void) {
-    if (!policy_file_read) {
-        const char *problem = policies_load(&policy_file, policy_file_path);
+    const char *paths[] = {policy_file_path, copy_path()};
+    for (size_t i = 0; i < sizeof(paths) / sizeof(*paths) && !policy_file_read; i++) {
+        const char *problem = policies_load(&policy_file, paths[i]);
         if (problem)
-            slurm_verbose("senergy: %s: %s: only the form of values is checked", policy_file_path, problem);
-        policy_file_read = true;
+            slurm_verbose("senergy: policy file %s is not used: %s", paths[i], problem);
+        policy_file_read = policy_file.present;
     }
+    if (!policy_file_read)
+        slurm_verbose("senergy: no policy file: only the form of values is checked");
+    policy_file_read = true;
     return &policy_file;
 }
 

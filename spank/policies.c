@@ -3,11 +3,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FIRST_LINE "senergy-policies 1"
+#define FRESH_LINE "fresh-until"
+#define FRESH_MAX_S (24 * 60 * 60) /* a later end comes from a clock that was ahead */
+#define WRITE_BY_OTHERS (S_IWGRP | S_IWOTH)
 
 bool span_is(struct span span, const char *text) {
     return span.length == strlen(text) && memcmp(span.start, text, span.length) == 0;
@@ -110,13 +115,41 @@ bool policies_next(struct span *lines, const char *user, struct policy *policy) 
     return false;
 }
 
+/*
+ * Returns NULL, or why a file is not trusted: only root and the owner of its directory may have written it.
+ * The directory may be /tmp, where the sticky bit keeps other users from replacing files of root.
+ */
+static const char *distrust(const struct stat *status, const char *path) {
+    char folder[PATH_MAX] = ".";
+    struct stat parent;
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) : 0;
+    if (length >= sizeof(folder))
+        return strerror(ENAMETOOLONG);
+    if (slash) {
+        memcpy(folder, path, length + 1); /* with the slash, for a file below the root directory */
+        folder[length + 1] = '\0';
+    }
+    if (stat(folder, &parent) != 0)
+        return strerror(errno);
+    if (status->st_uid != 0 && (status->st_uid != parent.st_uid || parent.st_mode & S_ISVTX))
+        return "owned neither by root nor by the owner of its directory";
+    if (status->st_mode & WRITE_BY_OTHERS ||
+        (parent.st_mode & WRITE_BY_OTHERS && !(parent.st_mode & S_ISVTX)))
+        return "other users may write it";
+    return NULL;
+}
+
 /* Reads `fd` completely into `file`; returns NULL or the reason of a failure. */
-static const char *read_all(int fd, struct policy_file *file) {
+static const char *read_all(int fd, const char *path, struct policy_file *file) {
     struct stat status;
     if (fstat(fd, &status) != 0)
         return strerror(errno);
     if (!S_ISREG(status.st_mode))
         return "not a regular file";
+    const char *problem = distrust(&status, path);
+    if (problem)
+        return problem;
     while (file->length < sizeof(file->text)) {
         ssize_t got = read(fd, file->text + file->length, sizeof(file->text) - file->length);
         if (got < 0 && errno == EINTR)
@@ -130,13 +163,26 @@ static const char *read_all(int fd, struct policy_file *file) {
     return "longer than 64 KiB";
 }
 
+/* Whether a copy is too old. The file of senergyctld itself names no end. */
+static bool is_stale(const struct policy_file *file) {
+    struct span end = policies_line(file, FRESH_LINE), word;
+    uint64_t micros;
+    if (end.length == 0)
+        return false;
+    if (!next_piece(&end, ' ', &word) ||
+        decimal_read(word.start, word.start + word.length, 12, 6, &micros) != word.start + word.length)
+        return true;
+    int64_t left_s = (int64_t)(micros / 1000000) - (int64_t)time(NULL);
+    return left_s <= 0 || left_s > FRESH_MAX_S;
+}
+
 const char *policies_load(struct policy_file *file, const char *path) {
     file->present = false;
     file->length = 0;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)
         return errno == ENOENT ? NULL : strerror(errno);
-    const char *problem = read_all(fd, file);
+    const char *problem = read_all(fd, path, file);
     close(fd);
     if (problem)
         return problem;
@@ -145,5 +191,8 @@ const char *policies_load(struct policy_file *file, const char *path) {
         !span_is(first, FIRST_LINE))
         return "does not begin with the line '" FIRST_LINE "'";
     file->present = true;
-    return NULL;
+    if (!is_stale(file))
+        return NULL;
+    file->present = false;
+    return "out of date";
 }

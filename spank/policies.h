@@ -1,5 +1,6 @@
 /*
- * The policy file that senergyctld writes: names of policies, users who may use them, bounds of numbers.
+ * The policy file that senergyctld writes, or a copy of it: names of policies, users who may use them, bounds
+ * of numbers.
  *
  * docs/reference/protocol.md defines its format. The text is stored as read and scanned on each query, which
  * needs no allocation. Unknown lines are skipped: they are for newer readers.
@@ -43,6 +44,8 @@ struct bounds {
 /*
  * Reads the file without blocking, even if the path is a FIFO or a device.
  * Returns NULL, or why the file cannot be used; `file` is then marked absent. A missing file is not an error.
+ * A file that users other than root and the owner of its directory could have written, or a copy whose line
+ * `fresh-until` has passed, cannot be used.
  */
 const char *policies_load(struct policy_file *file, const char *path);
 

@@ -18,6 +18,7 @@ from slurm_energy.agent.budget.poll_client import BudgetPollClient
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.live_report_client import LiveReportClient
 from slurm_energy.agent.node_metrics import NodeMetrics
+from slurm_energy.agent.policy_copy_client import PolicyCopyClient
 from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
 from slurm_energy.agent.state.delivery import PERIOD_ROUTE, RecordDelivery
@@ -108,7 +109,10 @@ class AgentDaemon:
             )
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
-            self._live = LiveReportClient(jobs, lambda: jobs.config, self._work, self._agent_facts)
+            self._policy_copy = PolicyCopyClient(lambda: self._config)
+            self._live = LiveReportClient(
+                *(jobs, lambda: jobs.config, self._work, self._agent_facts, self._policy_copy.confirm)
+            )
             self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
@@ -162,6 +166,7 @@ class AgentDaemon:
             self._groups.run,
             self._budget.run,
             self._live.run,
+            self._policy_copy.run,
             self._flush,
             self._apply_pending_settings,
         )

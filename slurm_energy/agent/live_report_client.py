@@ -37,6 +37,7 @@ class LiveReportClient:
         config: returns the current configuration.
         work: runs a function in the worker thread.
         facts: facts and counts about this node and its agent.
+        on_policies: called with the digest of the policy file that a response names.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class LiveReportClient:
         config: Callable[[], Config],
         work: Callable[..., Awaitable[Any]],
         facts: AgentFacts,
+        on_policies: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._jobs, self._config, self._work, self._facts = jobs, config, work, facts
+        self._on_policies = on_policies
         self._wants_facts = False
         self._failures = RepeatedFailureLog(log)
         self._failed = 0
@@ -80,6 +83,8 @@ class LiveReportClient:
         if facts is not None:
             self._facts.mark_sent(facts)
         self._jobs.output_line.factors = PresentFactors.from_json(answer.get("grid"))
+        if isinstance(digest := answer.get("policies"), str):
+            self._on_policies(digest)
         requested_s = answer.get("interval_s")
         if not is_number(requested_s):
             return interval_s

@@ -32,17 +32,20 @@ def configuration(args: argparse.Namespace) -> Config:
     return load(args.config)
 
 
-def connect(args: argparse.Namespace, *, total_timeout_s: float | None = None) -> ControllerClient:
+def connect(
+    args: argparse.Namespace, *, total_timeout_s: float | None = None, max_response_bytes: int | None = None
+) -> ControllerClient:
     """Return a client of the configured controller. It connects on the first request.
 
     Args:
         args: parsed options.
         total_timeout_s: maximum duration of a request in seconds; None: only each step of it is limited.
+        max_response_bytes: maximum size of a response; None: the limit of the client.
 
     Raises:
         ConfigError, UsageError: the configuration is invalid.
     """
-    from slurm_energy.protocol.controller_client import ControllerClient
+    from slurm_energy.protocol.controller_client import MAX_RESPONSE_BYTES, ControllerClient
 
     cluster = configuration(args).cluster
     return ControllerClient(
@@ -50,4 +53,5 @@ def connect(args: argparse.Namespace, *, total_timeout_s: float | None = None) -
         cluster.munge_socket,
         controller_users=cluster.controller_users,
         total_timeout_s=total_timeout_s,
+        max_response_bytes=max_response_bytes or MAX_RESPONSE_BYTES,
     )

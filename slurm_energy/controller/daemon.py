@@ -35,7 +35,7 @@ from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.node_routes import NodeRoutes
 from slurm_energy.controller.oracle_refit import OracleRefit
-from slurm_energy.controller.policy_file import write_policy_file
+from slurm_energy.controller.policy_file import PolicyPublication, write_policy_file
 from slurm_energy.controller.present_grid import PresentGrid
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.quota_routes import QuotaRoutes
@@ -192,7 +192,12 @@ class _Daemon:
         grid_routes = GridRoutes(lambda: self._config, factors, self._grid)
         quota_routes = QuotaRoutes(lambda: self._config, store, self._quotas)
         usage_routes = UsageRoutes(lambda: self._config, store, self._usage, factors, self._commands)
-        live = LiveReports(lambda: self._config, self._hosts, running, factors=PresentGrid(factors).current)
+        self._publication = PolicyPublication()
+        live = LiveReports(
+            *(lambda: self._config, self._hosts, running),
+            factors=PresentGrid(factors).current,
+            policies_digest=lambda: self._publication.digest,
+        )
         node_routes = NodeRoutes(lambda: self._config, live, self._node_states)
         self._server = ControllerServer(
             *(config, self._access(config), store, self._failures, self._status, self._history),
@@ -201,7 +206,10 @@ class _Daemon:
             advisor=self._advisor,
             live=live,
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
-            groups=[grid_routes.routes, quota_routes.routes, usage_routes.routes, node_routes.routes],
+            groups=[
+                *(grid_routes.routes, quota_routes.routes, usage_routes.routes, node_routes.routes),
+                self._publication.routes,
+            ],
             permit=lease.require if lease else lambda: None,
         )
         if lease is not None:
@@ -376,6 +384,7 @@ class _Daemon:
 
     def _write_policies(self, config: Config) -> None:
         text = policy_file_text(config)
+        self._publication.publish(text)
         text += "".join(f"{line}\n" for line in self._budget.policy_lines)
         write_policy_file(config.controller.policy_file, text)
         if self._lease is not None:

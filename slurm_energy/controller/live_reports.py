@@ -88,6 +88,8 @@ class LiveReports:
         running: the running jobs in Slurm, for the accounts of jobs; None: accounts are unknown.
         clock: returns monotonic seconds.
         factors: returns the present carbon intensity and price, for the nodes; None: they are unknown.
+        policies_digest: returns the digest of the policy file, of which nodes keep copies; None: responses
+            do not name it.
     """
 
     def __init__(
@@ -97,9 +99,11 @@ class LiveReports:
         running: RunningJobCache | None = None,
         clock: Callable[[], float] = time.monotonic,
         factors: Callable[[], Awaitable[PresentFactors]] | None = None,
+        policies_digest: Callable[[], str] | None = None,
     ) -> None:
         self._config, self._hosts, self._running, self._clock = config, hosts, running, clock
         self._factors = factors or _unknown_factors
+        self._policies_digest = policies_digest
         self._nodes: dict[tuple[str, str], NodeState] = {}
         self._facts: dict[str, str] = {}  # one object for equal facts of many nodes
         self._refusals = RecentRefusals(clock)
@@ -141,6 +145,7 @@ class LiveReports:
             "interval_s": self.interval_s,
             "grid": (await self._factors()).to_json(),
             "wants_facts": state.facts is None,
+            **({"policies": self._policies_digest()} if self._policies_digest else {}),
         }
 
     def refusals(self) -> dict[str, str]:

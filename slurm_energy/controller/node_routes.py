@@ -19,7 +19,7 @@ from slurm_energy.protocol.node_states import NODES_PATH
 from slurm_energy.protocol.query_parameters import refuse_unknown
 from slurm_energy.records import SCHEMA_VERSION
 from slurm_energy.slurm.command import Runner
-from slurm_energy.slurm.node_states import SlurmNode, read_slurm_nodes
+from slurm_energy.slurm.node_states import NodeInSlurm, read_slurm_nodes
 
 MIN_AGE_S: Final = 5.0
 """Requests within this time share one sinfo command."""
@@ -37,13 +37,13 @@ class SlurmNodeCache:
 
     def __init__(self, run: Runner, clock: Callable[[], float] = time.monotonic) -> None:
         self._run, self._clock = run, clock
-        self._nodes: Mapping[str, SlurmNode] = {}
+        self._nodes: Mapping[str, NodeInSlurm] = {}
         self._read_s = -MAX_STALE_S
         self._tried_s = -MIN_AGE_S
         self._error = ""
         self._lock = asyncio.Lock()
 
-    async def read(self) -> tuple[Mapping[str, SlurmNode], str]:
+    async def read(self) -> tuple[Mapping[str, NodeInSlurm], str]:
         """Return the nodes by name, and why Slurm did not answer; empty: it did."""
         async with self._lock:
             if self._clock() - self._tried_s >= MIN_AGE_S:
@@ -102,7 +102,7 @@ class NodeRoutes:
             answer["config"] = section_digests(config)
         return answer | await asyncio.to_thread(self._node_list, in_slurm, rights.everything)
 
-    def _node_list(self, in_slurm: Mapping[str, SlurmNode], everything: bool) -> dict[str, Any]:
+    def _node_list(self, in_slurm: Mapping[str, NodeInSlurm], everything: bool) -> dict[str, Any]:
         """Return the key `nodes`, and `facts`, to whose entries the nodes refer by number."""
         cluster = self._config().cluster.name
         states = {state.node: state for state in self._live.nodes()}

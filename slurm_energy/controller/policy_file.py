@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
+from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.errors import UnavailableError
 from slurm_energy.policies import catalogue
+from slurm_energy.protocol.policy_file_requests import POLICY_FILE_PATH, PublishedPolicies
+from slurm_energy.protocol.query_parameters import refuse_unknown
 from slurm_energy.trusted_files import replace_public
 
 
@@ -23,6 +29,39 @@ def write_policy_file(path: Path, text: str) -> None:
         replace_public(path, text.encode())
     except OSError as error:
         raise UnavailableError(f"policy file {path}", error.strerror or str(error)) from None
+
+
+class PolicyPublication:
+    """The text of the policy file for hosts that keep a copy of it.
+
+    Lines of power budgets are not part of it: only slurmctld reads them.
+
+    Args:
+        clock: returns Unix seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._current = PublishedPolicies("", 0.0)
+
+    def publish(self, text: str) -> None:
+        """Replace the text. Its time of issue stays if the text is the same."""
+        if text != self._current.text:
+            self._current = PublishedPolicies(text, self._clock())
+
+    @property
+    def digest(self) -> str:
+        """Digest of the text."""
+        return self._current.digest
+
+    @property
+    def routes(self) -> RouteGroup:
+        """The route by which hosts request the text."""
+        return RouteGroup(light={POLICY_FILE_PATH: self._answer})
+
+    async def _answer(self, query: dict[str, str], _: Rights) -> Mapping[str, Any]:
+        refuse_unknown(query, ())
+        return self._current.to_json()
 
 
 def policies_answer(config: Config) -> dict[str, Any]:

@@ -143,8 +143,8 @@ class SlurmFileFindings:
         spank_required: whether one of the two plugins of slurm-energy is marked `required`.
         hooks: path of energy_hooks.so, which announces jobs to the agent, in plugstack.conf; empty if not
             listed.
-        policy_file: policy file named in the line of energy.so; empty for none.
-        policy_file_missing: whether that file does not exist.
+        policy_file: policy file that energy.so uses or expects first; empty if energy.so is not listed.
+        policy_file_fault: why energy.so uses neither this file nor a copy; empty if it uses `policy_file`.
         job_submit: path of job_submit.lua if it loads senergy_submit.lua; otherwise empty.
         release: installed Slurm release; empty if unknown.
         is_compute_node: whether slurm.conf lists this host as a node; None if unknown.
@@ -162,7 +162,7 @@ class SlurmFileFindings:
     spank_required: bool = False
     hooks: str = ""
     policy_file: str = ""
-    policy_file_missing: bool = False
+    policy_file_fault: str = ""
     job_submit: str = ""
     release: str = ""
     is_compute_node: bool | None = None

@@ -102,12 +102,13 @@ def _spank(slurm: SlurmFileFindings) -> CheckResult:
     if slurm.spank_required:
         cost = "a node without the file fails every job"
         return CheckResult("SPANK", CheckState.DEGRADED, f"required {slurm.spank}", cost, "write `optional`")
-    if slurm.policy_file_missing:
+    if slurm.policy_file_fault:
         cost = "at submission only the form of flags is checked"
         fix = "systemctl start senergyctld   (it writes the file)"
-        return CheckResult(
-            "SPANK", CheckState.ABSENT, f"{slurm.spank}; no {slurm.policy_file} here", cost, fix
-        )
+        if not slurm.is_controller:
+            fix = "systemctl enable --now senergy-policies.timer; on compute nodes senergyd makes the copy"
+        what = f"{slurm.spank}; {slurm.policy_file} {slurm.policy_file_fault}"
+        return CheckResult("SPANK", CheckState.ABSENT, what, cost, fix)
     release = f", for Slurm {slurm.release}" if slurm.release else "; the installed Slurm release is unknown"
     return CheckResult("SPANK", CheckState.OK, f"{slurm.spank}{release}")
 

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 from slurm_energy.doctor.findings import FileFault, FileUse, SlurmFileFindings
 from slurm_energy.doctor.slurm_energy_settings import energy_settings
 from slurm_energy.errors import UsageError
+from slurm_energy.policies.policy_copy import copy_path, read_copy
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN
 from slurm_energy.slurm.hostlist import node_position
@@ -31,6 +33,9 @@ from slurm_energy.slurm.plugin_version import installed_release, plugin_release
 from slurm_energy.slurm.release import Release
 
 CHECK_MODULE: Final = "senergy_submit"
+POLICY_FILE: Final = "/run/senergyctld/policies"
+AGENT_SOCKET: Final = "/run/senergy/agent.sock"
+"""Paths that energy.so uses without arguments, spank/energy.c."""
 TRUSTED_UIDS: Final = {0}
 """Owners of files that slurmd and slurmctld execute with their rights."""
 
@@ -62,9 +67,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
     directories = plugin_directories(settings)
     release = installed_release(directories)
     script, script_faults = _job_submit(conf, settings)
-    policies = (
-        dict(word.partition("=")[::2] for word in flags.arguments).get("policy_file", "") if flags else ""
-    )
+    policies, policies_fault = _policy_file(flags.arguments) if flags else ("", "")
     faults = [*_program_faults(prologs, FileUse.PROLOG), *_program_faults(epilogs, FileUse.EPILOG)]
     for line in lines:
         faults += _plugin_faults(line, directories, release)
@@ -82,13 +85,29 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
         spank_required=any(line.required for line in (flags, hooks) if line),
         hooks=hooks.plugin if hooks else "",
         policy_file=policies,
-        policy_file_missing=bool(policies) and not Path(policies).exists(),
+        policy_file_fault=policies_fault,
         job_submit=script,
         release=str(release or ""),
         is_compute_node=_is_compute_node(settings, called),
         is_controller=_is_controller(settings, called),
         energy=energy,
     )
+
+
+def _policy_file(arguments: Iterable[str]) -> tuple[str, str]:
+    """Return the policy file that energy.so uses, or expects, and why it uses none.
+
+    Args:
+        arguments: arguments of energy.so in plugstack.conf.
+    """
+    values = dict(argument.partition("=")[::2] for argument in arguments)
+    own = Path(values.get("policy_file") or POLICY_FILE)
+    copy = copy_path(Path(values.get("socket") or AGENT_SOCKET))
+    if own.exists():
+        return str(own), ""
+    if (stored := read_copy(copy)) is None:
+        return str(own), f"is missing, and there is no copy {copy}"
+    return str(copy), "" if stored.is_fresh(time.time()) else "is out of date"
 
 
 def _own_names() -> set[str]:

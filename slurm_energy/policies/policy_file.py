@@ -13,8 +13,8 @@ from slurm_energy.config import Config
 from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES
 from slurm_energy.errors import ConfigError
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue
+from slurm_energy.protocol.policy_file_requests import FIRST_LINE, MAX_TEXT_BYTES
 
-MAX_BYTES: Final = 64 * 1024  # the plugin's limit, spank/policies.h
 CHANGING_MODES: Final = ("plugin", "portable")
 """Modes in which the queue engine changes jobs."""
 
@@ -25,7 +25,7 @@ def policy_file_text(config: Config) -> str:
     Raises:
         ConfigError: the text is longer than its readers accept.
     """
-    lines = ["senergy-policies 1", *(_policy_line(policy) for policy in catalogue(config).values())]
+    lines = [FIRST_LINE, *(_policy_line(policy) for policy in catalogue(config).values())]
     bounds = config.accepted_bounds
     for field in dataclasses.fields(bounds):
         low, high = getattr(bounds, field.name)
@@ -38,8 +38,10 @@ def policy_file_text(config: Config) -> str:
     if config.priority.mode in CHANGING_MODES and config.priority.shape_selection_delay_s > 0:
         lines.append(f"shape-selection-delay {math.ceil(config.priority.shape_selection_delay_s)}")
     text = "\n".join([*lines, ""])
-    if len(text.encode()) > MAX_BYTES:
-        raise ConfigError("policies", f"more than {MAX_BYTES} bytes in the policy file", "use shorter lists")
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        raise ConfigError(
+            "policies", f"more than {MAX_TEXT_BYTES} bytes in the policy file", "use shorter lists"
+        )
     return text
 
 

@@ -17,7 +17,7 @@ _BUSY: Final = frozenset(("allocated", "mixed", "completing"))
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmNode:
+class NodeInSlurm:
     """A node in Slurm.
 
     Attributes:
@@ -43,7 +43,7 @@ class SlurmNode:
         return self.state.rstrip(_MARKS) in _BUSY
 
 
-def read_slurm_nodes(run: Runner) -> Mapping[str, SlurmNode]:
+def read_slurm_nodes(run: Runner) -> Mapping[str, NodeInSlurm]:
     """Return all nodes by name.
 
     Args:
@@ -55,13 +55,13 @@ def read_slurm_nodes(run: Runner) -> Mapping[str, SlurmNode]:
     return parse_slurm_nodes(run(_COMMAND))
 
 
-def parse_slurm_nodes(text: str) -> Mapping[str, SlurmNode]:
+def parse_slurm_nodes(text: str) -> Mapping[str, NodeInSlurm]:
     """Parse the output of the sinfo command, which has one line for each node and partition.
 
     Lines of another form are skipped. Only administrators choose the names, and no name contains a vertical
     bar.
     """
-    nodes: dict[str, SlurmNode] = {}
+    nodes: dict[str, NodeInSlurm] = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
         if len(fields) != 4 or not fields[0]:
@@ -69,5 +69,5 @@ def parse_slurm_nodes(text: str) -> Mapping[str, SlurmNode]:
         name, state, version, partition = fields
         if name not in nodes or partition.endswith("*"):
             version = "" if version in ("N/A", "(null)", "unknown") else version
-            nodes[name] = SlurmNode(name, state.lower(), version, partition.removesuffix("*"))
+            nodes[name] = NodeInSlurm(name, state.lower(), version, partition.removesuffix("*"))
     return nodes

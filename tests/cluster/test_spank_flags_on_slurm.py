@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,47 @@ def running(built):
             yield cluster
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def login(running):
+    """Yield the path of the copy of the policy file on a login node, which has no senergyctld."""
+    folder = running.directory / "login"
+    folder.mkdir(mode=0o755)
+    running.write_plugstack(f"policy_file={running.directory}/absent socket={folder}/agent.sock")
+    yield folder / "policies"
+    shutil.rmtree(folder)
+    running.write_plugstack()
+
+
+def test_login_nodes_check_flags_by_a_current_copy_of_the_policy_file(running, login):
+    def submitted(policy):
+        done = running.run("sbatch", "--hold", f"--energy-policy={policy}", "--wrap=true", user="nobody")
+        return done.returncode, of_ours(done)
+
+    def renamed(fresh_until):
+        login.write_text(f"senergy-policies 1\npolicy renamed\nissued 1\nfresh-until {fresh_until:.0f}\n")
+
+    running.policy_file.write_text(POLICIES)
+    assert submitted("edp") == (0, [])
+    renamed(time.time() + 600)
+    error = "sbatch: error: --energy-policy: unknown policy 'edp'; allowed: renamed"
+    assert submitted("edp") == (1, [error])
+    os.chown(login, 64030, 64030)
+    assert submitted("edp") == (0, [])
+    login.unlink()
+    renamed(time.time() - 1)
+    assert submitted("edp") == (0, [])
+    login.unlink()
+    os.mkfifo(login)
+    assert submitted("edp") == (0, [])
+    login.unlink()
+    login.write_text("senergy-policies 1\n" + "#" * (65 << 10))
+    assert submitted("edp") == (0, [])
+    code, said = submitted("9")  # the form is checked in any case
+    assert code == 1 and "is not a policy name" in said[0]
+    code, said = submitted("renamed")  # slurmctld knows the present policies
+    assert code == 1 and "unknown policy 'renamed'" in said[0]
 
 
 @pytest.fixture

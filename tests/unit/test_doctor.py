@@ -41,7 +41,9 @@ from slurm_energy.doctor.findings import (
 from slurm_energy.doctor.slurm_files import inspect_slurm_files
 from slurm_energy.doctor.verdict import CheckState
 from slurm_energy.errors import UnavailableError
+from slurm_energy.policies.policy_copy import update_copy
 from slurm_energy.protocol import agent_socket
+from slurm_energy.protocol.policy_file_requests import PublishedPolicies
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.plugin_version import plugin_release
 
@@ -401,7 +403,7 @@ def slurm_files(folder: Path, prolog_mode: int = 0o755, more: str = "") -> Path:
     (folder / "energy.so").write_bytes(b"")
     (folder / "spank").mkdir()
     (folder / "spank/a.conf").write_text(
-        f"optional {folder}/energy.so policy_file={folder}/policies # ours\n"
+        f"optional {folder}/energy.so policy_file={folder}/policies socket={folder}/run/a.sock # ours\n"
     )
     (folder / "plugstack.conf").write_text("include spank/*.conf\nrequired other.so\n")
     (folder / "more.conf").write_text(f"Prolog = {prolog}\nEPILOG={prolog}\n")
@@ -415,7 +417,14 @@ def test_slurm_s_files_are_read_through_their_includes(tmp_path: Path) -> None:
     side = inspect_slurm_files(conf)
     assert (side.prolog, side.epilog, side.prolog_at_alloc) == (f"{tmp_path}/prolog",) * 2 + (True,)
     assert (side.spank, side.spank_required) == (f"{tmp_path}/energy.so", False)
-    assert (side.policy_file, side.policy_file_missing) == (f"{tmp_path}/policies", True)
+    copy = f"{tmp_path}/run/policies"
+    missing = f"is missing, and there is no copy {copy}"
+    assert (side.policy_file, side.policy_file_fault) == (f"{tmp_path}/policies", missing)
+    published = PublishedPolicies("senergy-policies 1\n", 1.0)
+    for now, fault in ((time.time() - 5000, "is out of date"), (time.time(), "")):
+        update_copy(Path(copy), lambda: published, lambda now=now: now)  # type: ignore[misc]
+        side = inspect_slurm_files(conf)
+        assert (side.policy_file, side.policy_file_fault) == (copy, fault)
     assert side.faults == ()
     assert [line.plugin for line in conf_files.plugstack_lines(conf, {})] == [
         f"{tmp_path}/energy.so",

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -387,6 +388,46 @@ def test_a_policy_file_that_cannot_be_used_is_as_good_as_none_and_says_why(bare,
     for text in ("", "policy x\n", "senergy-policies 2\n", "senergy-policies 1\n\0", "senergy-policies 10\n"):
         path.write_text(text)
         assert bare.ask("energy-cap", "1")[1] == "does not begin with the line 'senergy-policies 1'"
+
+
+def test_a_copy_is_used_until_its_time_is_over(bare, tmp_path):
+    path, now = tmp_path / "policies", int(time.time())
+    for words, is_used in (
+        (f"{now + 600}", True),
+        (f"{now + 600}.5 later words", True),
+        (f"{now - 1}", False),
+        ("0", False),
+        (f"{now + 2 * 86400}", False),
+        ("soon", False),
+        ("-5", False),
+        ("9" * 40, False),
+    ):
+        path.write_text(f"{POLICIES}issued 5\nfresh-until {words}\n")
+        assert bare.ask("energy-policy", "nope")[:2] == (not is_used, "" if is_used else "out of date"), words
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_policy_file_that_other_users_could_have_written_is_not_used(bare, tmp_path):
+    path = tmp_path / "policies"
+    path.write_text(POLICIES)
+    owned = "owned neither by root nor by the owner of its directory"
+    for mode, folder_mode, owner, folder_owner, problem in (
+        (0o644, 0o755, 0, 0, ""),
+        (0o644, 0o755, 64030, 64030, ""),
+        (0o644, 0o1777, 0, 0, ""),
+        (0o644, 0o755, 0, 64030, ""),
+        (0o644, 0o755, 64030, 0, owned),
+        (0o644, 0o1777, 64030, 0, owned),
+        (0o644, 0o1777, 64030, 64030, owned),
+        (0o664, 0o755, 0, 0, "other users may write it"),
+        (0o646, 0o755, 0, 0, "other users may write it"),
+        (0o644, 0o777, 0, 0, "other users may write it"),
+    ):
+        os.chown(path, owner, 0)
+        os.chown(tmp_path, folder_owner, 0)
+        path.chmod(mode)
+        tmp_path.chmod(folder_mode)
+        assert bare.ask("energy-policy", "nope")[:2] == (bool(problem), problem), (mode, folder_mode, owner)
 
 
 def test_lines_of_newer_writers_are_passed_over(bare, tmp_path):

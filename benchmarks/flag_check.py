@@ -1,0 +1,109 @@
+"""Time that the check of energy flags adds to a submission: reading the policy file and checking the flags.
+
+    python benchmarks/flag_check.py [--json FILE] [--rounds N]
+
+A small C program calls the functions of energy.so (spank/policies.c, flags.c) in a new process, as sbatch
+does. The policy file of senergyctld is missing. The copy beside the agent's socket has six policies, or it is
+the longest that readers accept.
+
+Prints `CLAIM flag_check ratio=... target=<=0.05 holds=yes|no`: the median with the longest copy over 50 ms,
+the time that Slurm may wait for slurm-energy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from claims import at_most, publish
+
+SPANK = Path(__file__).parents[1] / "spank"
+LIMIT_MS, TARGET = 50.0, 0.05
+MAX_BYTES = 64 * 1024
+PROGRAM = r"""
+#include "flags.h"
+#include <stdio.h>
+#include <time.h>
+static struct policy_file file;
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+}
+int main(int count, char *paths[]) {
+    char normal[FLAG_VALUE_MAX + 1], message[FLAG_MESSAGE_MAX + 1];
+    double begin = now_ms();
+    for (int i = 1; i < count; i++)
+        policies_load(&file, paths[i]);
+    bool good = flag_check(FLAG_POLICY, "last", &file, "alice", normal, message) &
+                flag_check(FLAG_CAP, "300", &file, "alice", normal, message);
+    bool bad = flag_check(FLAG_POLICY, "lasst", &file, "alice", normal, message);
+    printf("%d %d %d %.6f\n", file.present, good, bad, now_ms() - begin);
+}
+"""
+
+
+def main() -> int:
+    """Measure and print the claim."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE", help="also write the claim to FILE as JSON")
+    parser.add_argument("--rounds", type=int, default=300, help="submissions (default 300)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        program = _built(folder)
+        short_ms = _measure(program, folder, _copy(folder, 6), args.rounds)
+        longest_ms = _measure(program, folder, _copy(folder, None), args.rounds)
+    return publish(
+        [at_most("flag_check", longest_ms / LIMIT_MS, TARGET) | {"default_ms": default_ms}], args.json
+    )
+
+
+def _measure(program: Path, folder: Path, copy: Path, rounds: int) -> float:
+    """Return the median time in milliseconds."""
+    times_ms = []
+    for _ in range(rounds):
+        command = [str(program), str(folder / "absent"), str(copy)]
+        words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        if words[:3] != ["1", "1", "0"]:
+            raise SystemExit(f"flag_check: the flags were judged wrongly: {words}")
+        times_ms.append(float(words[3]))
+    median_ms, tail_ms = statistics.median(times_ms), statistics.quantiles(times_ms, n=100)[98]
+    size = copy.stat().st_size
+    print(f"{rounds} submissions, copy of {size} bytes: median {median_ms:.3f} ms, 99 % {tail_ms:.3f} ms")
+    return median_ms
+
+
+def _built(folder: Path) -> Path:
+    source, program = folder / "check.c", folder / "check"
+    source.write_text(PROGRAM)
+    parts = [SPANK / f"{part}.c" for part in ("flags", "policies", "decimal")]
+    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", f"-I{SPANK}", "-o", program, source, *parts]
+    subprocess.run(command, check=True)
+    return program
+
+
+def _copy(folder: Path, policies: int | None) -> Path:
+    """Write a copy with some policies, or as many as readers accept. The last one is requested."""
+    head = "senergy-policies 1\ncap_watts 100 10000\n"
+    tail = f"policy last users=alice\nissued 1\nfresh-until {time.time() + 900:.0f}\n"
+    size, lines = len(head) + len(tail), list[str]()
+    while len(lines) + 1 != policies:
+        line = f"policy p{len(lines)} users=bob,carol,dave needs-cap\n"
+        size += len(line)
+        if size > MAX_BYTES:
+            break
+        lines.append(line)
+    path = folder / "policies"
+    path.write_text(head + "".join(lines) + tail)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

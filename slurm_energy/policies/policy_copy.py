@@ -1,0 +1,161 @@
+"""Copy of the policy file on a host without senergyctld, from which submission checks the energy flags.
+
+energy.so finds the copy beside the socket of senergyd, `/run/senergy/policies`. The copy has two further
+lines: `issued`, the time since which senergyctld has published the text, and `fresh-until`. After that time
+energy.so does not use the copy and checks only the form of flags, so that an old copy cannot refuse the flags
+of a new policy for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import ConfigError, ForbiddenError, UnavailableError
+from slurm_energy.protocol.policy_file_requests import FIRST_LINE, PublishedPolicies
+from slurm_energy.trusted_files import check_folder, read_trusted, replace_public
+
+FRESH_S: Final = 900.0
+"""Time for which a copy is used without a confirmation by senergyctld."""
+MAX_FRESH_S: Final = 86400.0
+"""A copy that is fresh for longer was written while the clock was ahead. energy.so does not use it either."""
+_ISSUED, _FRESH = "issued", "fresh-until"
+_LOCK_TIMEOUT_S: Final = 10.0
+_LOCK_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyCopy:
+    """A copy of the policy file.
+
+    Attributes:
+        policies: the text that senergyctld published, and since when.
+        fresh_until: Unix time until which the copy is used.
+    """
+
+    policies: PublishedPolicies
+    fresh_until: float
+
+    def is_fresh(self, now: float) -> bool:
+        """Return whether energy.so uses the copy at a Unix time."""
+        return 0 < self.fresh_until - now <= MAX_FRESH_S
+
+
+def copy_path(agent_socket: Path) -> Path:
+    """Return the path of the copy, given `agent.socket`."""
+    return agent_socket.with_name("policies")
+
+
+def read_copy(path: Path) -> PolicyCopy | None:
+    """Return the copy in a file; None: it is missing, not trusted or no copy."""
+    try:
+        text = read_trusted(path).decode()
+    except (OSError, ConfigError, UnicodeDecodeError):
+        return None
+    lines, times = [], dict[str, float]()
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key in (_ISSUED, _FRESH):
+            with contextlib.suppress(ValueError):
+                times[key] = float(value)
+        else:
+            lines.append(line)
+    if lines[:1] != [FIRST_LINE] or len(times) != 2:
+        return None
+    published = PublishedPolicies("\n".join([*lines, ""]), times[_ISSUED])
+    return PolicyCopy(published, times[_FRESH])
+
+
+def update_copy(
+    path: Path, fetch: Callable[[], PublishedPolicies], clock: Callable[[], float] = time.time
+) -> PolicyCopy:
+    """Request the policy file and replace the copy, if the copy is not newer. Return the copy.
+
+    A lock admits one process at a time. A text that was issued before that of a fresh copy comes from a late
+    response, or from a controller that is no longer active. It is not stored until the copy is no longer
+    fresh.
+
+    Args:
+        path: file of the copy. A missing directory is created.
+        fetch: requests the policy file from senergyctld.
+        clock: returns Unix seconds.
+
+    Raises:
+        UnavailableError: senergyctld does not answer, or the copy cannot be written.
+        ForbiddenError: this user may not write the copy.
+        ConfigError: other users could replace the copy.
+    """
+    with _writing(path), _locked(path):
+        published, earlier, now = fetch(), read_copy(path), clock()
+        if earlier is not None and published.text == earlier.policies.text:
+            published = earlier.policies if earlier.policies.issued <= now else published
+        elif earlier is not None and earlier.is_fresh(now) and published.issued < earlier.policies.issued:
+            return earlier
+        return _store(path, PolicyCopy(published, now + FRESH_S))
+
+
+def confirm_copy(path: Path, digest: str, clock: Callable[[], float] = time.time) -> bool:
+    """Keep the copy fresh because senergyctld has confirmed its digest. Return whether it has this digest.
+
+    Raises:
+        UnavailableError, ForbiddenError, ConfigError: the copy cannot be written, as for `update_copy`.
+    """
+    with _writing(path), _locked(path):
+        earlier = read_copy(path)
+        if earlier is None or earlier.policies.digest != digest:
+            return False
+        now = clock()
+        if not now + FRESH_S / 2 < earlier.fresh_until <= now + FRESH_S:
+            _store(path, PolicyCopy(earlier.policies, now + FRESH_S))
+        return True
+
+
+def _store(path: Path, copy: PolicyCopy) -> PolicyCopy:
+    times = f"{_ISSUED} {copy.policies.issued:.3f}\n{_FRESH} {copy.fresh_until:.0f}\n"
+    replace_public(path, (copy.policies.text + times).encode())
+    return copy
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Create the directory of a file, and convert errors of writing in it."""
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir()
+            path.parent.chmod(0o755)  # users read the copy, whatever the umask
+        check_folder(path.parent)
+        yield
+    except PermissionError as error:
+        raise ForbiddenError(f"{path}", error.strerror or "", "run this command as root") from None
+    except OSError as error:
+        raise UnavailableError(f"{path}", error.strerror or str(error)) from None
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a copy.
+
+    Raises:
+        UnavailableError: another process holds it for too long.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        until_s = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    raise UnavailableError(f"{lock}", "another process updates the copy") from None
+            time.sleep(_LOCK_PAUSE_S)
+        yield
+    finally:
+        os.close(descriptor)
