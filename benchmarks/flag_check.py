@@ -60,9 +60,8 @@ def main() -> int:
         program = _built(folder)
         short_ms = _measure(program, folder, _copy(folder, 6), args.rounds)
         longest_ms = _measure(program, folder, _copy(folder, None), args.rounds)
-    return publish(
-        [at_most("flag_check", longest_ms / LIMIT_MS, TARGET) | {"default_ms": default_ms}], args.json
-    )
+    claim = at_most("flag_check", longest_ms / LIMIT_MS, TARGET) | {"median_of_short_copy_ms": short_ms}
+    return publish([claim], args.json)
 
 
 def _measure(program: Path, folder: Path, copy: Path, rounds: int) -> float:
