@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit_fitted, emit_json
+from slurm_energy.cli.output import emit, emit_fitted, emit_json
 from slurm_energy.errors import EXIT_OK
 
 HELP = "energy policies, their users, and the bounds of their values"

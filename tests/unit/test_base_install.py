@@ -18,6 +18,7 @@ import report_examples as examples
 import usage_examples
 from base_install import Outcome
 
+from slurm_energy import __version__
 from slurm_energy.cli.reference import COMMANDS, parser_of
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
@@ -37,6 +38,14 @@ ANSWERS: dict[str, Any] = {
     "/v1/quota/changes": {"scope": "all", "changes": []},
     "/v1/shares": queue_answers.shares(),
     "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
+    "/v1/policies/file": {"text": "senergy-policies 1\npolicy edp tuned\n", "issued": 5.0},
+    "/v1/nodes": {
+        "scope": "all",
+        "cluster": "lab",
+        "version": __version__,
+        "facts": [{"version": __version__}],
+        "nodes": [{"node": "n1", "slurm_state": "idle", "is_expected": True, "age_s": 3.0, "facts": 0}],
+    },
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
     "/v1/budget": budget_answers.status(),
     "/v1/budget/history": budget_answers.history(),
@@ -116,6 +125,9 @@ quota changes
 top --cluster --once --ascii
 policies --config energy.toml
 policies --json
+policies fetch -o policy-copy --config energy.toml
+doctor --cluster --wait=0 --no-job
+doctor --cluster -w n1 --json --config energy.toml
 status --config energy.toml
 status --json
 db export records --columns
