@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -13,7 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from slurm_energy import __version__, service_manager
-from slurm_energy.accounting import budgets, decisions, integrity, migrations, traces
+from slurm_energy.accounting import integrity, migrations
 from slurm_energy.config import Config
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller import http_listener
@@ -41,6 +40,7 @@ from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeli
 from slurm_energy.controller.quota_routes import QuotaRoutes
 from slurm_energy.controller.quota_watch import QuotaWatch
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
+from slurm_energy.controller.retention_loop import drop_old_data
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.server import ControllerServer
 from slurm_energy.controller.store import Store
@@ -58,7 +58,6 @@ from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.user_lookup import uid_of
 from slurm_energy.validation import DaemonRole, load_for_daemon
 
-RETENTION_INTERVAL_S: Final = 3600.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 REQUEST_THREADS: Final = 16
 SQUEUE_TIMEOUT_S: Final = 5.0
@@ -275,7 +274,7 @@ class _Daemon:
     async def _work_until(self, stop: asyncio.Event) -> None:
         loops = (
             self._enrichment.loop(),
-            self._retention_loop(),
+            drop_old_data(lambda: self._config, self._store, self._grid, self._failures),
             self._history.loop(lambda: self._config.controller.enrich_interval_s),
             self._learner.loop(lambda: self._config.controller.enrich_interval_s),
             self._comments.loop(lambda: self._config.controller.enrich_interval_s),
@@ -305,29 +304,6 @@ class _Daemon:
     async def _watch_lease(self, lease: ControllerLease, host: ControllerHost) -> None:
         successor = await wait_until_resigned(lease, host)
         self._resignation = Resignation(self._config, successor)
-
-    async def _retention_loop(self) -> None:
-        while True:
-            before = time.time() - self._config.controller.trace_retention_days * 86400
-            try:
-                while await self._store.write(traces.drop_old_traces, before) == traces.BATCH:
-                    await asyncio.sleep(0)
-                kept_s = self._config.controller.history_days * 86400
-                await self._store.write(decisions.drop_before, time.time() - kept_s)
-                await self._drop_budget_history()
-                await self._grid.drop_old()
-                self._failures.clear("trace retention")
-            except EnergyError as error:
-                self._failures.report("trace retention", str(error))
-            await asyncio.sleep(RETENTION_INTERVAL_S)
-
-    async def _drop_budget_history(self) -> None:
-        """Merge old samples of budgets, and drop those that are too old."""
-        now = time.time()
-        while await self._store.write(budgets.merge_old_samples, now - budgets.FINE_KEPT_S):
-            await asyncio.sleep(0)
-        kept_s = self._config.budget.history_days * 86400
-        await self._store.write(budgets.drop_before, now - kept_s)
 
     def _reload(self) -> None:
         """Load a new configuration; keep the old one if any part of the new one is wrong."""
