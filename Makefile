@@ -8,6 +8,7 @@
 # make docs   the documentation as a site, build/site; broken links fail
 # make man, completion  man pages and completion for bash, zsh and fish, in build/
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install-by-hand.md)
+# make packages  Debian packages in dist/, DIST=bookworm or trixie (without: this system's); docs/packages.md
 # make venv   .venv with the package and its development needs;  make build  the C parts
 # SLURM_PREFIX=/opt/slurm  with build, install and plugins: a Slurm outside /usr (without: the one on PATH)
 
@@ -29,7 +30,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion deps-% clean
+.PHONY: all packages demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -77,6 +78,11 @@ uninstall-hooks:
 
 plugins: deps-build deps-plugins $(VENV)/.installed-lab
 	@$(BIN)/senergy build-plugins $(if $(SLURM_PREFIX),--slurm-prefix '$(SLURM_PREFIX)')
+
+# The distribution of this host by default.
+DIST ?= $(shell . /etc/os-release 2>/dev/null && echo $$VERSION_CODENAME)
+packages: deps-packages
+	@packaging/build-debs '$(DIST)' dist
 
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Put the files of each package into a directory tree; the builds of deb and rpm only wrap the trees.
+
+    packaging/stage_payload.py --system bookworm --wheels DIR --output DIR
+
+Writes DIR/<package>/usr/..., for the packages in packaging/payload.toml and slurm-energy-plugins. Needs a C compiler,
+make, the headers of any supported Slurm, setuptools and wheel. Needs no network: the wheels of
+packaging/locks/pythonX.Y.txt are in the directory of --wheels (packaging/fetch-wheels). Modes and contents depend on
+the sources only.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import wheel_contents
+
+SOURCE = Path(__file__).resolve().parent.parent
+HERE = SOURCE / "packaging"
+LIBRARY = Path("usr/lib/slurm-energy")
+SITE_PACKAGES = LIBRARY / "site-packages"
+UNITS = Path("usr/lib/systemd/system")
+BASE, NODE, CONTROLLER, LAB = (f"slurm-energy{part}" for part in ("", "-node", "-controller", "-lab"))
+PLUGINS = "slurm-energy-plugins"
+COMMANDS = {
+    "senergy": (BASE, "usr/bin", "slurm_energy.cli.main"),
+    "senergyd": (NODE, "usr/sbin", "slurm_energy.agent.main"),
+    "senergyctld": (CONTROLLER, "usr/sbin", "slurm_energy.controller.main"),
+}
+"""Package, directory and module of each command."""
+LIBRARY_FILES = {
+    NODE: ("senergy-hook", "prolog", "epilog"),
+    CONTROLLER: ("job_submit.lua", "senergy_submit.lua", "senergy_licenses.lua"),
+}
+UNIT_FILES = {NODE: {"senergyd.service": ()}, CONTROLLER: {"senergyctld.service": ()}}
+PLUGIN_SOURCES = ("spank", "prolog_epilog", "plugins", "packaging")
+LAUNCHER = """\
+#!/usr/lib/slurm-energy/bin/python3 -I
+import sys
+
+from {module} import main
+
+sys.exit(main())
+"""
+
+
+class Payload:
+    """The trees of the packages.
+
+    Attributes:
+        output: directory of the trees.
+        system: entry of packaging/payload.toml for the system that the packages are for.
+        payload: content of packaging/payload.toml.
+    """
+
+    def __init__(self, output: Path, name: str) -> None:
+        self.output = output
+        self.payload = tomllib.loads((HERE / "payload.toml").read_text())
+        self.name = name
+        self.system = self.payload["systems"][name]
+
+    def path(self, package: str, name: Path | str) -> Path:
+        """Return the path of a file in a package; its directory exists."""
+        path = self.output / package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write(self, package: str, name: Path | str, text: str, mode: int = 0o644) -> None:
+        path = self.path(package, name)
+        path.write_text(text)
+        path.chmod(mode)
+
+    def link(self, package: str, name: Path | str, target: str) -> None:
+        self.path(package, name).symlink_to(target)
+
+
+def stage_python(payload: Payload, wheels: Path) -> None:
+    """Stage slurm_energy, slurm_energy_lab and the contained distributions, and a virtual environment around them."""
+    package_of = {
+        name: package for package, names in payload.payload["distributions"].items() for name in names
+    }
+    pinned = re.findall(r"^([a-z0-9-]+)==", _lock(payload).read_text(), re.MULTILINE)
+    for name in pinned:
+        found = [wheel for wheel in sorted(wheels.glob("*.whl")) if wheel_contents.distribution_name(wheel) == name]
+        if len(found) != 1 or name not in package_of:
+            why = f"{len(found)} wheels in {wheels}" if name in package_of else "no package in payload.toml"
+            raise SystemExit(f"stage_payload: {name}: {why}")
+        wheel_contents.unpack(found[0], payload.path(package_of[name], SITE_PACKAGES))
+    own = payload.path(BASE, SITE_PACKAGES)
+    with tempfile.TemporaryDirectory() as folder:
+        wheel_contents.unpack(build_wheel(Path(folder)), own, keep_tests=True)
+    _separate_lab(payload, own)
+    python = payload.system["python"]
+    payload.link(BASE, LIBRARY / f"lib/python{python}/site-packages", "../../site-packages")
+    payload.link(BASE, LIBRARY / "bin/python3", f"/usr/bin/python{python}")
+    text = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\n"
+    payload.write(BASE, LIBRARY / "pyvenv.cfg", text)
+    kind = "rpm" if payload.name.startswith("el") else "deb"
+    payload.write(BASE, LIBRARY / "package.toml", f'format = "{kind}"\nsystem = "{payload.name}"\n')
+    for name, (package, folder, module) in COMMANDS.items():
+        payload.write(package, LIBRARY / "bin" / name, LAUNCHER.format(module=module), 0o755)
+        payload.link(package, f"{folder}/{name}", f"../lib/slurm-energy/bin/{name}")
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of this source in a folder and return its path. setuptools honours SOURCE_DATE_EPOCH."""
+    copy = folder / "source"
+    shutil.copytree(
+        SOURCE, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "build", "dist", "debian", "vendor")
+    )
+    code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    run([sys.executable, "-c", code, str(folder)], copy)
+    return next(folder.glob("*.whl"))
+
+
+def _separate_lab(payload: Payload, site_packages: Path) -> None:
+    """Move the lab and its entry point into the package of the lab."""
+    target = payload.path(LAB, SITE_PACKAGES / "slurm_energy_lab")
+    (site_packages / "slurm_energy_lab").rename(target)
+    metadata = next(site_packages.glob("slurm_energy-*.dist-info"))
+    for name in ("RECORD", "top_level.txt"):
+        (metadata / name).unlink(missing_ok=True)
+    entries = metadata / "entry_points.txt"
+    scripts, _, lab = entries.read_text().partition("[slurm_energy.subcommands]")
+    entries.write_text(scripts)
+    version = metadata.name.removeprefix("slurm_energy-").removesuffix(".dist-info")
+    folder = SITE_PACKAGES / f"slurm_energy_lab-{version}.dist-info"
+    text = f"Metadata-Version: 2.1\nName: slurm-energy-lab\nVersion: {version}\n"
+    payload.write(LAB, folder / "METADATA", text)
+    payload.write(LAB, folder / "entry_points.txt", f"[slurm_energy.subcommands]{lab}")
+
+
+def stage_plugins(payload: Payload) -> None:
+    """Stage the SPANK plugins for each series of Slurm, the hooks, the Lua modules and the sources of all plugins."""
+    series = " ".join(payload.payload["slurm"]["series"])
+    library = payload.path(BASE, LIBRARY)
+    with tempfile.TemporaryDirectory() as folder:
+        built = Path(folder) / "spank"
+        make("spank", "series", f"SERIES={series}", f"OUTPUT={built}")
+        for directory in sorted(built.iterdir()):
+            for package, name in ((BASE, "energy.so"), (NODE, "energy_hooks.so")):
+                shutil.copyfile(directory / name, payload.path(package, LIBRARY / directory.name / name))
+        installed = Path(folder) / "installed"
+        make("prolog_epilog")
+        make("prolog_epilog", "install", f"DESTDIR={installed}", "PREFIX=/usr")
+        for package, names in LIBRARY_FILES.items():
+            for name in names:
+                path = installed / LIBRARY / name
+                shutil.copy(path, payload.path(package, LIBRARY / name), follow_symlinks=False)
+    line = f"optional /{LIBRARY}/energy.so policy_file=/run/senergyctld/policies\n"
+    payload.write(BASE, LIBRARY / "plugstack.d/energy.conf", line)
+    payload.write(NODE, LIBRARY / "plugstack.d/hooks.conf", f"optional /{LIBRARY}/energy_hooks.so\n")
+    chosen = payload.system.get("slurm", payload.payload["slurm"]["series"][0])
+    (library / "energy.so").symlink_to(f"slurm-{chosen}/energy.so")
+    payload.link(NODE, LIBRARY / "energy_hooks.so", f"slurm-{chosen}/energy_hooks.so")
+    _stage_plugin_sources(payload)
+
+
+def _stage_plugin_sources(payload: Payload) -> None:
+    for name in PLUGIN_SOURCES:
+        for path in sorted((SOURCE / name).glob("*")):
+            wanted = path.suffix in (".c", ".h", ".lua") or path.name in ("Makefile", "slurm-headers", "install-file")
+            if path.is_file() and wanted:
+                target = payload.path(PLUGINS, Path("usr/src/slurm-energy") / name / path.name)
+                shutil.copy(path, target)
+    payload.link(PLUGINS, LIBRARY / "source", "../../src/slurm-energy")
+
+
+def stage_system_files(payload: Payload) -> None:
+    """Stage units, sysusers.d and tmpfiles.d, and the documentation."""
+    for package, units in UNIT_FILES.items():
+        for unit in units:
+            payload.write(package, UNITS / unit, render(payload, unit))
+    for path in sorted((HERE / "files").iterdir()):
+        package, kind = path.stem, path.suffix.removeprefix(".")
+        folders = {"sysusers": "usr/lib/sysusers.d", "tmpfiles": "usr/lib/tmpfiles.d"}
+        payload.write(package, f"{folders[kind]}/{package}.conf", path.read_text())
+    documents = Path("usr/share/doc/slurm-energy")
+    payload.write(BASE, documents / "README.md", (SOURCE / "README.md").read_text())
+    payload.write(BASE, documents / "CHANGELOG.md", (SOURCE / "CHANGELOG.md").read_text())
+    for path in sorted((SOURCE / "docs").rglob("*.md")):
+        payload.write(BASE, documents / "docs" / path.relative_to(SOURCE / "docs"), path.read_text())
+
+
+def render(payload: Payload, unit: str) -> str:
+    """Return a unit as `senergy template render` prints it."""
+    code = "import sys; sys.path[:0] = sys.argv[1:2]; from slurm_energy.cli.main import main; sys.exit(main(sys.argv[2:]))"
+    paths = payload.path(BASE, SITE_PACKAGES)
+    settings = [f"--set=bin=/{COMMANDS[unit.removesuffix('.service')][1]}"]
+    command = [sys.executable, "-B", "-I", "-c", code, str(paths), "template", "render", *settings, unit]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def make(directory: str, *arguments: str) -> None:
+    run(["make", "--no-print-directory", "-C", str(SOURCE / directory), *arguments], SOURCE)
+
+
+def run(command: list[str], directory: Path) -> None:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"stage_payload: {command[0]} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+
+def set_modes(output: Path) -> None:
+    """Give every file a mode that depends on nothing but whether it can be executed, and one modification time."""
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+    for path in sorted(output.rglob("*")):
+        if not path.is_symlink():
+            executable = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(0o755 if executable else 0o644)
+        if epoch:
+            os.utime(path, (epoch, epoch), follow_symlinks=False)
+
+
+def _lock(payload: Payload) -> Path:
+    return HERE / "locks" / f"python{payload.system['python']}.txt"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Put the files of each package into a directory tree.")
+    parser.add_argument("--system", required=True, help="bookworm, trixie or el9")
+    parser.add_argument("--wheels", type=Path, required=True, help="directory of the contained wheels")
+    parser.add_argument("--output", type=Path, required=True, help="directory for the trees")
+    args = parser.parse_args()
+    os.umask(0o022)
+    payload = Payload(args.output.resolve(), args.system)
+    stage_python(payload, args.wheels.resolve())
+    stage_plugins(payload)
+    stage_system_files(payload)
+    for package in {BASE, NODE, CONTROLLER, LAB, PLUGINS, "slurm-energy-analysis"}:
+        set_modes(payload.output / package)
+
+
+if __name__ == "__main__":
+    main()
