@@ -40,7 +40,9 @@ def lock(python: str, requirements: list[str]) -> str:
                 hashes.setdefault(name_and_version(wheel), set()).add(digest)
     lines = [f"# Python {python}. Written by packaging/lock_dependencies.py."]
     for (name, version), digests in sorted(hashes.items()):
-        lines.append(" \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{one}" for one in sorted(digests))]))
+        lines.append(
+            " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{one}" for one in sorted(digests))])
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -87,7 +87,9 @@ def stage_python(payload: Payload, wheels: Path) -> None:
     }
     pinned = re.findall(r"^([a-z0-9-]+)==", _lock(payload).read_text(), re.MULTILINE)
     for name in pinned:
-        found = [wheel for wheel in sorted(wheels.glob("*.whl")) if wheel_contents.distribution_name(wheel) == name]
+        found = [
+            wheel for wheel in sorted(wheels.glob("*.whl")) if wheel_contents.distribution_name(wheel) == name
+        ]
         if len(found) != 1 or name not in package_of:
             why = f"{len(found)} wheels in {wheels}" if name in package_of else "no package in payload.toml"
             raise SystemExit(f"stage_payload: {name}: {why}")
@@ -112,7 +114,10 @@ def build_wheel(folder: Path) -> Path:
     """Build the wheel of this source in a folder and return its path. setuptools honours SOURCE_DATE_EPOCH."""
     copy = folder / "source"
     shutil.copytree(
-        SOURCE, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "build", "dist", "debian", "vendor")
+        SOURCE,
+        copy,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(".git", ".venv", "build", "dist", "debian", "vendor"),
     )
     code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     run([sys.executable, "-c", code, str(folder)], copy)
@@ -165,7 +170,11 @@ def stage_plugins(payload: Payload) -> None:
 def _stage_plugin_sources(payload: Payload) -> None:
     for name in PLUGIN_SOURCES:
         for path in sorted((SOURCE / name).glob("*")):
-            wanted = path.suffix in (".c", ".h", ".lua") or path.name in ("Makefile", "slurm-headers", "install-file")
+            wanted = path.suffix in (".c", ".h", ".lua") or path.name in (
+                "Makefile",
+                "slurm-headers",
+                "install-file",
+            )
             if path.is_file() and wanted:
                 target = payload.path(PLUGINS, Path("usr/src/slurm-energy") / name / path.name)
                 shutil.copy(path, target)
