@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pin the Python distributions that the packages contain: packaging/lock_dependencies.py [PYTHON...].
 
-Writes packaging/locks/pythonX.Y.txt: the newest versions that pip chooses from the configured index, with the hashes
+Writes packaging/locks/pythonX.Y.txt: the versions that pip chooses from the configured index, with the hashes
 of their wheels for x86-64 and AArch64. Run it to update the contained distributions, and commit the result.
 """
 

@@ -3,10 +3,10 @@
 
     packaging/stage_payload.py --system bookworm --wheels DIR --output DIR
 
-Writes DIR/<package>/usr/..., for the packages in packaging/payload.toml and slurm-energy-plugins. Needs a C compiler,
-make, the headers of any supported Slurm, setuptools and wheel. Needs no network: the wheels of
-packaging/locks/pythonX.Y.txt are in the directory of --wheels (packaging/fetch-wheels). Modes and contents depend on
-the sources only.
+Writes DIR/<package>/usr/..., for the packages in packaging/payload.toml and slurm-energy-plugins. Needs a C
+compiler, make, the headers of any supported Slurm, setuptools and wheel. Needs no network: the wheels of
+packaging/locks/pythonX.Y.txt are in the directory of --wheels (packaging/fetch-wheels). Modes and contents
+depend on the sources only.
 """
 
 import argparse
@@ -27,7 +27,14 @@ LIBRARY = Path("usr/lib/slurm-energy")
 SITE_PACKAGES = LIBRARY / "site-packages"
 UNITS = Path("usr/lib/systemd/system")
 BASE, NODE, CONTROLLER, LAB = (f"slurm-energy{part}" for part in ("", "-node", "-controller", "-lab"))
-PLUGINS = "slurm-energy-plugins"
+PLUGINS, ANALYSIS = "slurm-energy-plugins", "slurm-energy-analysis"
+BUILD = "build"
+"""Distributions in packaging/payload.toml that only the build needs."""
+COMPLETION = {
+    "bash": "bash-completion/completions/senergy",
+    "zsh": "zsh/vendor-completions/_senergy",
+    "fish": "fish/vendor_completions.d/senergy.fish",
+}
 COMMANDS = {
     "senergy": (BASE, "usr/bin", "slurm_energy.cli.main"),
     "senergyd": (NODE, "usr/sbin", "slurm_energy.agent.main"),
@@ -81,7 +88,7 @@ class Payload:
 
 
 def stage_python(payload: Payload, wheels: Path) -> None:
-    """Stage slurm_energy, slurm_energy_lab and the contained distributions, and a virtual environment around them."""
+    """Stage slurm_energy, the lab and the contained distributions, and a virtual environment around them."""
     package_of = {
         name: package for package, names in payload.payload["distributions"].items() for name in names
     }
@@ -93,7 +100,8 @@ def stage_python(payload: Payload, wheels: Path) -> None:
         if len(found) != 1 or name not in package_of:
             why = f"{len(found)} wheels in {wheels}" if name in package_of else "no package in payload.toml"
             raise SystemExit(f"stage_payload: {name}: {why}")
-        wheel_contents.unpack(found[0], payload.path(package_of[name], SITE_PACKAGES))
+        if package_of[name] != BUILD:
+            wheel_contents.unpack(found[0], payload.path(package_of[name], SITE_PACKAGES))
     own = payload.path(BASE, SITE_PACKAGES)
     with tempfile.TemporaryDirectory() as folder:
         wheel_contents.unpack(build_wheel(Path(folder)), own, keep_tests=True)
@@ -111,7 +119,7 @@ def stage_python(payload: Payload, wheels: Path) -> None:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this source in a folder and return its path. setuptools honours SOURCE_DATE_EPOCH."""
+    """Build the wheel of this source in a folder and return its path."""
     copy = folder / "source"
     shutil.copytree(
         SOURCE,
@@ -142,7 +150,7 @@ def _separate_lab(payload: Payload, site_packages: Path) -> None:
 
 
 def stage_plugins(payload: Payload) -> None:
-    """Stage the SPANK plugins for each series of Slurm, the hooks, the Lua modules and the sources of all plugins."""
+    """Stage the SPANK plugins for each series of Slurm, hooks, Lua modules, and sources of the plugins."""
     series = " ".join(payload.payload["slurm"]["series"])
     library = payload.path(BASE, LIBRARY)
     with tempfile.TemporaryDirectory() as folder:
@@ -181,11 +189,13 @@ def _stage_plugin_sources(payload: Payload) -> None:
     payload.link(PLUGINS, LIBRARY / "source", "../../src/slurm-energy")
 
 
-def stage_system_files(payload: Payload) -> None:
-    """Stage units, sysusers.d and tmpfiles.d, and the documentation."""
+def stage_system_files(payload: Payload, tools: Path) -> None:
+    """Stage units, sysusers.d and tmpfiles.d, man pages, completion and the documentation."""
     for package, units in UNIT_FILES.items():
         for unit in units:
-            payload.write(package, UNITS / unit, render(payload, unit))
+            folder = COMMANDS[unit.removesuffix(".service")][1]
+            command = ("slurm_energy.cli.main", "template", "render", f"--set=bin=/{folder}", unit)
+            payload.write(package, UNITS / unit, run_staged(payload, tools, *command))
     for path in sorted((HERE / "files").iterdir()):
         package, kind = path.stem, path.suffix.removeprefix(".")
         folders = {"sysusers": "usr/lib/sysusers.d", "tmpfiles": "usr/lib/tmpfiles.d"}
@@ -195,15 +205,31 @@ def stage_system_files(payload: Payload) -> None:
     payload.write(BASE, documents / "CHANGELOG.md", (SOURCE / "CHANGELOG.md").read_text())
     for path in sorted((SOURCE / "docs").rglob("*.md")):
         payload.write(BASE, documents / "docs" / path.relative_to(SOURCE / "docs"), path.read_text())
+    for shell, name in COMPLETION.items():
+        text = run_staged(payload, tools, "slurm_energy.cli.completion", shell)
+        payload.write(BASE, Path("usr/share") / name, text)
+    with tempfile.TemporaryDirectory() as folder:
+        run_staged(payload, tools, "slurm_energy.cli.man", folder)
+        for page in sorted(Path(folder).iterdir()):
+            package = COMMANDS.get(page.stem, (BASE,))[0]
+            payload.write(package, f"usr/share/man/man{page.suffix[1:]}/{page.name}", page.read_text())
 
 
-def render(payload: Payload, unit: str) -> str:
-    """Return a unit as `senergy template render` prints it."""
-    code = "import sys; sys.path[:0] = sys.argv[1:2]; from slurm_energy.cli.main import main; sys.exit(main(sys.argv[2:]))"
-    paths = payload.path(BASE, SITE_PACKAGES)
-    settings = [f"--set=bin=/{COMMANDS[unit.removesuffix('.service')][1]}"]
-    command = [sys.executable, "-B", "-I", "-c", code, str(paths), "template", "render", *settings, unit]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def run_staged(payload: Payload, tools: Path, module: str, *arguments: str) -> str:
+    """Run a module of the staged slurm_energy and return its output.
+
+    Compiled libraries of the staged distributions may be for another Python than the running one; the
+    modules that are run here need none.
+    """
+    paths = [str(payload.path(package, SITE_PACKAGES)) for package in (BASE, LAB)] + [str(tools)]
+    code = (
+        f"import runpy, sys; sys.path[:0] = {paths!r}; runpy.run_module({module!r}, None, '__main__', True)"
+    )
+    command = [sys.executable, "-B", "-I", "-c", code, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"stage_payload: {module} failed:\n{done.stderr[-4000:]}")
+    return done.stdout
 
 
 def make(directory: str, *arguments: str) -> None:
@@ -217,7 +243,7 @@ def run(command: list[str], directory: Path) -> None:
 
 
 def set_modes(output: Path) -> None:
-    """Give every file a mode that depends on nothing but whether it can be executed, and one modification time."""
+    """Set modes that depend only on whether a file can be executed, and one modification time."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     for path in sorted(output.rglob("*")):
         if not path.is_symlink():
@@ -239,10 +265,13 @@ def main() -> None:
     args = parser.parse_args()
     os.umask(0o022)
     payload = Payload(args.output.resolve(), args.system)
-    stage_python(payload, args.wheels.resolve())
-    stage_plugins(payload)
-    stage_system_files(payload)
-    for package in {BASE, NODE, CONTROLLER, LAB, PLUGINS, "slurm-energy-analysis"}:
+    with tempfile.TemporaryDirectory() as tools:
+        stage_python(payload, args.wheels.resolve())
+        stage_plugins(payload)
+        for wheel in (args.wheels / "tools").glob("*.whl"):
+            wheel_contents.unpack(wheel, Path(tools))
+        stage_system_files(payload, Path(tools))
+    for package in (BASE, ANALYSIS, NODE, CONTROLLER, PLUGINS, LAB):
         set_modes(payload.output / package)
 
 
