@@ -128,11 +128,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> None:
     from slurm_energy.reports import budget_table
-    from slurm_energy.reports.table import TableLayout, field_lines
+    from slurm_energy.reports.table import TableLayout, check_columns, field_lines
 
     if args.helpformat:
         emit(field_lines(budget_table.BUDGET_FIELDS, with_meaning=args.verbose))
         return
+    check_columns(budget_table.BUDGET_FIELDS, args.format, "--format", budget_table.LISTING)
     response = _status(args, StatusQuery(nodes=args.nodes, jobs=args.jobs))
     if args.jobs:
         note_scope(response)

@@ -111,11 +111,12 @@ def _answer(args: argparse.Namespace, start: float, end: float) -> dict[str, Any
 def _show(args: argparse.Namespace) -> None:
     from slurm_energy.protocol.grid_requests import factors_of
     from slurm_energy.reports import grid_table
-    from slurm_energy.reports.table import TableLayout, field_lines
+    from slurm_energy.reports.table import TableLayout, check_columns, field_lines
 
     if args.helpformat:
         emit(field_lines(grid_table.grid_fields("EUR"), with_meaning=args.verbose))
         return
+    check_columns(grid_table.grid_fields("EUR"), args.format, "-o", grid_table.LISTING)
     start, end = _window(args)
     if args.png:
         check_writable(args.png)

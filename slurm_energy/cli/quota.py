@@ -96,11 +96,12 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> None:
     from slurm_energy.protocol.quota_requests import QUOTA_PATH
     from slurm_energy.reports import quota_table
-    from slurm_energy.reports.table import TableLayout, field_lines
+    from slurm_energy.reports.table import TableLayout, check_columns, field_lines
 
     if args.helpformat:
         emit(field_lines(quota_table.QUOTA_FIELDS, with_meaning=args.verbose))
         return
+    check_columns(quota_table.QUOTA_FIELDS, args.format, "-o", quota_table.LISTING)
     answer = connection.connect(args).get(QUOTA_PATH, {})
     rows: list[dict[str, Any]] = answer.get("quotas") or []
     for account in args.accounts:

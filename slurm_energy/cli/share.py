@@ -72,11 +72,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the tree of Slurm accounts and users."""
     from slurm_energy.reports import share_page
-    from slurm_energy.reports.table import TableLayout, field_lines
+    from slurm_energy.reports.table import TableLayout, check_columns, field_lines
 
     if args.helpformat:
         emit(field_lines(share_page.FIELDS, with_meaning=args.verbose))
         return EXIT_OK
+    check_columns(share_page.FIELDS, args.format, "--format", share_page.LISTING)
     answer = connection.connect(args).get("/v1/shares")
     note_scope(answer)
     if args.json:

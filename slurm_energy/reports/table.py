@@ -133,6 +133,12 @@ def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: s
     return columns
 
 
+def check_columns(fields: Sequence[Field[Row]], text: str | None, flag: str, listing: str) -> None:
+    """Check a list of columns like `parse_columns`, before a request that takes time. None: the defaults."""
+    if text is not None:
+        parse_columns(fields, text, flag, listing)
+
+
 def table_lines(
     rows: Iterable[Row],
     columns: list[Column[Row]],

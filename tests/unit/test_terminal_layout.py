@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.agent.main import argument_parser as agent_parser
-from slurm_energy.cli import reference
+from slurm_energy.cli import connection, reference
 from slurm_energy.cli.main import main, overview
 from slurm_energy.cli.terminal_layout import fitted
 from slurm_energy.command_line import colour
@@ -190,3 +190,17 @@ def test_colour_can_be_forced_in_pipes_and_for_one_command_only(capsys: pytest.C
 def test_the_value_of_color_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--color", "alwys", "status"]) == 2
     assert "--color: 'alwys' is not one of auto, always, never" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [("share", "Acount"), ("quota show", "Acount"), ("budget show", "Budgt"), ("grid show", "Carbn")],
+)
+def test_a_mistyped_field_is_named_before_anything_is_asked(
+    command: str, field: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "connect", lambda *_, **__: pytest.fail("asked the controller"))
+    assert main([*command.split(), "-o", field]) == 2
+    error = capsys.readouterr().err
+    assert f"unknown field '{field}': did you mean" in error
+    assert error.count("\n") == 1
