@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, select
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.slurm.tres import parse_tres
@@ -114,25 +114,31 @@ def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRu
 
 
 _jobs, _records = tables.jobs.c, tables.records.c
-_FACTS: Final = select(
-    *(_jobs.id, _jobs.cluster, _jobs.start, _jobs.end, _jobs.account, _jobs.user, _jobs.partition),
-    *(_jobs.qos, _jobs.allocated),
-).order_by(_jobs.submit)
+# The values of one job are parameters: the construction of a statement takes longer than its execution.
+_CLUSTER: Final[BindParameter[str]] = bindparam("of_cluster")
+_JOB_ID: Final[BindParameter[int]] = bindparam("of_job_id")
+_FACTS: Final = (
+    select(
+        *(_jobs.id, _jobs.cluster, _jobs.start, _jobs.end, _jobs.account, _jobs.user, _jobs.partition),
+        *(_jobs.qos, _jobs.allocated),
+    )
+    .where(_jobs.cluster == _CLUSTER, _jobs.job_id == _JOB_ID)
+    .order_by(_jobs.submit)
+)
 _RECORDS: Final = (
     select(
         *(_records.id, _records.cluster, _records.node, _records.restart_count, _records.start),
         *(_records.end, _records.uid, _records.user, _records.account, _records.partition),
         *(_records.policy, _records.job),
     )
-    .where(_records.step == "")
+    .where(_records.cluster == _CLUSTER, _records.job_id == _JOB_ID, _records.step == "")
     .order_by(_records.restart_count, _records.start, _records.node)
 )
 
 
 def _rows(connection: Connection, statement: Any, cluster: str, job_id: int) -> Sequence[RowMapping]:
-    column = _records if statement is _RECORDS else _jobs
-    chosen = statement.where(column.cluster == cluster, column.job_id == job_id)
-    return connection.execute(chosen).mappings().all()
+    job = {_CLUSTER.key: cluster, _JOB_ID.key: job_id}
+    return connection.execute(statement, job).mappings().all()
 
 
 def _by_run(records: Sequence[RowMapping]) -> list[list[RowMapping]]:

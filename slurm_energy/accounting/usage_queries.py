@@ -17,8 +17,9 @@ from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, se
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.record_selection import Visibility
+from slurm_energy.accounting.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
 from slurm_energy.accounting.usage_groups import COVERAGE, JOB, GroupKey
-from slurm_energy.accounting.usage_rollup import DAY_S, HOUR_S, SUM_COLUMNS, longest_period_s
+from slurm_energy.accounting.usage_rollup import longest_period_s
 
 _IDS_AT_ONCE: Final = 500
 _MICRO: Final = 1_000_000

@@ -13,28 +13,26 @@ periods, records and facts arrived:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
     Connection,
     Row,
     RowMapping,
-    Table,
     and_,
-    case,
+    bindparam,
     delete,
     func,
-    literal,
     select,
+    tuple_,
     update,
 )
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.upserts import insert_missing
+from slurm_energy.accounting.sum_changes import HOUR_S, SumChanges, Sums
+from slurm_energy.accounting.upserts import insert_missing, insert_or_replace
 from slurm_energy.accounting.usage_groups import (
     COVERAGE,
     JOB,
@@ -45,27 +43,27 @@ from slurm_energy.accounting.usage_groups import (
     runs_of,
 )
 
-HOUR_S: Final = 3600
-DAY_S: Final = 86400
 MAX_RUN_S: Final = 400 * 86400
 """Maximum length of a run whose CPU time is counted; a longer one has a wrong time."""
 UNKNOWN_KEPT_S: Final = 8 * 86400.0
 """Seconds for which jobs without facts are noted, longer than Slurm is asked about them."""
-_PERIODS_AT_ONCE: Final = 100
+_PERIODS_AT_ONCE: Final = 200
 _JOBS_AT_ONCE: Final = 20
 _BUCKETS_AT_ONCE: Final = 200
+_CHUNK: Final = 200
+"""Maximum number of keys in a condition."""
 _ENERGIES: Final = ("cpu", "dram", "gpu", "other")
 LAST_PERIOD: Final = "node_period"
 """Name of the row of `usage_state` with the id of the last counted row of `node_periods`."""
 _LONGEST: Final = "longest_s"
 
-_MAX_SUM: Final = 2**63 - 1
-SUM_COLUMNS: Final = tuple(
-    column.name for column in usage_tables.usage_sums.c if column.name not in ("start", "end", "usage_group")
+_PERIOD_KEY: Final = tuple(column.name for column in tables.periods.primary_key)
+# Statements for many rows at once: their construction would take longer than their execution.
+_SET_GROUP: Final = (
+    update(tables.periods)
+    .where(*(tables.periods.c[name] == bindparam(f"of_{name}") for name in _PERIOD_KEY))
+    .values(usage_group=bindparam("group"))
 )
-Sums = dict[str, int]
-SumKey = tuple[int, int, int]
-"""Start and end of a period, and row id of a group."""
 
 
 class UsageRollup:
@@ -108,14 +106,14 @@ class UsageRollup:
             .where(nodes.id > last, nodes.id <= new[-1].id)
             .order_by(*tables.periods.primary_key.columns)
         ).all()
-        deltas = _Deltas()
+        deltas = SumChanges()
         unknown = usage_tables.usage_unknown_jobs
         connection.execute(delete(unknown).where(unknown.c.since < now - UNKNOWN_KEPT_S))
         self._count_energies(connection, energies, deltas, now)
         for period in new:
             group = self._groups.id_of(connection, GroupKey(period.cluster, COVERAGE))
             deltas.add((period.start, period.end, group), {"node_seconds": period.end - period.start})
-            _note_node(connection, period)
+        _note_nodes(connection, new)
         deltas.apply(connection)
         _set_state(connection, LAST_PERIOD, new[-1].id)
         longest = max(period.end - period.start for period in new)
@@ -124,9 +122,10 @@ class UsageRollup:
         return len(new) == _PERIODS_AT_ONCE
 
     def _count_energies(
-        self, connection: Connection, rows: Sequence[Row[Any]], deltas: _Deltas, now: float
+        self, connection: Connection, rows: Sequence[Row[Any]], deltas: SumChanges, now: float
     ) -> None:
         runs: dict[tuple[str, int], list[GroupedRun]] = {}
+        unknown, counted = [], []
         for row in rows:
             if row.kind == JOB:
                 job = (row.cluster, row.job_id)
@@ -134,14 +133,16 @@ class UsageRollup:
                     runs[job] = runs_of(connection, *job)
                 run = choose_run(runs[job], row.restart_count, row.start, row.end)
                 if run is None or run.job is None:
-                    _note_unknown(connection, row, now)
+                    unknown.append(_unknown_job(row, now))
                 key = _key_of(run, row.cluster, row.uid)
             else:
                 key = GroupKey(row.cluster, row.kind)
             group = self._groups.id_of(connection, key)
             deltas.add((row.start, row.end, group), _energies(row._mapping))
-            same = and_(*(column == row._mapping[column.name] for column in tables.periods.primary_key))
-            connection.execute(update(tables.periods).where(same).values(usage_group=group))
+            counted.append({f"of_{name}": row._mapping[name] for name in _PERIOD_KEY} | {"group": group})
+        insert_missing(connection, usage_tables.usage_unknown_jobs, unknown)
+        if counted:
+            connection.execute(_SET_GROUP, counted)
 
     def _move_changed_jobs(self, connection: Connection) -> bool:
         changed = usage_tables.usage_changed_jobs
@@ -150,7 +151,7 @@ class UsageRollup:
             .order_by(changed.c.cluster, changed.c.job_id)
             .limit(_JOBS_AT_ONCE)
         ).all()
-        deltas, buckets = _Deltas(), 0
+        deltas, buckets = SumChanges(), 0
         for cluster, job_id in jobs:
             runs = runs_of(connection, cluster, job_id)
             buckets += self._move_energies(connection, cluster, job_id, runs, deltas)
@@ -163,7 +164,12 @@ class UsageRollup:
         return len(jobs) == _JOBS_AT_ONCE or buckets > _BUCKETS_AT_ONCE
 
     def _move_energies(
-        self, connection: Connection, cluster: str, job_id: int, runs: Sequence[GroupedRun], deltas: _Deltas
+        self,
+        connection: Connection,
+        cluster: str,
+        job_id: int,
+        runs: Sequence[GroupedRun],
+        deltas: SumChanges,
     ) -> int:
         """Move the counted energy of a job to its present groups; return the number of sums that changed."""
         moved, unknown = 0, False
@@ -192,7 +198,7 @@ class UsageRollup:
             connection.execute(delete(known).where(same))
         return moved
 
-    def _move_times(self, connection: Connection, runs: Sequence[GroupedRun], deltas: _Deltas) -> None:
+    def _move_times(self, connection: Connection, runs: Sequence[GroupedRun], deltas: SumChanges) -> None:
         """Move the counted CPU and GPU time of a job's runs to the present groups and hours."""
         table = usage_tables.usage_runs
         for job, run in {run.job: run for run in reversed(runs) if run.job is not None}.items():
@@ -256,59 +262,6 @@ def uncounted_periods(connection: Connection) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
-def day_or_period(start: int, end: int) -> tuple[int, int]:
-    """Return the UTC day in which a period is; a period in several days is returned itself."""
-    day = start - start % DAY_S
-    return (day, day + DAY_S) if end <= day + DAY_S else (start, end)
-
-
-class _Deltas:
-    """Changes of sums that one transaction makes."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[SumKey, Sums] = {}
-
-    def add(self, key: SumKey, sums: Mapping[str, int]) -> None:
-        total = self._by_key.setdefault(key, {})
-        for name, value in sums.items():
-            total[name] = total.get(name, 0) + value
-
-    def apply(self, connection: Connection) -> None:
-        _apply(connection, usage_tables.usage_sums, self._by_key)
-        by_day = _Deltas()
-        for (start, end, group), sums in self._by_key.items():
-            by_day.add((*day_or_period(start, end), group), sums)
-        _apply(connection, usage_tables.usage_days, by_day._by_key)
-
-
-def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) -> None:
-    """Add changes of sums to a table, and delete sums of which nothing is left."""
-    for (start, end, group), sums in sorted(by_key.items()):
-        changes = {name: value for name, value in sums.items() if value}
-        same = and_(table.c.start == start, table.c.end == end, table.c.usage_group == group)
-        changed = 0
-        if changes:
-            values = {table.c[name]: _sum(table.c[name], value) for name, value in changes.items()}
-            changed = connection.execute(update(table).where(same).values(values)).rowcount
-        if not changed and changes:
-            zeros = dict.fromkeys(SUM_COLUMNS, 0) | {n: min(value, _MAX_SUM) for n, value in changes.items()}
-            connection.execute(table.insert().values(start=start, end=end, usage_group=group, **zeros))
-        if any(value < 0 for value in changes.values()):
-            empty = and_(*(table.c[name] == 0 for name in SUM_COLUMNS))
-            connection.execute(delete(table).where(same, empty))
-
-
-def _sum(column: ColumnElement[int], value: int) -> ColumnElement[int]:
-    """Return the sum of a column and a value, but at most the largest integer that a database stores.
-
-    Only forged or absurd energies reach it. They must not stop the sums of all other nodes.
-    """
-    if value <= 0:
-        return column + value
-    largest = literal(_MAX_SUM, BigInteger)
-    return case((column > max(_MAX_SUM - value, 0), largest), else_=column + min(value, _MAX_SUM))
-
-
 def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
     return GroupKey(cluster, JOB, uid=uid) if run is None else run.key._replace(uid=uid)
 
@@ -349,7 +302,7 @@ def _equal(row: Row[Any], names: Iterable[str]) -> tuple[Any, ...]:
     return tuple(tables.periods.c[name] == row._mapping[name] for name in names)
 
 
-def _add_hours(deltas: _Deltas, time: tuple[int, ...], sign: int) -> None:
+def _add_hours(deltas: SumChanges, time: tuple[int, ...], sign: int) -> None:
     """Add the CPU and GPU time of a run, as `UsageRollup._time_of` returns it, to its hours."""
     group, start, end, cpus, gpus = time
     for hour in range(start - start % HOUR_S, end, HOUR_S):
@@ -358,27 +311,30 @@ def _add_hours(deltas: _Deltas, time: tuple[int, ...], sign: int) -> None:
         deltas.add((hour, hour + HOUR_S, group), sums)
 
 
-def _note_unknown(connection: Connection, row: Row[Any], now: float) -> None:
-    """Note a job whose facts are unknown, so that Slurm is asked about it while it runs."""
+def _unknown_job(row: Row[Any], now: float) -> dict[str, Any]:
+    """Return the note of a job whose facts are unknown, so that Slurm is asked about it while it runs."""
     names = ("cluster", "job_id", "restart_count", "start", "end")
-    noted = {name: row._mapping[name] for name in names} | {"since": now}
-    insert_missing(connection, usage_tables.usage_unknown_jobs, [noted])
+    return {name: row._mapping[name] for name in names} | {"since": now}
 
 
-def _note_node(connection: Connection, period: Any) -> None:
-    table = usage_tables.usage_nodes
-    same = _same(table, cluster=period.cluster, node=period.node)
-    known = connection.execute(select(table.c.start, table.c.end).where(same)).first()
-    if known is None:
-        names = ("cluster", "node", "start", "end")
-        connection.execute(table.insert().values({name: period._mapping[name] for name in names}))
-    elif period.start < known.start or period.end > known.end:
-        start, end = min(period.start, known.start), max(period.end, known.end)
-        connection.execute(update(table).where(same).values(start=start, end=end))
-
-
-def _same(table: Any, **values: Any) -> Any:
-    return and_(*(table.c[name] == value for name, value in values.items()))
+def _note_nodes(connection: Connection, periods: Iterable[Any]) -> None:
+    """Note the first and last time for which each node delivered energy."""
+    new: dict[tuple[str, str], tuple[int, int]] = {}
+    for period in periods:
+        start, end = new.get((period.cluster, period.node), (period.start, period.end))
+        new[period.cluster, period.node] = min(start, period.start), max(end, period.end)
+    table, keys, noted = usage_tables.usage_nodes, sorted(new), {}
+    for first in range(0, len(keys), _CHUNK):
+        chosen = tuple_(table.c.cluster, table.c.node).in_(keys[first : first + _CHUNK])
+        for cluster, node, start, end in connection.execute(select(*table.c).where(chosen)):
+            noted[cluster, node] = int(start), int(end)
+    rows = []
+    for key, (start, end) in new.items():
+        before = noted.get(key, (start, end))
+        times = min(start, before[0]), max(end, before[1])
+        if times != noted.get(key):
+            rows.append(dict(zip(("cluster", "node", "start", "end"), (*key, *times), strict=True)))
+    insert_or_replace(connection, table, rows)
 
 
 def _state(connection: Connection, name: str) -> int:

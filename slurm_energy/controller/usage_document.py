@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
+from slurm_energy.accounting.sum_changes import SUM_COLUMNS
 from slurm_energy.accounting.usage_groups import COVERAGE, JOB, GroupKey
 from slurm_energy.accounting.usage_queries import IntervalUsage, WindowUsage
-from slurm_energy.accounting.usage_rollup import SUM_COLUMNS
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors

@@ -22,6 +22,7 @@ from slurm_energy.accounting.job_facts import JobLookup
 from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
 from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.accounting.record_selection import Visibility
+from slurm_energy.accounting.sum_changes import SUM_COLUMNS
 from slurm_energy.accounting.usage_groups import IDLE, JOB, UNATTRIBUTED, GroupKey
 from slurm_energy.accounting.usage_queries import (
     UsageQuery,
@@ -30,7 +31,7 @@ from slurm_energy.accounting.usage_queries import (
     read_usage,
     visible_groups,
 )
-from slurm_energy.accounting.usage_rollup import SUM_COLUMNS, UsageRollup, uncounted_periods
+from slurm_energy.accounting.usage_rollup import UsageRollup, uncounted_periods
 from slurm_energy.controller.usage_document import GridRates, usage_rows
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
