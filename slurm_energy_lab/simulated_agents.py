@@ -120,6 +120,7 @@ class SimulatedAgents:
         self._stop = threading.Event()
         self._ends_jobs = True
         self._outstanding = 0
+        self._requested_interval_s = 0.0
         now_s, now = time.monotonic(), time.time()
         for node in nodes:
             if live_report_s > 0:
@@ -150,14 +151,16 @@ class SimulatedAgents:
         """Number of deliveries that the controller has not confirmed."""
         return self._outstanding
 
-    def close_period(self, start: int, end: int, spread_s: float = PERIOD_ROUTE.spread_s) -> None:
+    def close_period(self, start: int, end: int, spread_s: float | None = None) -> None:
         """Hand over the period of all nodes now, as at a full hour.
 
         Args:
             start: start of the period in Unix seconds.
             end: its end in Unix seconds.
-            spread_s: maximum of the random delay before the first request of a node.
+            spread_s: maximum of the random delay before the first request of a node; None: that of senergyd.
         """
+        if spread_s is None:
+            spread_s = max(PERIOD_ROUTE.spread_s, self._requested_interval_s)
         now_s = time.monotonic()
         for node in self._nodes:
             period = node.period(start, end)
@@ -195,7 +198,8 @@ class SimulatedAgents:
             else:
                 failed = 0
                 self.figures.durations_s.append(time.monotonic() - begin_s)
-                pause_s = max(self._live_report_s, min(float(answer["interval_s"]), MAX_INTERVAL_S))
+                self._requested_interval_s = min(float(answer["interval_s"]), MAX_INTERVAL_S)
+                pause_s = max(self._live_report_s, self._requested_interval_s)
             self._at(begin_s + pause_s, report)
 
         return report
@@ -227,6 +231,7 @@ class SimulatedAgents:
         except EnergyError:
             max_wait_s = _MAX_SWITCH_WAIT_S if len(self._cluster.controller_url) > 1 else _MAX_WAIT_S
             wait_s = min(_FIRST_WAIT_S * 2.0 ** min(delivery.attempts - 1, 10), max_wait_s)
+            wait_s *= self._random.uniform(0.7, 1.0)
             self._at(time.monotonic() + wait_s, lambda: self._deliver(delivery))
             return
         accepted = set(answer["accepted"])
@@ -296,6 +301,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--periods-at", type=float, metavar="S", help="all nodes close a period S seconds after the start"
     )
+    parser.add_argument("--spread-s", type=float, help="time over which they spread (default: as senergyd)")
     parser.add_argument(
         "--period-end", type=int, help="end of that period in Unix seconds (default: last full hour)"
     )
@@ -308,7 +314,7 @@ def _command(agents: SimulatedAgents, arguments: argparse.Namespace) -> None:
     if arguments.periods_at is not None:
         time.sleep(arguments.periods_at)
         end = arguments.period_end or int(time.time()) // 3600 * 3600
-        agents.close_period(end - 3600, end)
+        agents.close_period(end - 3600, end, arguments.spread_s)
     time.sleep(max(0.0, begin_s + arguments.seconds - time.monotonic()))
     agents.end_jobs_no_more()
     until_s = time.monotonic() + arguments.drain_s

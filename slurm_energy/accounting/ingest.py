@@ -67,6 +67,11 @@ class DeliveredRecord:
     trace: str | None = None
     trace_end: float | None = None
 
+    @property
+    def item_id(self) -> str:
+        """Unique id of the record."""
+        return self.record.record_id
+
 
 class RefusalOutcome(StrEnum):
     """What happens to a delivered record that is not stored completely.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, tuple_
 
 from slurm_energy.accounting.engine import error_reason, savepoint, transaction, value_errors
 from slurm_energy.accounting.ingest import MAX_ITEMS, Refusal, RefusalOutcome
@@ -25,8 +25,8 @@ from slurm_energy.records import NewerSchemaError
 JOB, IDLE, UNATTRIBUTED = "job", "idle", "unattributed"
 """Values of the column `kind`."""
 MAX_EXTRA_BYTES: Final = 1 << 18
-_CHUNK: Final = 400
-"""Maximum number of values in a condition."""
+_CHUNK: Final = 200
+"""Maximum number of keys in a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,11 @@ class DeliveredPeriod:
     index: int
     period: NodePeriod
     extra: str
+
+    @property
+    def item_id(self) -> str:
+        """Unique id of the period."""
+        return self.period.period_id
 
 
 def read_periods(
@@ -138,19 +143,12 @@ def _existing_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
 
 
 def _existing_keys(connection: Connection, wanted: Iterable[NodePeriod]) -> set[tuple[str, str, int]]:
-    starts: dict[tuple[str, str], list[int]] = {}
-    for period in wanted:
-        starts.setdefault((period.cluster, period.node), []).append(period.start)
+    columns = (node_periods.c.cluster, node_periods.c.node, node_periods.c.start)
+    keys = sorted(set(map(_key, wanted)))
     existing: set[tuple[str, str, int]] = set()
-    columns = node_periods.c
-    for (cluster, node), own in starts.items():
-        for first in range(0, len(own), _CHUNK):
-            query = select(columns.start).where(
-                columns.cluster == cluster,
-                columns.node == node,
-                columns.start.in_(own[first : first + _CHUNK]),
-            )
-            existing.update((cluster, node, int(start)) for start in connection.execute(query).scalars())
+    for first in range(0, len(keys), _CHUNK):
+        query = select(*columns).where(tuple_(*columns).in_(keys[first : first + _CHUNK]))
+        existing.update((cluster, node, int(start)) for cluster, node, start in connection.execute(query))
     return existing
 
 

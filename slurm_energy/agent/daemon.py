@@ -105,7 +105,8 @@ class AgentDaemon:
             cluster = self._config.cluster
             self._delivery = RecordDelivery(jobs.spool, cluster, lambda: jobs.node, self._work)
             self._period_delivery = RecordDelivery(
-                jobs.period_spool, cluster, lambda: jobs.node, self._work, PERIOD_ROUTE
+                *(jobs.period_spool, cluster, lambda: jobs.node, self._work, PERIOD_ROUTE),
+                spread_s=lambda: self._live.requested_interval_s,
             )
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)

@@ -38,6 +38,10 @@ class LiveReportClient:
         work: runs a function in the worker thread.
         facts: facts and counts about this node and its agent.
         on_policies: called with the digest of the policy file that a response names.
+
+    Attributes:
+        requested_interval_s: minimum interval that the controller requested last. It grows with the number
+            of nodes, and other requests that all nodes send are spread over it too.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class LiveReportClient:
         self._wants_facts = False
         self._failures = RepeatedFailureLog(log)
         self._failed = 0
+        self.requested_interval_s = 0.0
 
     async def run(self) -> None:
         """Report until the task is cancelled. The first pause is random, so that nodes spread over time."""
@@ -88,4 +93,5 @@ class LiveReportClient:
         requested_s = answer.get("interval_s")
         if not is_number(requested_s):
             return interval_s
-        return max(interval_s, min(float(str(requested_s)), MAX_INTERVAL_S))
+        self.requested_interval_s = max(0.0, min(float(str(requested_s)), MAX_INTERVAL_S))
+        return max(interval_s, self.requested_interval_s)

@@ -9,22 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection
-
 from slurm_energy import __version__
 from slurm_energy.accounting import ingest
 from slurm_energy.accounting.ingest import DeliveredRecord, Refusal, RefusalOutcome
+from slurm_energy.accounting.joint_storage import StorageResult, store_together
 from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.sender_check import ItemSource, refuse_foreign
 from slurm_energy.controller.store import Store
+from slurm_energy.controller.write_batches import WriteBatches
 from slurm_energy.errors import UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.records import SCHEMA_VERSION
 
 _READERS: Final = 2
 """Maximum number of deliveries that are unpacked at the same time."""
+SMALL_BODY_BYTES: Final = 16 << 10
+"""Bodies up to this size are processed in the event loop: a change of threads costs more than the work."""
 MAX_NODES: Final = 100_000
 _MAX_COUNT: Final = 1 << 53
 _COUNTS: Final = ("spooled", "rejected")
@@ -73,6 +75,7 @@ class DeliveryReceiver:
         self._failures = failures
         self._hosts = hosts
         self._reading = asyncio.Semaphore(_READERS)
+        self._writes = WriteBatches(self._write)
 
     def pending_counts_of(self, node: str) -> dict[str, int | None]:
         """Return how many `spooled` and `rejected` records a node stores; None: not reported."""
@@ -90,11 +93,14 @@ class DeliveryReceiver:
         async with self._reading:
             delivery = await asyncio.to_thread(_read, body, check)
         items, foreign = await self._check_sender(delivery.items, sender)
-        accepted, refused = await self._store.write(_store, items)
+        accepted, refused = await self._writes.add(items)
         self._failures.clear("request")
         refusals = [*delivery.refusals, *foreign, *refused]
         self._note(delivery, sender, refusals)
         return delivery_response(accepted, refusals)
+
+    async def _write(self, deliveries: Sequence[Sequence[DeliveredRecord]]) -> list[StorageResult]:
+        return await self._store.write(store_together, deliveries, time.time(), ingest.store)
 
     async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
@@ -123,10 +129,6 @@ def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:
     node = data.get("node")
     counts = {key: data[key] for key in _COUNTS if _is_count(data.get(key))}
     return _Delivery(items, refusals, node if _is_name(node) else None, counts)
-
-
-def _store(connection: Connection, items: Sequence[DeliveredRecord]) -> tuple[list[str], list[Refusal]]:
-    return ingest.store(connection, items, time.time())
 
 
 def read_object(body: bytes) -> dict[str, Any]:

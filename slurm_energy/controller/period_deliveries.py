@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from slurm_energy.accounting.periods import read_periods, store_periods
+from slurm_energy.accounting.ingest import Refusal
+from slurm_energy.accounting.joint_storage import StorageResult, store_together
+from slurm_energy.accounting.periods import DeliveredPeriod, read_periods, store_periods
 from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
-from slurm_energy.controller.deliveries import delivery_response, read_object
+from slurm_energy.controller.deliveries import SMALL_BODY_BYTES, delivery_response, read_object
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.sender_check import ItemSource, refuse_foreign
 from slurm_energy.controller.store import Store
+from slurm_energy.controller.write_batches import WriteBatches
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.node_period import PERIOD_SCHEMA_VERSION
 
@@ -41,6 +44,10 @@ class PeriodReceiver:
     ) -> None:
         self._config, self._store, self._failures, self._hosts = config, store, failures, hosts
         self._reading = asyncio.Semaphore(_READERS)
+        self._writes = WriteBatches(self._write)
+
+    async def _write(self, deliveries: Sequence[Sequence[DeliveredPeriod]]) -> list[StorageResult]:
+        return await self._store.write(store_together, deliveries, time.time(), store_periods)
 
     async def receive(self, body: bytes, sender: Sender) -> dict[str, Any]:
         """Store the periods of a delivery and return the response, which has a result for each period.
@@ -51,18 +58,23 @@ class PeriodReceiver:
         """
         controller = self._config().controller
         check = PlausibilityCheck.with_site_values(controller.max_watts)
-        async with self._reading:
-            items, refusals = await asyncio.to_thread(
-                lambda: read_periods(read_object(body).get("items"), check)
-            )
+        if len(body) > SMALL_BODY_BYTES:
+            async with self._reading:
+                items, refusals = await asyncio.to_thread(_read, body, check)
+        else:
+            items, refusals = _read(body, check)
         sources = [ItemSource(item.index, item.period.period_id, item.period.node) for item in items]
         foreign = await refuse_foreign(self._hosts, controller.record_hosts, sources, sender, "energy period")
         refused = {refusal.index for refusal in foreign}
         own = [item for item in items if item.index not in refused]
-        accepted, rejected = await self._store.write(store_periods, own, time.time())
+        accepted, rejected = await self._writes.add(own)
         self._failures.clear("request")
         refusals = [*refusals, *foreign, *rejected]
         if refusals:
             message = f"{refusals[0].outcome}: {refusals[0].error}"
             self._failures.report(f"periods from {sender.peer}", message)
         return delivery_response(accepted, refusals, PERIOD_SCHEMA_VERSION)
+
+
+def _read(body: bytes, check: PlausibilityCheck) -> tuple[list[DeliveredPeriod], list[Refusal]]:
+    return read_periods(read_object(body).get("items"), check)

@@ -573,9 +573,14 @@ def test_periods_wait_for_a_controller_that_knows_them(
     assert [NodePeriod.from_json(controller.records[one.period_id]) for one in made] == made
 
 
-def test_the_nodes_spread_their_periods_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("requested_s", "pause_s"), [(0.0, 15.0), (10.0, 15.0), (200.0, 100.0)])
+def test_the_nodes_spread_their_periods_over_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested_s: float, pause_s: float
+) -> None:
     node = Node(tmp_path, controller := PeriodController(), monkeypatch)
-    node.delivery = RecordDelivery(node.spool, ClusterConfig(), lambda: "n1", work, delivery.PERIOD_ROUTE)
+    node.delivery = RecordDelivery(
+        node.spool, ClusterConfig(), lambda: "n1", work, delivery.PERIOD_ROUTE, lambda: requested_s
+    )
     monkeypatch.setattr(delivery.random, "uniform", lambda low, high: low + 0.5 * high)
     pauses: list[float] = []
 
@@ -597,4 +602,4 @@ def test_the_nodes_spread_their_periods_over_time(tmp_path: Path, monkeypatch: p
         running.cancel()
 
     asyncio.run(story())
-    assert pauses == [15.0]
+    assert pauses == [pause_s]

@@ -239,7 +239,7 @@ class TestController:
         async def story(c: Controller) -> None:
             answer = (await c.post(report("n1", 1, 2), target=LIVE_PATH))[1]
             factors = PresentFactors().to_json()
-            assert answer == {"interval_s": 0.02, "grid": factors, "wants_facts": True}
+            assert answer == {"interval_s": 0.01, "grid": factors, "wants_facts": True}
             await c.post(report("n2", 3, uid=BOB), target=LIVE_PATH)
             assert await self.seen(c, OPERATOR) == ("all", [1, 2, 3])
             assert await self.seen(c, ALICE) == ("own", [1, 2])
@@ -452,4 +452,4 @@ class TestBounds:
         state = live.nodes()[0]
         for number in range(6000):
             live._nodes["c1", f"m{number}"] = replace(state, node=f"m{number}")
-        assert live.interval_s == pytest.approx(120, rel=0.01)
+        assert live.interval_s == pytest.approx(60, rel=0.01)

@@ -142,6 +142,8 @@ class RecordDelivery:
         cluster: configuration with the address of the controller.
         node: returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.
+        spread_s: returns how long the controller wants the nodes to spread requests that all of them send, in
+            seconds. It is longer on a large cluster, and never shortens the delay of the route.
         route: where the records go. A controller of an older release does not know the route of periods; they
             stay in the spool until it is upgraded.
     """
@@ -153,9 +155,11 @@ class RecordDelivery:
         node: Callable[[], str],
         work: Callable[..., Awaitable[Any]],
         route: DeliveryRoute = RECORD_ROUTE,
+        spread_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.cluster = cluster
         self._route = route
+        self._spread_s = spread_s
         self._spool = spool
         self._node = node
         self._work = work
@@ -194,7 +198,13 @@ class RecordDelivery:
                 pause_s = await self._work(self._pause_s)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause_s)
-                    await asyncio.sleep(random.uniform(0.0, self._route.spread_s))
+                    await asyncio.sleep(random.uniform(0.0, self._max_delay_s))
+
+    @property
+    def _max_delay_s(self) -> float:
+        """Return the maximum of the random delay of a delivery in seconds."""
+        spread_s = self._route.spread_s
+        return max(spread_s, self._spread_s()) if spread_s > 0 else 0.0
 
     @property
     def _max_wait_s(self) -> float:

@@ -1,0 +1,222 @@
+"""Rows of a large cluster's records and sums, as senergyctld stores them, to measure big databases.
+
+A cluster of 10,000 nodes ends 30,000 jobs a day: 2 h mean on 4 nodes, each with a record of the job and of
+two steps per node, 360,000 records a day. 1,000 users in 50 accounts. The density in time does not depend on
+the number of records: with fewer records the database covers less time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, text
+
+from slurm_energy.accounting import tables, usage_tables
+from slurm_energy.accounting.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
+from slurm_energy.accounting.usage_groups import GroupKey
+from slurm_energy_lab.simulated_nodes import SimulatedNode, SimulatedWorkload
+
+JOBS_PER_DAY = 30_000
+JOB_NODES, STEPS = 4, ("", "batch", "0")
+RECORDS_PER_JOB = JOB_NODES * len(STEPS)
+NODES, USERS, ACCOUNTS, FIRST_UID = 10_000, 1000, 50, 20_000
+GROUPS_PER_USER = 5
+CHUNK = 20_000
+Row = tuple[Any, ...]
+
+
+class RecordRows:
+    """Rows of the tables `records` and `jobs`.
+
+    Args:
+        end: Unix time at which the last job ends.
+        total_jobs: number of jobs in the whole database.
+    """
+
+    def __init__(self, end: float, total_jobs: int) -> None:
+        self._interval_s = 86400.0 / JOBS_PER_DAY
+        self._first_end = end - total_jobs * self._interval_s
+        self._bodies = {step: _body_parts(step) for step in STEPS}
+
+    def job_times(self, job: int) -> tuple[float, float]:
+        """Return start and end of a job."""
+        end = self._first_end + job * self._interval_s
+        return end - 600.0 - job * 7919 % 13_200, end
+
+    def jobs(self, first: int, last: int) -> Iterator[Row]:
+        """Yield the rows of the facts of some jobs; their columns are `JOB_COLUMNS`."""
+        for job in range(first, last):
+            start, end = self.job_times(job)
+            user = user_of(job)
+            yield (
+                *(job, "cluster", job, start - 60.0, str(job), "job", f"account{user % ACCOUNTS:02}"),
+                *("batch", f"user{FIRST_UID + user}", "COMPLETED", start, end, end - start, JOB_NODES, True),
+                *(end + 20.0, 86400.0, "cpu=256,node=4", True, True, "normal", "cpu=256,node=4"),
+            )
+
+    def records(self, first: int, last: int) -> Iterator[Row]:
+        """Yield the rows of the records of some jobs; their columns are `RECORD_COLUMNS`."""
+        for job in range(first, last):
+            start, end = self.job_times(job)
+            user = user_of(job)
+            uid, joules = FIRST_UID + user, 460.0 * (end - start)
+            for place, step in itertools.product(range(JOB_NODES), STEPS):
+                node = f"node{(job * JOB_NODES + place) % NODES:05d}"
+                record_id = f"{job * 0x9E3779B97F4A7C15 % 2**64:016x}{place:08x}{STEPS.index(step):08x}"
+                values = (node, job, uid, start, end, joules, record_id)
+                yield (
+                    *(record_id, "cluster", node, job, 0, step, start, end, uid, f"user{uid}"),
+                    *(f"account{user % ACCOUNTS:02}", "batch", "monitor", joules, end + 1.0, job),
+                    _body(self._bodies[step], values),
+                )
+
+
+JOB_COLUMNS = (
+    *("id", "cluster", "job_id", "submit", "display_id", "name", "account", "partition", "user", "state"),
+    *("start", "end", "elapsed_s", "nodes", "finished", "updated", "time_limit_s", "requested", "learned"),
+    *("tuning_learned", "qos", "allocated"),
+)
+RECORD_COLUMNS = (
+    *("record_id", "cluster", "node", "job_id", "restart_count", "step", "start", "end", "uid", "user"),
+    *("account", "partition", "policy", "energy_joules", "received", "job", "body"),
+)
+
+
+def user_of(job: int) -> int:
+    """Return the number of the user who owns a job."""
+    return job * 2_654_435_761 % 2**32 % USERS
+
+
+def copy_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Iterator[Row]) -> None:
+    """Insert rows by the fastest way of the database."""
+    names = ", ".join(f'"{name}"' for name in columns)
+    raw: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "postgresql":
+        with raw.cursor() as cursor, cursor.copy(f"COPY {table.name} ({names}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+        return
+    marks = ", ".join("?" * len(columns))
+    raw.execute("BEGIN")
+    raw.executemany(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", rows)
+    raw.execute("COMMIT")
+
+
+def fill(connection: Connection, rows: RecordRows, first: int, last: int) -> None:
+    """Store the records of some jobs. Secondary indexes of a server are dropped meanwhile."""
+    with _without_indexes(connection):
+        for begin in range(first, last, CHUNK):
+            end = min(begin + CHUNK, last)
+            copy_rows(connection, tables.jobs, JOB_COLUMNS, rows.jobs(begin, end))
+            copy_rows(connection, tables.records, RECORD_COLUMNS, rows.records(begin, end))
+    if connection.dialect.name == "postgresql":
+        for table in ("records", "jobs"):
+            connection.execute(
+                text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), (SELECT max(id) FROM {table}))")
+            )
+            connection.execute(text(f"VACUUM ANALYZE {table}"))
+
+
+class _without_indexes:  # noqa: N801  a context manager
+    """Drop the secondary indexes and unique constraints of the tables, and create them again at the end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._definitions: list[str] = []
+
+    def __enter__(self) -> None:
+        if self._connection.dialect.name != "postgresql":
+            return
+        self._connection.execute(text("ALTER TABLE records DROP CONSTRAINT IF EXISTS records_job_fkey"))
+        for table in ("records", "jobs"):
+            query = text(
+                "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
+                f" WHERE conrelid = '{table}'::regclass AND contype = 'u'"
+            )
+            for name, definition in self._connection.execute(query).all():
+                self._definitions.append(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
+                self._connection.execute(text(f"ALTER TABLE {table} DROP CONSTRAINT {name}"))
+            query = text(
+                "SELECT indexname, indexdef FROM pg_indexes"
+                f" WHERE tablename = '{table}' AND indexname NOT LIKE '%_pkey'"
+            )
+            for name, definition in self._connection.execute(query).all():
+                self._definitions.append(definition)
+                self._connection.execute(text(f"DROP INDEX {name}"))
+
+    def __exit__(self, *_: object) -> None:
+        for definition in self._definitions:
+            self._connection.exec_driver_sql(definition)
+
+
+def fill_sums(connection: Connection, end: int, days: int = 30) -> None:
+    """Store the sums of a month for `senergy report`: five groups per user, a fifth of them in each hour."""
+    groups = []
+    for user, number in itertools.product(range(USERS), range(GROUPS_PER_USER)):
+        name, uid = f"user{FIRST_UID + user}", FIRST_UID + user
+        account = f"account{user % ACCOUNTS:02}"
+        key = GroupKey("cluster", "job", account, name, uid, "normal", "batch", "monitor", f"tag{number}")
+        groups.append({"id": len(groups) + 1, "digest": key.digest, **key._asdict()})
+    connection.execute(usage_tables.usage_groups.insert(), groups)
+    last_day = end - end % DAY_S
+    values = dict.fromkeys(SUM_COLUMNS, 0) | {"cpu_rows": 1, "other_rows": 1}
+    for day in range(last_day - days * DAY_S, last_day, DAY_S):
+        for begin in range(day, day + DAY_S, HOUR_S):
+            part = [group for group in groups if (group["id"] + begin // HOUR_S) % GROUPS_PER_USER == 0]
+            _insert_sums(connection, usage_tables.usage_sums, begin, begin + HOUR_S, part, values)
+        _insert_sums(connection, usage_tables.usage_days, day, day + DAY_S, groups, values)
+
+
+def _insert_sums(
+    connection: Connection, table: Table, start: int, end: int, groups: list[Any], values: dict[str, int]
+) -> None:
+    energy = 460_000_000 * (end - start)
+    sums = values | {
+        "total_uj": energy,
+        "cpu_uj": energy - 1,
+        "other_uj": 1,
+        "cpu_seconds": 64 * (end - start),
+    }
+    columns = ("start", "end", "usage_group", *sums)
+    rows = ((start, end, group["id"], *sums.values()) for group in groups)
+    copy_rows(connection, table, columns, rows)
+
+
+_MARKS = ("@node@", "@job@", "@uid@", "@start@", "@end@", "@joules@", "@id@")
+
+
+def _body_parts(step: str) -> list[str]:
+    """Return the text of a record, split at the values that differ between records."""
+    node = SimulatedNode(SimulatedWorkload(trace_points=0), 0, 1, time.time() - 7200.0)
+    node.job_end = time.time()
+    record = next(item["record"] for item in node.end_job() if (item["record"]["step"] or "") == step)
+    record |= {"node": "@node@", "job_id": "@job@", "uid": "@uid@", "start": "@start@", "end": "@end@"}
+    record |= {"record_id": "@id@", "user": "user@uid@"}
+    record["components"][0]["energy_joules"] = "@joules@"
+    body = json.dumps(record, separators=(",", ":"))
+    for mark in _MARKS:
+        if mark not in ("@node@", "@id@"):
+            body = body.replace(f'"{mark}"', mark)
+    parts = [body]
+    for number, mark in enumerate(_MARKS):
+        parts = [
+            piece
+            for part in parts
+            for piece in (_joined(part.split(mark), f"\0{number}") if not part.startswith("\0") else [part])
+        ]
+    return parts
+
+
+def _joined(pieces: list[str], mark: str) -> list[str]:
+    result = [pieces[0]]
+    for piece in pieces[1:]:
+        result += [mark, piece]
+    return result
+
+
+def _body(parts: Sequence[str], values: Row) -> str:
+    return "".join(str(values[int(part[1:])]) if part.startswith("\0") else part for part in parts)
