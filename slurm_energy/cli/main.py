@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from slurm_energy import __version__
 from slurm_energy.cli.output import print_error
 from slurm_energy.cli.subcommands import listing, module_of
+from slurm_energy.cli.version import print_version
 from slurm_energy.command_line import colour
 from slurm_energy.command_line.help_page import page_columns
 from slurm_energy.command_line.help_text import render
@@ -66,8 +66,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name == "help" and len(arguments) == 2:
         name, arguments = arguments[1], [arguments[1], "--help"]
     if name in ("-V", "--version"):
-        print(f"senergy {__version__}")
-        return EXIT_OK
+        return print_version(arguments[1:])
     if module := module_of(name):
         return _run(name, module, arguments[1:])
     if name in ("-h", "--help", "help"):
@@ -102,7 +101,7 @@ def overview(columns: int, stream: TextIO | None = None) -> str:
         "senergy COMMAND --help explains a command.\n\n"
         "options of all commands:\n"
         "  -h, --help      this page, or that of a command\n"
-        "  -V, --version   the release\n"
+        "  -V, --version   releases of slurm-energy, its plugin, Slurm and Python; with --json as JSON\n"
         "  --color WHEN    colour: auto (default: on terminals only), always or never; the variable\n"
         "                  NO_COLOR switches it off\n\n"
     )

@@ -162,7 +162,7 @@ def _plugin_faults(
     yield from faults
     built = None if faults or not ours else plugin_release(path)
     if built and release and built[:2] != release[:2]:
-        why = f"was built for Slurm {_series(built)}, installed is {_series(release)}"
+        why = f"was built for Slurm {built.series}, installed is {release.series}"
         yield FileFault(str(path), why, "build it on a host with this Slurm: make build install-hooks", use)
 
 
@@ -252,7 +252,3 @@ def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
         module = Path(match[1]) / f"{CHECK_MODULE}.lua"
         faults += _file_faults(module, FileUse.CHECK_MODULE, executable=False, ours=True)
     return str(script), faults
-
-
-def _series(release: Release) -> str:
-    return f"{release.major:02d}.{release.minor:02d}"

@@ -82,6 +82,11 @@ def _plugin_file(
     path = Path(line.plugin)
     if not path.is_absolute():
         path = in_one_of(directories, path)
+    return read_plugin(path)
+
+
+def read_plugin(path: Path) -> PluginFile:
+    """Return a plugin with the Slurm release for which it was built."""
     try:
         return PluginFile(path, plugin_release(path))
     except OSError:

@@ -19,6 +19,11 @@ class Release(NamedTuple):
     minor: int
     micro: int
 
+    @property
+    def series(self) -> str:
+        """Release series, for which SPANK plugins are built, for example `22.05`."""
+        return f"{self.major:02d}.{self.minor:02d}"
+
     def __str__(self) -> str:
         return f"{self.major:02d}.{self.minor:02d}.{self.micro}"
 
