@@ -91,6 +91,7 @@ def measure(
     now = int(time.time()) // HOUR_S * HOUR_S
     for number in range(arguments.rounds):
         pair.wait_ready()
+        _wait_until_delivered(agents, arguments.agents // 10)
         end = now - number * HOUR_S
         agents.close_period(end - HOUR_S, end, SPREAD_S)
         time.sleep(rng.uniform(0.0, SPREAD_S))
@@ -99,9 +100,7 @@ def measure(
             f"{name}: round {number + 1}: {takeovers[-1]:.1f} s, {agents.outstanding} items wait", flush=True
         )
     agents.end_jobs_no_more()
-    until_s = time.monotonic() + DRAIN_S
-    while agents.outstanding and time.monotonic() < until_s:
-        time.sleep(1.0)
+    _wait_until_delivered(agents, 0)
     agents.stop()
     thread.join()
     print(f"{name}: seconds without a controller: {_described(takeovers)}")
@@ -182,6 +181,13 @@ FAULTS: dict[str, Callable[[ControllerPair, DatabaseServer], float]] = {
     "restart": restart,
     "database": database,
 }
+
+
+def _wait_until_delivered(agents: SimulatedAgents, count: int) -> None:
+    """Wait until at most `count` deliveries are outstanding, or the time for it is over."""
+    until_s = time.monotonic() + DRAIN_S
+    while agents.outstanding > count and time.monotonic() < until_s:
+        time.sleep(0.2)
 
 
 def _described(values: list[float]) -> str:

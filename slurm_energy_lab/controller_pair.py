@@ -40,6 +40,7 @@ class PairedController:
     Attributes:
         url: its URL.
         process: the running process; None: it was never started.
+        environment: further environment variables of the process.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class PairedController:
         self.url = f"http://127.0.0.1:{port}"
         self.file, self.log, self.policies = (directory / name for name in ("energy.toml", "log", "policies"))
         self.process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
         self.file.write_text(
             f'[cluster]\nname = "c1"\nmunge_socket = "{munge_socket}"\ncontroller_url = {urls!r}\n'
             f'controller_users = ["{_RUNS_AS}"]\n[controller]\nlisten = "127.0.0.1:{port}"\n'
@@ -64,10 +66,16 @@ class PairedController:
 
     def start(self) -> None:
         """Start the process and wait until it answers, in either role."""
+        self.spawn()
+        self._wait_for(lambda: self.role() is not None)
+
+    def spawn(self) -> None:
+        """Start the process."""
         command = [sys.executable, "-m", "slurm_energy.controller.main", "--config", str(self.file)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        self._wait_for(lambda: self.role() is not None)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=os.environ | self.environment
+            )
 
     def role(self) -> str | None:
         """Return `active` or `passive` by the controller's own response; None: it does not answer."""
@@ -105,21 +113,28 @@ class ControllerPair:
         directory: directory for their files.
         munge_socket: socket of munged.
         ports: their ports.
-        database: URL of the database.
+        databases: URL of the database for each of them.
     """
 
-    def __init__(self, directory: Path, munge_socket: Path, ports: tuple[int, int], database: str) -> None:
+    def __init__(
+        self, directory: Path, munge_socket: Path, ports: tuple[int, int], databases: tuple[str, str]
+    ) -> None:
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
         self.munge_socket = munge_socket
         self.controllers = [
             PairedController(directory / f"controller-{port}", munge_socket, port, self.urls, database)
-            for port in ports
+            for port, database in zip(ports, databases, strict=True)
         ]
 
     @property
     def cluster(self) -> ClusterConfig:
         """Configuration of the clients of the pair."""
-        return ClusterConfig("c1", ControllerUrls(self.urls), self.munge_socket, [_RUNS_AS])
+        return ClusterConfig(
+            name="c1",
+            controller_url=ControllerUrls(self.urls),
+            munge_socket=self.munge_socket,
+            controller_users=[_RUNS_AS],
+        )
 
     def client(self, total_timeout_s: float = 20.0) -> ControllerClient:
         """Return a client of the pair."""
@@ -130,8 +145,9 @@ class ControllerPair:
     def start(self) -> None:
         """Start both controllers at the same time and wait until one of them is active."""
         for controller in self.controllers:
-            controller.start()
+            controller.spawn()
         self.wait_active()
+        self.wait_ready()
 
     def other(self, controller: PairedController) -> PairedController:
         """Return the other controller."""
@@ -186,11 +202,11 @@ class ControllerPair:
 
 
 @contextlib.contextmanager
-def running_pair(database: str) -> Iterator[ControllerPair]:
+def running_pair(*databases: str) -> Iterator[ControllerPair]:
     """Run a munged and two controllers with a database, which is empty or of this release.
 
     Args:
-        database: URL of the database.
+        databases: URL of the database for both controllers, or for each of them.
     """
     directory = Path(tempfile.mkdtemp(prefix="senergy-pair-"))
     with contextlib.ExitStack() as stack:
@@ -202,7 +218,7 @@ def running_pair(database: str) -> Iterator[ControllerPair]:
             probe.bind(("127.0.0.1", 0))
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         first, second = (int(probe.getsockname()[1]) for probe in held)
-        pair = ControllerPair(directory, munge_socket, (first, second), database)
+        pair = ControllerPair(directory, munge_socket, (first, second), (databases[0], databases[-1]))
         stack.callback(pair.close)
         pair.start()
         yield pair

@@ -33,6 +33,10 @@ class LostLeaseError(UnavailableError):
     """Another controller has taken the lease, so this one must not write."""
 
 
+class WriterPresentError(UnavailableError):
+    """A program without the lease writes to the database, such as `senergy db`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Presence:
     """What a controller announces about itself.
@@ -157,14 +161,14 @@ def end_former_writer(connection: Connection, state: LeaseState) -> None:
     """End the session that still writes for a holder whose lease has expired.
 
     Raises:
-        UnavailableError: a program without the lease, such as `senergy db`, writes to the database.
+        WriterPresentError: a program without the lease writes to the database.
     """
     backend = backend_of(connection)
     writer = backend.writer_session(connection)
     if writer is None:
         return
     if writer != state.session or state.instance is None:
-        raise UnavailableError("database", "another program writes to it", "is senergy db running?")
+        raise WriterPresentError("database", "another program writes to it", "is senergy db running?")
     backend.end_session(connection, writer)
 
 

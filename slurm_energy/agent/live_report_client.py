@@ -81,6 +81,8 @@ class LiveReportClient:
         except EnergyError as error:
             self._failures.report(_SUBJECT, f"not accepted, later ones may be: {error}", logging.INFO)
             self._failed += 1
+            if len(cluster.controller_url) > 1:
+                return interval_s  # another controller takes over soon
             return min(max(_MAX_RETRY_S, interval_s), interval_s * 2.0 ** min(self._failed, 10))
         self._failures.clear(_SUBJECT, "accepted again")
         self._failed = 0

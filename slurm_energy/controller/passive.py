@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slurm_energy import __version__, service_manager
 from slurm_energy.accounting import controller_lease, lease_tables, migrations
-from slurm_energy.accounting.controller_lease import LeaseState
+from slurm_energy.accounting.controller_lease import LeaseState, WriterPresentError
 from slurm_energy.accounting.engine import Database, error_reason
 from slurm_energy.accounting.writer_lock import writer_lock
 from slurm_energy.config.database_password import configured_database
@@ -41,6 +41,7 @@ from slurm_energy.openmetrics.listener import MetricsListener
 
 WATCH_INTERVAL_S: Final = 1.5
 _STATEMENT_LIMIT_S: Final = 4.0
+_BLOCKED_S: Final = 10.0
 _SUBJECT: Final = "passive controller"
 log = logging.getLogger("senergyctld")
 
@@ -66,6 +67,7 @@ class PassiveController:
         self._state = LeaseState()
         self._active: str | None = None
         self._problem: str | None = "the database has not been asked yet"
+        self._blocked_since_s = 0.0
         self._admission = ConnectionAdmission()
 
     async def run(self) -> LeaseState | None:
@@ -84,7 +86,10 @@ class PassiveController:
                 self._host.config.controller.listen, runner, self._admission
             )
             await metrics.open()
-            self._host.write_policies(())
+            if not self._host.config.controller.policy_file.exists():
+                self._host.write_policies(
+                    ()
+                )  # the lines about budgets follow as soon as the database answers
             addresses = http_listener.listening_addresses(listener)
             log.info("senergyctld %s listens on %s and is passive", __version__, addresses)
             self._manager.ready(f"Passive, listening on {addresses}")
@@ -120,9 +125,8 @@ class PassiveController:
         takes = False
         try:
             self._state, problem = await asyncio.to_thread(self._announce)
-            takes = problem is None and may_take(self._state, self._host.name, self._host.beside)
-            if takes:
-                await asyncio.to_thread(self._end_former_writer)
+            if problem is None and may_take(self._state, self._host.name, self._host.beside):
+                takes, problem = await self._end_former_writer()
         except (SQLAlchemyError, EnergyError, OSError) as error:
             problem = error_reason(error)
         if problem is not None:
@@ -158,9 +162,22 @@ class PassiveController:
             state = controller_lease.announce(connection, presence)
             return state, problem
 
-    def _end_former_writer(self) -> None:
-        with self._database.connect() as connection:
-            controller_lease.end_former_writer(connection, self._state)
+    async def _end_former_writer(self) -> tuple[bool, str | None]:
+        """End the former holder's session; return whether the lock is free, and why not."""
+
+        def end() -> None:
+            with self._database.connect() as connection:
+                controller_lease.end_former_writer(connection, self._state)
+
+        try:
+            await asyncio.to_thread(end)
+        except WriterPresentError as error:
+            # It may be another controller, which has the lock and is about to take the lease.
+            self._blocked_since_s = self._blocked_since_s or time.monotonic()
+            lasts = time.monotonic() - self._blocked_since_s > _BLOCKED_S
+            return False, error_reason(error) if lasts else None
+        self._blocked_since_s = 0.0
+        return True, None
 
     def _prepare_schema(self) -> None:
         database = Database(self._database.location)  # its session, and with it the lock, ends below
