@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
-import re
 import struct
 import subprocess
 import sys
@@ -85,9 +85,8 @@ def test_a_continued_command_has_the_same_words(command: str, width: int) -> Non
     assert " ".join(" ".join(line.removesuffix(" \\") for line in lines).split()) == " ".join(command.split())
 
 
-@pytest.mark.parametrize("columns", ["80", "100", "250"])
-def test_help_pages_have_at_most_80_columns(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
+def test_help_pages_have_at_most_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
     pages = [overview(78), agent_parser().format_help(), controller_parser().format_help()]
     for command in reference.COMMANDS:
         parser = reference.parser_of(command)
@@ -148,22 +147,43 @@ def on_terminal(*command: str, columns: int = 80, **environment: str) -> str:
     return output.decode().replace("\r", "")
 
 
+class TerminalStream(io.StringIO):
+    """Stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
-    ("arguments", "environment", "expected"),
+    ("when", "environment", "expected"),
     [
-        ([], {}, True),
-        ([], {"NO_COLOR": "1"}, False),
-        ([], {"NO_COLOR": ""}, True),
-        ([], {"TERM": "dumb"}, False),
-        (["--color=never"], {}, False),
-        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        ("auto", {}, True),
+        ("auto", {"NO_COLOR": "1"}, False),
+        ("auto", {"NO_COLOR": ""}, True),
+        ("auto", {"TERM": "dumb"}, False),
+        ("never", {}, False),
+        ("always", {"NO_COLOR": "1"}, True),
     ],
 )
-def test_colour_on_terminals(arguments: list[str], environment: dict[str, str], expected: bool) -> None:
-    printed = on_terminal(*arguments, "template", "lst", **environment)
-    assert ("\x1b[" in printed) is expected
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", printed)
-    assert plain.startswith("senergy: error: senergy template: 'lst' is not one of")
+def test_when_there_is_colour(
+    when: str, environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    colour.choose(when)
+    try:
+        assert colour.is_enabled(TerminalStream()) is expected
+        assert colour.is_enabled(io.StringIO()) is (when == "always")
+    finally:
+        colour.choose(colour.AUTO)
+
+
+def test_an_error_on_a_terminal_has_colour() -> None:
+    printed = on_terminal("template", "lst")
+    assert printed.startswith("senergy: \x1b[1;31merror:\x1b[0m senergy template: 'lst' is not one of")
+    assert "\x1b" not in on_terminal("template", "lst", NO_COLOR="1")
 
 
 def test_tables_fit_the_terminal() -> None:
