@@ -14,17 +14,20 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from slurm_energy import __version__
 from slurm_energy.accounting.controller_lease import LostLeaseError
 from slurm_energy.controller.passive_error import PassiveControllerError
 from slurm_energy.errors import EXIT_FAILURE, EnergyError
 from slurm_energy.protocol.controller_endpoint import PASSIVE_ROLE
+from slurm_energy.protocol.release_header import RELEASE_HEADER
 from slurm_energy.protocol.response_proof import ResponseSeal
 
 WRITE_TIMEOUT_S: Final = 60.0
 MAX_UNREAD_BYTES: Final = 16 << 10
 """A response counts as read when the kernel holds at most this many bytes for the client."""
 _POLL_S: Final = 0.01
-_JSON: Final = {"Content-Type": "application/json; charset=utf-8"}
+_RELEASE: Final = {RELEASE_HEADER: __version__}
+_JSON: Final = {"Content-Type": "application/json; charset=utf-8", **_RELEASE}
 _LARGE: Final = 64 << 10
 
 Pieces = AsyncIterator[str]
@@ -134,7 +137,7 @@ def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] |
 
     It is used for unidentified clients, and where a signature would cost too much.
     """
-    return web.json_response(error_object(error), status=status, headers=headers)
+    return web.json_response(error_object(error), status=status, headers={**_RELEASE, **(headers or {})})
 
 
 def error_object(error: EnergyError) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from slurm_energy.errors import (
     UnavailableError,
     UsageError,
 )
+from slurm_energy.protocol.release_header import RELEASE_HEADER, advice_for_older
 from slurm_energy.protocol.request_proof import request_payload
 from slurm_energy.protocol.response_proof import ProofError, ResponseVerifier
 from slurm_energy.quantities import shown
@@ -150,7 +151,7 @@ class ControllerEndpoint:
             raise self._unreachable(error) from None
         finally:
             connection.close()
-        return self._answer(response.status, content, credential)
+        return self._answer(response.status, content, credential, response.getheader(RELEASE_HEADER))
 
     @contextlib.contextmanager
     def _bounded(self, connected: socket.socket, until_s: float) -> Iterator[None]:
@@ -192,7 +193,9 @@ class ControllerEndpoint:
                 raise UnavailableError(f"controller {self.url}", why, "is it senergyctld?")
         return bytes(content)
 
-    def _answer(self, status: int, content: bytes, credential: str) -> dict[str, Any]:
+    def _answer(
+        self, status: int, content: bytes, credential: str, release: str | None = None
+    ) -> dict[str, Any]:
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError):
@@ -200,7 +203,7 @@ class ControllerEndpoint:
         if not isinstance(answer, dict):
             answer = {}
         if "proof" not in answer and status != 200:
-            raise self._unproven(status, answer)
+            raise self._unproven(status, answer, release)
         verifier = ResponseVerifier(uids_of(self._controller_users), self._munge_socket)
         try:
             verifier.check(content, credential, status)
@@ -209,18 +212,20 @@ class ControllerEndpoint:
         del answer["proof"]
         if status == 200:
             return answer
-        raise self._refusal(status, answer)
+        raise self._refusal(status, answer, release)
 
-    def _refusal(self, status: int, answer: Mapping[str, Any]) -> EnergyError:
+    def _refusal(self, status: int, answer: Mapping[str, Any], release: str | None) -> EnergyError:
         """Return the error for a response with proof and another status than 200."""
         message = str(answer.get("error"))
+        if status == 400:
+            return UsageError(message, todo=advice_for_older(release))
         if status != 503:
             return _ERRORS.get(status, EnergyError)(message)
         if answer.get("role") == PASSIVE_ROLE:
             return UnavailableError(f"controller {self.url}", shown(message, 300))
         return ActiveControllerError(message)
 
-    def _unproven(self, status: int, answer: Mapping[str, Any]) -> EnergyError:
+    def _unproven(self, status: int, answer: Mapping[str, Any], release: str | None) -> EnergyError:
         """Return the error for a response without proof, which any program may have sent.
 
         The caller may retry after any of these errors: none states that the request can never succeed.
@@ -228,6 +233,7 @@ class ControllerEndpoint:
         Args:
             status: HTTP status.
             answer: JSON object of the response; empty: it is not a JSON object.
+            release: value of `RELEASE_HEADER`; None: the response has none.
         """
         message = answer.get("error")
         why = (
@@ -237,7 +243,10 @@ class ControllerEndpoint:
         )
         if status == 401:
             return RefusedCredentialError(f"controller {self.url}", why)
+        is_unknown_path = status == 404 and isinstance(message, str)
         todo = "" if isinstance(message, str) else "is it senergyctld?"
+        if is_unknown_path:
+            todo = advice_for_older(release)
         return UnavailableError(f"controller {self.url}", why, todo)
 
     def _unreachable(self, error: Exception) -> UnavailableError:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy import __version__
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol import controller_endpoint
 from slurm_energy.protocol.controller_client import ControllerClient
@@ -92,6 +93,9 @@ class Response:
     def read(self, count):
         part, self.content = self.content[:count], self.content[count:]
         return part
+
+    def getheader(self, name):
+        return __version__ if name == "Senergy-Release" else None
 
 
 class Connection:
