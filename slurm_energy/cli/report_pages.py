@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.output_files import report_written, write_file
+from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -65,9 +66,11 @@ def write_pages(
         return EXIT_OK
     pages = subjects(document)
     _make_directory(args.html)
-    for subject in pages:
-        page = energy_page(subject, document, jobs, pages, datetime.now())
-        write_file(args.html / subject.file_name, page)
+    with ProgressLine("writing", "pages") as line:
+        for done, subject in enumerate(pages):
+            line.report(done, len(pages))
+            page = energy_page(subject, document, jobs, pages, datetime.now())
+            write_file(args.html / subject.file_name, page)
     report_written(args.html / INDEX, f"{len(pages)} pages")
     return EXIT_OK
 

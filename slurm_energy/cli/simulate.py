@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import simulate_output
 from slurm_energy.cli.output import emit_fitted, emit_json
+from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:
@@ -169,14 +170,15 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     parts = min(total, args.jobs or job_array.DEFAULT_TASKS)
     command = job_array.sbatch_command(_same_command(args), parts, args.out.absolute(), args.slurm)
 
-    progress = _Progress(total)
+    with ProgressLine("simulating", "runs") as line:
+        progress = _Progress(total, line)
 
-    def complete() -> bool:
-        left = missing()
-        progress.report(total - left)
-        return left == 0
+        def complete() -> bool:
+            left = missing()
+            progress.report(total - left)
+            return left == 0
 
-    job_array.run(command, complete, lambda array: _report_array(array, parts))
+        job_array.run(command, complete, lambda array: _report_array(array, parts))
     left = missing()
     if left:
         why = f"{left} of {total} runs are missing"
@@ -193,16 +195,18 @@ def _report_array(array: JobArray, parts: int) -> None:
 
 
 class _Progress:
-    """Progress display of a job array. On a terminal it shows every change; elsewhere a line at intervals."""
+    """Progress display of a job array: a bar on a terminal, elsewhere a line at intervals."""
 
-    def __init__(self, total: int) -> None:
-        self._total, self._reported, self._next = total, -1, 0.0
+    def __init__(self, total: int, line: ProgressLine) -> None:
+        self._total, self._line = total, line
+        self._reported, self._next = -1, 0.0
 
     def report(self, done: int) -> None:
         """Show that `done` simulations have finished."""
+        self._line.report(done, self._total)
         if sys.stderr.isatty():
-            _progress(done, self._total)
-        elif done != self._reported and (time.monotonic() >= self._next or done == self._total):
+            return
+        if done != self._reported and (time.monotonic() >= self._next or done == self._total):
             print(f"senergy: {done} of {self._total} runs", file=sys.stderr, flush=True)
             self._reported, self._next = done, time.monotonic() + _REPORT_INTERVAL_S
 
@@ -244,15 +248,16 @@ def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
 def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[RunResult]:
     from slurm_energy.simulator import campaign
 
-    return campaign.campaign(
-        scenario,
-        campaign.tasks(scenario),
-        _oracle(scenario),
-        jobs=args.jobs,
-        folder=scenario.variant_folder(args.out) if args.out else None,
-        policy_file=args.policy_file,
-        progress=_progress if sys.stderr.isatty() else lambda done, total: None,
-    )
+    with ProgressLine("simulating", "runs") as line:
+        return campaign.campaign(
+            scenario,
+            campaign.tasks(scenario),
+            _oracle(scenario),
+            jobs=args.jobs,
+            folder=scenario.variant_folder(args.out) if args.out else None,
+            policy_file=args.policy_file,
+            progress=line.report,
+        )
 
 
 def _oracle(scenario: Scenario) -> Predict | None:
@@ -275,11 +280,6 @@ def _list(*, as_json: bool) -> None:
         return
     emit_fitted(["scenarios:", *(f"  {name:<22} {title}" for name, title in titles.items())])
     emit_fitted(["", "policies:", *(f"  {name:<22} {summary}" for name, summary in policies.items())])
-
-
-def _progress(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    print(f"\r{done} of {total} runs", end=end, file=sys.stderr, flush=True)
 
 
 def _lines(scenario: Scenario, results: list[RunResult]) -> list[str]:

@@ -16,7 +16,7 @@ from slurm_energy.safe_text import display_width
 
 _RULE: Final = re.compile(r"-+( +-+)+")
 _BORDER: Final = re.compile(r"([=\-─])\1{39,}")
-_HEADER_GAP: Final = re.compile(r"\s{2,}")
+_GAP: Final = re.compile(r"\s{2,}")
 _MIN_HEADER_GAPS: Final = 3
 _MIN_ROOM: Final = 24
 """Columns that the text right of a hanging indent has at least."""
@@ -51,10 +51,10 @@ def _fit_block(block: Sequence[str], columns: int) -> Iterator[str]:
         yield from block
         return
     at = next((index for index, line in enumerate(block) if _RULE.fullmatch(line)), None)
-    if at is None and len(_HEADER_GAP.findall(block[0].strip())) >= _MIN_HEADER_GAPS:
-        yield from _table(block, _common_spans(block), columns)
+    if at is None:
+        yield from _fit_without_rule(block, columns)
         return
-    if at is None or at == 0:
+    if at == 0:
         for line in block:
             yield from _wrapped(line, columns)
         return
@@ -76,6 +76,22 @@ def _wrapped(line: str, columns: int) -> Iterator[str]:
 
 def _spans(rule: str) -> list[Span]:
     return [match.span() for match in re.finditer(r"-+", rule)]
+
+
+def _fit_without_rule(block: Sequence[str], columns: int) -> Iterator[str]:
+    """Yield a block that may contain a table without a rule: a line with wide gaps, and lines with gaps."""
+    gaps = [len(_GAP.findall(line.strip())) for line in block]
+    begin = next((index for index, count in enumerate(gaps) if count >= _MIN_HEADER_GAPS), len(block))
+    end = next((index for index in range(begin, len(block)) if not gaps[index]), len(block))
+    for line in block[:begin]:
+        yield from _wrapped(line, columns)
+    table = block[begin:end]
+    if table and any(display_width(line) > columns for line in table):
+        yield from _table(table, _common_spans(table), columns)
+    else:
+        yield from table
+    for line in block[end:]:
+        yield from _wrapped(line, columns)
 
 
 def _common_spans(block: Sequence[str]) -> list[Span]:

@@ -65,6 +65,17 @@ def test_prose_continues_below_its_last_column() -> None:
     ]
 
 
+def test_a_table_without_a_rule_between_prose() -> None:
+    block = [
+        "a heading",
+        "policy     done    jobs    mean",
+        "fcfs        162       4     9.4",
+        "  a note of words",
+    ]
+    expected = ["a heading", "policy done jobs mean", "fcfs    162    4  9.4", "  a note of words"]
+    assert fitted(block, 24) == expected
+
+
 def test_a_value_wider_than_its_column_is_not_cut() -> None:
     rows = ["A     B    ", "----- -----", "longer-than-five yes", "x     y" + " " * 40 + "z"]
     assert "longer-than-five yes" in fitted(rows, 30)
