@@ -51,15 +51,20 @@ def records_json(connection: Connection, ids: Sequence[int], *, with_traces: boo
         source = source.outerjoin(traces, traces.c.record == records.c.id)
         columns.append(traces.c.body.label("trace"))
     query = select(*columns).select_from(source).where(records.c.id.in_(ids))
-    texts = {row.id: _record_json(row, with_traces) for row in connection.execute(query)}
+    facts_texts: dict[int | None, str] = {None: "null"}
+    texts = {row.id: _record_json(row, facts_texts, with_traces) for row in connection.execute(query)}
     return [texts[row_id] for row_id in ids if row_id in texts]
 
 
-def _record_json(row: Row[Any], with_traces: bool) -> str:
+def _record_json(row: Row[Any], facts_texts: dict[int | None, str], with_traces: bool) -> str:
+    """Return a record as JSON. `facts_texts` are the facts of jobs by row id, which many records share."""
     values: tuple[Any, ...] = tuple(row)
-    facts = None if values[2] is None else dict(zip(_FACTS, values[3:], strict=False))
+    facts = facts_texts.get(values[2])
+    if facts is None:
+        content = dict(zip(_FACTS, values[3:], strict=False))
+        facts = facts_texts[values[2]] = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # The stored body is a non-empty JSON object; further keys replace its closing brace.
-    text = f'{values[1][:-1]},"job":{json.dumps(facts, ensure_ascii=False, separators=(",", ":"))}'
+    text = f'{values[1][:-1]},"job":{facts}'
     return f'{text},"trace":{row.trace or "null"}}}' if with_traces else f"{text}}}"
 
 

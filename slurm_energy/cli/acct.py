@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -71,6 +73,23 @@ def run(args: argparse.Namespace) -> int:
     if args.usage:
         emit_verbatim(_USAGE.splitlines())
         return EXIT_OK
+    with _without_cycle_search():
+        return _report(args)
+
+
+@contextlib.contextmanager
+def _without_cycle_search() -> Iterator[None]:
+    """Suspend the search for cyclic garbage, which takes longer than the report on many jobs itself."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _report(args: argparse.Namespace) -> int:
     from slurm_energy.cli import acct_query
 
     if args.json is not None or args.yaml is not None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.records import ComponentEnergy, EnergyRecord, Quality
+from slurm_energy.reports.stored_records import parse_stored_record
 
 COMPONENTS = ("cpu", "dram", "gpu", "other", "node")
 MEASURED_COMPONENTS = ("cpu", "dram", "gpu")
@@ -60,8 +61,7 @@ class JobInfo:
         Args:
             data: the object; None: the result contains no known values.
         """
-        field_names = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in (data or {}).items() if key in field_names})
+        return cls(**{key: data[key] for key in cls.__slots__ if key in data}) if data else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class AccountedRecord:
         """
         if not isinstance(data, dict):
             raise UsageError("controller's answer: a record is not a JSON object")
-        record = EnergyRecord.from_json({k: v for k, v in data.items() if k not in _ADDED_KEYS})
+        record = parse_stored_record(data, _ADDED_KEYS)
         return cls(record, JobInfo.from_json(data.get("job")), data.get("trace"))
 
 
