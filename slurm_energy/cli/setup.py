@@ -45,7 +45,7 @@ examples:
 _ROLES = {
     "controller": "host of slurmctld: senergyctld, the check at submission, slurm.conf",
     "node": "compute node: senergyd, flags and hooks",
-    "login": "login node: flags of sbatch, srun and salloc",
+    "login": "login node: flags of sbatch, srun and salloc, and a timer that copies the policy file",
 }
 
 

@@ -16,6 +16,7 @@ from slurm_energy.setup.plan import DATABASE_DIRECTORY, Role, SetupPlan, service
 from slurm_energy.setup.removal import restore_file
 from slurm_energy.setup.services import Execute, UnitManager, execute
 from slurm_energy.setup.site import SlurmSite
+from slurm_energy.setup.unit_files import POLICY_TIMER
 
 _SETTLE_CHECKS: Final = 3
 
@@ -76,6 +77,9 @@ class SetupRun:
     def _start(self, unit: str) -> None:
         """Enable and start a unit of slurm-energy; restart it if its files were written."""
         name = unit.removesuffix(".service")
+        if unit == POLICY_TIMER and not self._units.is_running:
+            self._todo("systemd does not run here: run `senergy policies fetch` every 2 minutes", EXIT_OK)
+            return
         if not self._units.is_running:
             program = self._own.program(name)
             self._todo(f"systemd does not run here: start {program} as a service", EXIT_UNAVAILABLE)

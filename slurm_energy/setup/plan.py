@@ -83,6 +83,9 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
     _plan_configuration(plan, site, options)
     if role is not Role.LOGIN:
         _plan_service(plan, site, own)
+    elif not site.is_controller:  # senergyctld writes the file itself
+        plan.services.append(unit_files.POLICY_TIMER)
+        plan.own_changes += unit_files.policy_copy_changes(own)
     if site.is_configless_client and not (role is Role.CONTROLLER or site.is_controller):
         plan.notes.append(f"{site.conf} comes from slurmctld (configless), so nothing is edited here")
         plan.notes.append("run `senergy setup controller` on the host of slurmctld, if not yet done")

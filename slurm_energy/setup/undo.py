@@ -156,7 +156,9 @@ class UndoRun:
         if name == "senergyd" and not entry.facts.get("active"):
             self._restore_settings()
         if self._units.is_running and not entry.facts.get("active"):
-            self._run(["systemctl", "clean", "--what=runtime", unit])
+            # The runtime directory of a timer is that of its service.
+            service = unit.replace(".timer", ".service")
+            self._run(["systemctl", "clean", "--what=runtime", service])
         self._journal.remove(entry)
         self.outcome.changed.append(unit)
 

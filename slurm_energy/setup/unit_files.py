@@ -11,7 +11,11 @@ from slurm_energy.setup.site import SlurmSite
 from slurm_energy.setup.site_file import read_site_file
 from slurm_energy.templates import find, render
 
+POLICY_TIMER: Final = "senergy-policies.timer"
+"""Timer that copies the policy file to a login node."""
+_POLICY_SERVICE: Final = "senergy-policies.service"
 _DEFAULT_USER: Final = "slurm"
+_TEMPLATES: Final = Path("/etc/slurm/energy-templates")
 
 
 def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
@@ -34,9 +38,8 @@ def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[F
     if own.packaged_unit(f"{name}.service") is None:
         if local.exists():
             return []
-        folder = Path("/etc/slurm/energy-templates")
         settings["bin"] = str(own.program(name).parent)
-        text = render(find(f"{name}.service", folder), settings, lambda raw: None)
+        text = render(find(f"{name}.service", _TEMPLATES), settings, lambda raw: None)
         return [FileChange(read_site_file(local), text.encode(), reason=f"unit of {name}")]
     lines = []
     if settings.get("user", _DEFAULT_USER) != _DEFAULT_USER:
@@ -48,3 +51,16 @@ def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[F
         return []
     text = "\n".join(["# slurm-energy setup", "[Service]", *lines, ""])
     return [FileChange(file, text.encode(), reason=f"values of this site for {name}")]
+
+
+def policy_copy_changes(own: OwnFiles) -> list[FileChange]:
+    """Return the changes that give a login node the timer for the policy file, and its service."""
+    changes = []
+    for name in (_POLICY_SERVICE, POLICY_TIMER):
+        local = own.root / LOCAL_UNITS / name
+        if own.packaged_unit(name) is not None or local.exists():
+            continue
+        values = {"bin": str(own.program("senergy").parent)} if name == _POLICY_SERVICE else {}
+        text = render(find(name, _TEMPLATES), values, lambda raw: None)
+        changes.append(FileChange(read_site_file(local), text.encode(), reason="copy of the policy file"))
+    return changes
