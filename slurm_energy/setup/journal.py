@@ -177,7 +177,7 @@ class SetupJournal:
             "entries": [_document(entry) for entry in self.entries],
         }
         try:
-            atomic_file.write(self.directory / _NAME, json.dumps(document, indent=1).encode())
+            atomic_file.write(self.directory / _NAME, json.dumps(document).encode())
         except PermissionError:
             raise ForbiddenError(str(self.directory), "cannot be written", "run it as root") from None
         except OSError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.config.loader import locate
-from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.setup import job_submit_edit, plugstack_edit, slurm_conf_edit, unit_files
 from slurm_energy.setup.changes import FileChange, edit
 from slurm_energy.setup.configuration import configuration_text
@@ -17,7 +17,7 @@ from slurm_energy.setup.detection import detected_values
 from slurm_energy.setup.hunk import Hunk
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.site import SlurmSite, conf_sources
-from slurm_energy.setup.site_file import ENCODING, SiteFile, read_site_file
+from slurm_energy.setup.site_file import SiteFile, read_site_file
 
 DATABASE_DIRECTORY: Final = Path("/var/lib/senergyctld")
 _JOB_SUBMIT_PLUGIN: Final = "job_submit_lua.so"
@@ -127,11 +127,12 @@ def _plan_service(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
 
 def service_user(site: SlurmSite) -> str:
     """Return the user as which senergyctld runs: SlurmUser, else slurm, else root."""
-    if site.slurm_user != "root":
-        return site.slurm_user
+    user = site.slurm_user if site.slurm_user != "root" else "slurm"
     try:
-        return pwd.getpwnam("slurm").pw_name
+        return pwd.getpwnam(user).pw_name
     except KeyError:
+        if user == site.slurm_user:
+            raise ConfigError(f"SlurmUser={user}", "this host has no such user", "create the user") from None
         return "root"
 
 
@@ -224,12 +225,7 @@ def _plan_plugstack(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
         plan.notes.append(f"{site.plugstack} includes {own.plugstack_pattern} already")
         return
     reason = "adds the --energy-* flags and reports jobs to senergyd; a missing file has no effect"
-    if file.data is None:
-        plan.slurm_changes.append(
-            FileChange(file, hunk.after.encode(ENCODING), reason=reason, kind="plugstack")
-        )
-    else:
-        plan.slurm_changes.append(edit(file, (hunk,), reason, "plugstack"))
+    plan.slurm_changes.append(edit(file, (hunk,), reason, "plugstack"))
 
 
 def _edit_conf(plan: SetupPlan, site: SlurmSite, key: str, items: list[str], reason: str) -> None:

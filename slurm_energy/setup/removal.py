@@ -55,7 +55,8 @@ def plan_reversal(entry: SetupEntry, journal: SetupJournal) -> FileReversal:
         return FileReversal(entry, file, file.data, "was changed by the site and stays", True)
     text, missing = revert(file.text, entry.hunks)
     remark = "some lines of setup were changed by the site: remove them by hand" if missing else ""
-    return FileReversal(entry, file, text.encode(ENCODING), remark)
+    is_empty = not entry.before and not text.strip()
+    return FileReversal(entry, file, None if is_empty else text.encode(ENCODING), remark)
 
 
 def reverse_file(reversal: FileReversal, journal: SetupJournal) -> None:

@@ -134,6 +134,15 @@ class SlurmSite:
         return bool({"lua", "job_submit/lua"}.intersection(self.items("jobsubmitplugins")))
 
     @property
+    def has_usual_conf(self) -> bool:
+        """Whether Slurm's commands find slurm.conf by themselves."""
+        if self.is_configless_client:
+            return True
+        usual = _built_in_paths(self.installation) if self.installation else []
+        bin_directory = f"{self.installation.prefix}/bin" if self.installation else "/usr/bin"
+        return self.conf in usual or self.conf == conf_files.locate_slurm_conf({"PATH": bin_directory})
+
+    @property
     def plugin_directory(self) -> Path | None:
         """Directory of Slurm's own plugins; None if it cannot be found."""
         try:
@@ -143,7 +152,10 @@ class SlurmSite:
 
 
 def read_site(
-    slurm_prefix: Path | None = None, slurm_conf: Path | None = None, root: Path = Path("/")
+    slurm_prefix: Path | None = None,
+    slurm_conf: Path | None = None,
+    root: Path = Path("/"),
+    names: frozenset[str] | None = None,
 ) -> SlurmSite:
     """Return the Slurm cluster of this host.
 
@@ -151,6 +163,7 @@ def read_site(
         slurm_prefix: prefix of Slurm; None: it is searched for.
         slurm_conf: path of slurm.conf; None: it is searched for.
         root: directory that contains etc, proc and opt.
+        names: names of this host; None reads them from the system.
 
     Raises:
         UsageError: `slurm_prefix` contains no Slurm.
@@ -169,7 +182,7 @@ def read_site(
         raise UnavailableError(
             str(error.filename or conf), error.strerror or str(error), "run this command as root"
         ) from None
-    names = _own_names()
+    names = _own_names() if names is None else names
     parameters = ",".join(settings.get("slurmctldparameters", [])).lower().split(",")
     site = SlurmSite(conf, settings, False, "enable_configless" in parameters, installation, names)
     is_cache = _CACHE in conf.resolve().parts or conf.is_relative_to("/run/slurm/conf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -40,11 +41,15 @@ class UndoRun:
         self._units, self._run = units, run
         self.outcome = SetupOutcome()
 
-    def reversals(self, *kinds: str) -> list[FileReversal]:
-        """Return how the changed files of the given kinds are restored, the last change first."""
+    def reversals(self, *kinds: str) -> Iterator[FileReversal]:
+        """Yield how the changed files of the given kinds are restored, the last change first.
+
+        Each is planned when it is requested, because a file may have been changed several times.
+        """
         entries = [one for one in self._journal.entries if one.action == "file"]
-        chosen = [one for one in reversed(entries) if one.facts.get("kind", "own") in kinds]
-        return [self._planned(entry) for entry in chosen]
+        for entry in reversed(entries):
+            if entry.facts.get("kind", "own") in kinds:
+                yield self._planned(entry)
 
     def execute(self) -> SetupOutcome:
         """Take back every change of the journal.

@@ -30,6 +30,21 @@ def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[F
         own: installed files.
         user: user as which senergyctld runs.
     """
+    if name == "senergyctld" and not site.has_usual_conf:
+        return [*_unit(name, site, own, user), *_environment(site, own)]
+    return _unit(name, site, own, user)
+
+
+def _environment(site: SlurmSite, own: OwnFiles) -> list[FileChange]:
+    """Return the change that names slurm.conf to senergyctld, if its commands would not find the file."""
+    file = read_site_file(own.root / "etc/default/senergyctld")
+    if file.data is not None:
+        return []
+    text = f"# slurm-energy setup\nSLURM_CONF={site.conf}\n"
+    return [FileChange(file, text.encode(), reason="names slurm.conf to senergyctld")]
+
+
+def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
     local = own.root / LOCAL_UNITS / f"{name}.service"
     prefix = str(site.installation.prefix) if site.installation else "/usr"
     settings: dict[str, str] = {}

@@ -2,7 +2,7 @@
 # Tries `senergy setup` on a fresh Debian 12 booted by systemd, with real daemons of Slurm:
 #   tests/cluster/setup.sh [SITE]
 #
-# SITE is a directory of tests/setup_sites, whose files replace those in /etc/slurm; without it the cluster has
+# SITE is a directory of tests/setup_sites, which is laid over the root; without it the cluster has
 # the smallest slurm.conf. Installs the working tree with pip and `make install-hooks`, runs setup for the
 # controller and the node, a job, setup again, and undo. Compares /etc before and after.
 # SETUP_ROOT=DIR copies a root of Debian 12 instead of making one; needs root, the network and cgroup2.
@@ -18,6 +18,7 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 . "$repository/tests/cluster/booted_root.sh"
 
 new_root "${SETUP_ROOT:-}" "python3 python3-venv lua5.4"
+mkdir -p "$root/opt/slurm"
 mkdir -p "$root/srv/source"
 (cd "$repository" && git ls-files -z --cached --others --exclude-standard |
     tar --create --null --files-from=- --ignore-failed-read) | tar --extract --directory "$root/srv/source"
@@ -27,13 +28,23 @@ chrooted 'python3 -m venv /opt/slurm-energy && /opt/slurm-energy/bin/pip install
 make -C "$repository" install-hooks DESTDIR="$root" >"$work/log" 2>&1 || fail "make install-hooks:" "$work/log" 4
 ln -sf -t "$root/usr/local/bin" /opt/slurm-energy/bin/senergy /opt/slurm-energy/bin/senergyd \
     /opt/slurm-energy/bin/senergyctld
-[ -z "$site" ] || cp -a "$repository/tests/setup_sites/$site/." "$root/etc/slurm/"
+[ -z "$site" ] || cp -a "$repository/tests/setup_sites/$site/." "$root/"
 
+
+conf=/etc/slurm/slurm.conf
+if [ "$site" = opt ]; then
+    conf=/opt/slurm/etc/slurm.conf
+    rm "$root/etc/slurm/slurm.conf"
+    cp "$root/etc/slurm/cgroup.conf" "$root/opt/slurm/etc/"
+fi
+inside() { # COMMAND: in the booted system, with Slurm's commands at this site
+    nsenter --target "$init" --mount --pid --net --uts --ipc --cgroup /usr/bin/env -i LC_ALL=C.UTF-8 HOME=/root \
+        PATH="$path" SLURM_CONF="$conf" timeout 280 /bin/sh -euc "$1" </dev/null
+}
 boot_root
 tree() { # the files of the site with their contents, owners and modes
-    inside 'cd /etc && find . -xdev \( -name "*.cache" -o -path ./ld.so.cache -o -path ./mtab \) -prune -o \
-        -printf "%M %U:%G %p %l\n" | LC_ALL=C sort; find /etc -xdev -type f ! -name "*.cache" -exec sha256sum {} + |
-        LC_ALL=C sort -k 2'
+    inside 'find /etc /opt/slurm -xdev -printf "%M %U:%G %p %l\n" | LC_ALL=C sort
+        find /etc /opt/slurm -xdev -type f -exec sha256sum {} + | LC_ALL=C sort -k 2'
 }
 setup() { # CODE ARGUMENTS: exit code of senergy setup
     wanted=$1
