@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from slurm_energy import __version__, service_manager
 from slurm_energy.agent.daemon import AgentDaemon, load_config
 from slurm_energy.agent.state.state_directory import StateDirectory
+from slurm_energy.command_line.guarded import guarded
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.config import Config, this_node
 from slurm_energy.control.settings_manager import SettingsManager
@@ -36,6 +37,10 @@ devices unavailable, 5 forbidden, 7 already running"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run senergyd with the given arguments, by default those of the process, and return its exit code."""
+    return guarded("senergyd", lambda: _run_program(argv), is_daemon=True)
+
+
+def _run_program(argv: Sequence[str] | None) -> int:
     try:
         arguments = argument_parser().parse_args(argv)
     except UsageError as error:
@@ -54,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(_run(file_config, arguments, manager))
     except EnergyError as error:
         return service_manager.report_failure("senergyd", error)
-    except KeyboardInterrupt:
-        return 130
     return EXIT_OK
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -14,15 +10,13 @@ from slurm_energy.cli.output import print_error
 from slurm_energy.cli.subcommands import listing, module_of
 from slurm_energy.cli.version import print_version
 from slurm_energy.command_line import colour
+from slurm_energy.command_line.guarded import guarded
 from slurm_energy.command_line.help_page import page_columns
 from slurm_energy.command_line.help_text import render
 from slurm_energy.command_line.parser import CommandParser
-from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError, UsageError
+from slurm_energy.errors import EXIT_OK, EXIT_USAGE, EnergyError, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.spelling import suggestion
-
-EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 EPILOG = """exit codes: 0 ok, 1 failure, 2 bad usage or input, 3 configuration,
 4 daemon, device or optional package unavailable, 5 forbidden, 6 not found,
@@ -34,29 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     colour.choose(colour.AUTO)
     try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()  # report write errors here, not when the interpreter exits
+        return guarded("senergy", lambda: _dispatch(arguments))
     except EnergyError as error:
         print_error(error)
         return error.exit_code
-    except BrokenPipeError:
-        _discard_output()
-        return EXIT_BROKEN_PIPE
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        _discard_output()
-        print(f"senergy: error: standard output: {error.strerror}", file=sys.stderr)
-        return EXIT_FAILURE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return code
-
-
-def _discard_output() -> None:
-    """Discard buffered output. The interpreter would otherwise report a broken pipe when it exits."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:

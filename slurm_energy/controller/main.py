@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from slurm_energy import __version__, service_manager
+from slurm_energy.command_line.guarded import guarded
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.validation import DaemonRole, load_for_daemon
@@ -25,6 +26,10 @@ or address unavailable, 7 already running (address or database in use)"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run senergyctld in the foreground until SIGTERM or SIGINT; return the exit code."""
+    return guarded("senergyctld", lambda: _run_program(argv), is_daemon=True)
+
+
+def _run_program(argv: Sequence[str] | None) -> int:
     try:
         arguments = argument_parser().parse_args(argv)
     except UsageError as error:

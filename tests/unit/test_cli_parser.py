@@ -155,6 +155,26 @@ def test_a_closed_pipe_ends_a_command_silently() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("slurm_energy.agent.main", "--help"),
+        ("slurm_energy.controller.main", "--help"),
+        ("slurm_energy.cli.main", "--help"),
+        ("slurm_energy.cli.main", "acct", "--help"),
+    ],
+)
+def test_help_into_a_closed_pipe_ends_silently(arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", *arguments]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
