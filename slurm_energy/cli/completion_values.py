@@ -39,7 +39,7 @@ def _bounded(command: str) -> str:
     return f"timeout {_TIMEOUT_S} {command} 2>/dev/null </dev/null | head -n {_MAX_WORDS}"
 
 
-_POLICY_FILES: Final = "/run/senergyctld/policies"
+_POLICY_FILES: Final = "/run/senergyctld/policies /run/senergy/policies"
 _POLICY_COMMAND: Final = rf"sed -n 's/^policy \([^ ]*\).*/\1/p' {_POLICY_FILES} 2>/dev/null"
 _JOBS: Final = _bounded("squeue --me --noheader --format=%A")
 _NODES: Final = _bounded("sinfo --noheader --Node --format=%N")

@@ -1,8 +1,8 @@
 """Texts below the options of a help page: parsing into paragraphs and rows, and layout. Pure functions.
 
 A text consists of paragraphs and of rows, which are indented by two blanks. A row is a term, such as a
-command, and its explanation after at least two blanks. A line of a paragraph that begins with `label: `
-starts a paragraph of its own.
+command, and its explanation after at least two blanks. In a paragraph whose first line begins with `label: `,
+each line that begins so starts a paragraph of its own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _split(lines: Sequence[str]) -> Iterator[list[str]]:
     in_rows = False
     for line in lines:
         is_row = line.startswith(_ROW_INDENT)
-        if current and not is_row and (in_rows or _LABEL.match(line)):
+        is_label = current and _LABEL.match(current[0]) and _LABEL.match(line)
+        if current and not is_row and (in_rows or is_label):
             yield current
             current = []
         current.append(line)

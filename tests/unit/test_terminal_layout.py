@@ -115,6 +115,13 @@ def test_a_help_page_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     assert max(map(len, prose)) <= 60
 
 
+def test_a_line_with_a_colon_within_a_paragraph_is_no_paragraph() -> None:
+    text = "Run it as\nroot: only root can read the counters of this host, which is why it asks"
+    assert render(text, 40).splitlines()[0] == "Run it as root: only root can read the"
+    labels = "values: lists\nstate:  the file that a command writes, and more"
+    assert render(labels, 40).splitlines()[1] == "state:  the file that a command writes,"
+
+
 def test_rows_and_paragraphs_keep_their_meaning() -> None:
     text = "a paragraph of words\n\nexamples:\n  senergy db check --content --json --database x   compares\n"
     assert render(text, 40) == (
