@@ -23,6 +23,7 @@ from slurm_energy.controller.slurmctld_follower import (
 )
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
+from slurm_energy.slurm.command import COMMAND_GATE, CommandRunner, run_command
 
 A, B = "http://a:6828", "http://b:6828"
 
@@ -203,6 +204,25 @@ def test_a_hung_event_loop_loses_the_lease(tmp_path):
         held._renew_unless_hung()
         assert held.is_valid
         held.release()
+
+
+def test_no_slurm_command_runs_without_a_valid_lease(tmp_path):
+    clock = Clock()
+    held = lease(tmp_path / "a.db", A, clock=clock)
+    run = CommandRunner()
+    with opened(tmp_path / "a.db", held):
+        try:
+            COMMAND_GATE.permit = held.require
+            assert run(["true"]) == ""
+            clock.now_s += VALIDITY_S
+            with pytest.raises(PassiveControllerError):
+                run(["touch", str(tmp_path / "touched")])
+            with pytest.raises(PassiveControllerError):
+                run_command(["touch", str(tmp_path / "touched")])
+        finally:
+            COMMAND_GATE.open()
+    assert not (tmp_path / "touched").exists()
+    assert run(["true"]) == ""
 
 
 def controller(name, beside=None, ready=True, seen_age_s=0.0):
