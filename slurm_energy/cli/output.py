@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from slurm_energy.command_line import colour
+from slurm_energy.command_line.help_text import wrap
 from slurm_energy.errors import EnergyError
 from slurm_energy.safe_text import encodable, escape_controls
 
@@ -95,9 +96,11 @@ def note_scope(answer: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note on standard error."""
-    label = colour.paint("note:", colour.YELLOW, sys.stderr)
-    print(f"senergy: {label} {encodable(escape_controls(text), sys.stderr.encoding)}", file=sys.stderr)
+    """Print a note on standard error: one line, which is wrapped on a terminal."""
+    line = f"senergy: note: {encodable(escape_controls(text), sys.stderr.encoding)}"
+    if sys.stderr.isatty():
+        line = "\n".join(wrap(line, shutil.get_terminal_size().columns, hanging="  "))
+    print(line.replace("note:", colour.paint("note:", colour.YELLOW, sys.stderr), 1), file=sys.stderr)
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:

@@ -111,22 +111,29 @@ def _table(block: Sequence[str], spans: Sequence[Span], columns: int) -> Iterato
             yield from _wrapped(line, columns)
         return
     cells = [row for row in rows if row is not None]
-    left = [
-        not any(row[index][:1] == " " and row[index].strip() for row in cells) for index in range(len(spans))
+    right = [_is_right_justified([row[index] for row in cells], span) for index, span in enumerate(spans)]
+    texts = [
+        [cell.strip() if right[index] else cell.rstrip() for index, cell in enumerate(row)] for row in cells
     ]
-    widths = [max(display_width(row[index].strip()) for row in cells) for index in range(len(spans))]
+    widths = [max(display_width(row[index]) for row in texts) for index in range(len(spans))]
     is_rule = [bool(_RULE.fullmatch(line)) for line in block]
     for number, group in enumerate(_groups(widths, columns)):
         if number:
             yield ""
-        rest = iter(cells)
+        rest = iter(texts)
         for rule in is_rule:
             if rule:
                 yield " ".join("-" * widths[index] for index in group)
                 continue
             row = next(rest)
-            padded = (_padded(row[index].strip(), widths[index], left=left[index]) for index in group)
+            padded = (_padded(row[index], widths[index], left=not right[index]) for index in group)
             yield " ".join(padded).rstrip()
+
+
+def _is_right_justified(cells: Sequence[str], span: Span) -> bool:
+    """Return whether all texts of a column end where it ends. Others keep their indent, as that of a tree."""
+    width = span[1] - span[0]
+    return all(display_width(cell.rstrip()) >= width for cell in cells if cell.strip())
 
 
 def _groups(widths: Sequence[int], columns: int) -> list[list[int]]:

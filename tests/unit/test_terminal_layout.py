@@ -28,7 +28,7 @@ TABLE = [
     "Name        Jobs         Mean",
     "---------- ----- ------------",
     "bob            2       12.5 W",
-    "東京           3    unknown",
+    "東京           3      unknown",
 ]
 
 
@@ -63,6 +63,12 @@ def test_prose_continues_below_its_last_column() -> None:
         "ok        SPANK    the plugin was built for",
         "                   another release of Slurm",
     ]
+
+
+def test_a_tree_keeps_its_indent() -> None:
+    tree = ["Account              Shares", "-------------------- ------", "lab                       1"]
+    tree.append(" physics                 10")
+    assert fitted(tree, 20) == ["Account  Shares", "-------- ------", "lab           1", " physics     10"]
 
 
 def test_a_table_without_a_rule_between_prose() -> None:
