@@ -101,7 +101,8 @@ check() { # SECTION: what the page promises beyond exit code 0
         ;;
     *back*)
         expect "jobs run" "srun -n1 true"
-        expect "nothing failed" "[ -z \"\$(systemctl list-units --failed --plain --no-legend)\" ]"
+        expect "nothing failed" "systemctl list-units --failed --plain --no-legend >&2
+            [ -z \"\$(systemctl list-units --failed --plain --no-legend)\" ]"
         ;;
     esac
     wait_for "the node is idle" 'sinfo -h -o "%T %E" | grep -qx "idle none"'
