@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -18,10 +19,14 @@ from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.protocol.node_states import FACTS_INTERVAL_S, facts_text
 from slurm_energy.records import SCHEMA_VERSION
 from slurm_energy.slurm import conf_files
-from slurm_energy.slurm.plugin_files import PluginFile, find_slurm_files
+from slurm_energy.slurm.plugin_files import PluginFile, SlurmFiles, find_slurm_files
 
 _NUMBER: Final = re.compile(r"\[\d+\]$")
 _MAX_TEXT: Final = 120
+_READ_TIMEOUT_S: Final = 2.0
+"""Files may be on a network file system that hangs."""
+
+log = logging.getLogger(__name__)
 
 
 class AgentFacts:
@@ -43,19 +48,19 @@ class AgentFacts:
         self._sent_s = -FACTS_INTERVAL_S
         self._read: str = ""
         self._read_s = -FACTS_INTERVAL_S
+        self._reading: asyncio.Task[str] | None = None
 
     def counts(self) -> dict[str, float]:
         """Return numbers about the agent. Call it in the worker thread."""
-        status = self._jobs.status(0)
-        periods = status["periods"]
+        spool, periods = self._jobs.spool.state(), self._jobs.period_spool.state()
         numbers = {
             "uptime_s": round(time.monotonic() - self._started_s),
             "announced_jobs": self._jobs.queries.announced_jobs,
-            "running_jobs": len(status["jobs"]),
-            "unrestored": len(status["unrestored"]),
+            "running_jobs": self._jobs.queries.running_jobs,
+            "unrestored": self._jobs.queries.unrestored,
             "oldest_waiting_s": _oldest_waiting_s((self._jobs.spool, self._jobs.period_spool)),
         }
-        numbers |= {name: status[name] + periods[name] for name in ("spooled", "deferred", "rejected")}
+        numbers |= {name: spool[name] + periods[name] for name in ("spooled", "deferred", "rejected")}
         return {name: number for name, number in numbers.items() if number}
 
     async def facts(self, config: Config, *, requested: bool) -> str | None:
@@ -69,10 +74,20 @@ class AgentFacts:
         """
         now_s = time.monotonic()
         if not self._read or now_s - self._read_s >= FACTS_INTERVAL_S:
-            self._read = await asyncio.to_thread(self._collect, config)
-            self._read_s = now_s
+            await self._read_again(config)
+        if not self._read:
+            return None
         due = now_s - self._sent_s >= FACTS_INTERVAL_S
         return self._read if requested or due or self._read != self._sent else None
+
+    async def _read_again(self, config: Config) -> None:
+        """Collect the facts. If a file cannot be read in time, reports continue without the facts."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(asyncio.to_thread(self._collect, config))
+        done, _ = await asyncio.wait({self._reading}, timeout=_READ_TIMEOUT_S)
+        if done:
+            self._read, self._reading = self._reading.result(), None
+            self._read_s = time.monotonic()
 
     def mark_sent(self, facts: str) -> None:
         """Store that senergyctld has received the facts."""
@@ -83,7 +98,11 @@ class AgentFacts:
         self._read = ""
 
     def _collect(self, config: Config) -> str:
-        files = find_slurm_files(conf_files.locate_slurm_conf())
+        try:
+            files = find_slurm_files(conf_files.locate_slurm_conf())
+        except (OSError, ValueError) as error:
+            log.info("files of Slurm: %s", error)
+            files = SlurmFiles()
         facts: dict[str, Any] = {
             "version": __version__,
             "schema": SCHEMA_VERSION,

@@ -29,7 +29,7 @@ class GroupCheck:
     name: str
     state: CheckState
     finding: str
-    nodes: Sequence[str] = ()
+    nodes: tuple[str, ...] = ()
     cost: str = ""
     fix: str = ""
 
@@ -79,12 +79,15 @@ def _grouped(name: str, results: Iterable[tuple[str, NodeResult]]) -> list[Group
     for (state, finding, cost, fix), members in groups.items():
         values = [value for _, value in members if value is not None]
         text = finding.replace("{}", _range(values), 1) if values else finding
-        checks.append(GroupCheck(name, state, text, [node for node, _ in members], cost, fix))
+        checks.append(GroupCheck(name, state, text, tuple(node for node, _ in members), cost, fix))
     return sorted(checks, key=lambda check: (_ORDER.index(check.state), -len(check.nodes)))
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = (
-        f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}" for value in (min(values), max(values))
-    )
+    low, high = (_number(min(values)), _number(max(values)))
     return low if low == high else f"{low} to {high}"
+
+
+def _number(value: float) -> str:
+    value = round(value, 3) or 0.0  # no -0
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from slurm_energy.config import Config
 from slurm_energy.config.section_digests import section_digests
 from slurm_energy.protocol.node_states import FACTS_INTERVAL_S
 from slurm_energy.records import EnergyRecord
-from slurm_energy.slurm.plugin_files import find_slurm_files
+from slurm_energy.slurm.plugin_files import SlurmFiles, find_slurm_files
 
 
 @pytest.fixture
@@ -94,3 +95,28 @@ def test_digests_count_only_shared_values_that_differ_from_defaults() -> None:
     assert set(one) == {"defaults", "policies"}
     assert one == digests("[policies.night]\ncap_watts = 300.0\n[defaults]\npolicy = 'edp'\n")
     assert one["policies"] != digests("[policies.night]\ncap_watts = 301\n")["policies"]
+
+
+def test_files_that_hang_or_cannot_be_read_do_not_stop_reports(
+    node: SharedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = threading.Event()
+
+    def find(_: object) -> SlurmFiles:
+        hung.wait(60)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(agent_facts, "find_slurm_files", find)
+    monkeypatch.setattr(agent_facts, "_READ_TIMEOUT_S", 0.01)
+    facts = AgentFacts(node.manager, node.manager._devices)
+
+    async def story() -> str | None:
+        for _ in range(2):
+            assert await facts.facts(Config(), requested=True) is None
+        hung.set()
+        while (text := await facts.facts(Config(), requested=True)) is None:
+            await asyncio.sleep(0.01)
+        return text
+
+    text = asyncio.run(story())
+    assert text is not None and json.loads(text)["slurm_conf"] is False

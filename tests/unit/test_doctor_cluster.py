@@ -152,6 +152,14 @@ def test_nodes_that_slurm_does_not_expect_are_no_fault() -> None:
     assert not faults(node("n1"), off)
 
 
+@pytest.mark.parametrize(
+    ("values", "text"), [((-1e-9, 0.0), "0"), ((0.5, 0.5), "0.5"), ((-2.0, 12345.6), "-2 to 12346")]
+)
+def test_ranges(values: tuple[float, float], text: str) -> None:
+    found = checked(*(node(f"n{i}", age_s=value) for i, value in enumerate(values)))
+    assert found["agent"][0][1] == f"reports, the last one {text} s ago"
+
+
 def test_ten_thousand_nodes_are_one_page() -> None:
     nodes = [node(f"n{i:05d}", age_s=float(i % 30)) for i in range(10_000)]
     nodes[17] |= {"age_s": None, "facts": None}

@@ -90,7 +90,7 @@ class JobManager:
         self.reconfigure(config)
         queried = devices, self._meter, self._clock, self._sessions, self._sample
         self.acct_gather = AcctGatherQueries(*queried)
-        self.queries = LiveQueries(*queried, self.budget)
+        self.queries = LiveQueries(*queried, self.budget, self._settings)
 
     @property
     def active(self) -> bool:
@@ -284,7 +284,6 @@ class JobManager:
             **self.queries.status(self.node, self._finalizer.sessions, reader, self.tuners.phases()),
             **self.spool.state() | {"periods": self.period_spool.state()},
             "sampling_hz": self.config.agent.sampling_hz,
-            "unrestored": sorted(self._settings.unrestored),
         }
 
     def sample(self) -> None:

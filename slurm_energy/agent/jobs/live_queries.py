@@ -16,6 +16,7 @@ from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.sockets import responses
 from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
+from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.protocol.live_reports import MAX_LIVE_RECORDS, LiveReport
@@ -37,6 +38,7 @@ class LiveQueries:
         running: sessions of the running jobs.
         sample: takes a sample.
         budget: power budget of the node.
+        settings: settings of the node.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class LiveQueries:
         running: SessionTable,
         sample: Callable[[SampleReason], None],
         budget: NodeBudget,
+        settings: SettingsManager,
     ) -> None:
         self._devices = devices
         self._meter = meter
@@ -54,12 +57,23 @@ class LiveQueries:
         self._running = running
         self._sample = sample
         self._budget = budget
+        self._settings = settings
         self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
 
     @property
     def announced_jobs(self) -> int:
         """Number of jobs whose begin was reported since the agent started."""
         return self._running.announced
+
+    @property
+    def unrestored(self) -> int:
+        """Number of settings that ended jobs left."""
+        return len(self._settings.unrestored)
+
+    @property
+    def running_jobs(self) -> int:
+        """Number of running jobs."""
+        return len(self._running)
 
     def energy(self, job_id: int, reader: int | None, *, fresh: bool) -> tuple[int, dict[str, Any]]:
         """Return the uid of a job's owner, and the response with the job's energy so far and its power.
@@ -126,6 +140,7 @@ class LiveQueries:
             "watts": dict(live.watts(now)),
             "watts_window_s": live.window_s,
             "budget": self._budget.state(),
+            "unrestored": sorted(self._settings.unrestored),
         }
         accounts = {"energy_accounts": self._meter.account_totals(), "idle_watts": self._meter.idle_watts()}
         return response if reader is not None else response | accounts
