@@ -1,4 +1,4 @@
-"""Digests of the configuration sections that must agree on all hosts of a cluster."""
+"""Configuration sections that must agree on all hosts of a cluster: their values and digests."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ _PARTS: dict[str, tuple[str, ...]] = {
 """Sections that decide what a flag means, with the keys that count; empty: all keys."""
 
 
+def shared_values(config: Config) -> dict[str, Any]:
+    """Return the values other than the defaults of each shared section by name, for JSON."""
+    values = {name: _section_values(config, name) for name in _PARTS}
+    plain: dict[str, Any] = json.loads(
+        json.dumps({name: one for name, one in values.items() if one}, default=str)
+    )
+    return plain
+
+
 def section_digests(config: Config) -> dict[str, str]:
     """Return a digest of each shared section by name. Only values other than the defaults count.
 
@@ -29,13 +38,16 @@ def section_digests(config: Config) -> dict[str, str]:
     digest while it has its default.
     """
     digests = {}
-    for name, keys in _PARTS.items():
-        section = config.file_bounds if name == "bounds" and config.file_bounds else getattr(config, name)
-        values = _changed_values(section, keys)
-        if values:
+    for name in _PARTS:
+        if values := _section_values(config, name):
             text = json.dumps(values, sort_keys=True, default=str)
             digests[name] = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
     return digests
+
+
+def _section_values(config: Config, name: str) -> Any:
+    section = config.file_bounds if name == "bounds" and config.file_bounds else getattr(config, name)
+    return _changed_values(section, _PARTS[name])
 
 
 def _changed_values(section: Any, keys: tuple[str, ...] = ()) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
+from slurm_energy.config.section_digests import shared_values
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.errors import UnavailableError
@@ -68,7 +69,8 @@ def policies_answer(config: Config) -> dict[str, Any]:
     """Return the response to `GET /v1/policies`: every energy policy with its base, bounds and defaults.
 
     A policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A site's own policy also has
-    `settings`, which holds its keys in the configuration file.
+    `settings`, which holds its keys in the configuration file. `shared` holds the values that must agree on
+    all hosts, from which `senergy setup` writes the configuration of a node.
     """
     policies = []
     for policy in catalogue(config).values():
@@ -84,4 +86,5 @@ def policies_answer(config: Config) -> dict[str, Any]:
         ],
         "defaults": dataclasses.asdict(config.defaults),
         "tuning": dataclasses.asdict(config.tuning),
+        "shared": shared_values(config),
     }

@@ -22,11 +22,13 @@ class DetectedValues:
         values: values by section and key, which are written.
         hints: values by section and key that the site may want; they are written as comments.
         notes: lines about this host, for the head of the file.
+        tables: lines of further tables, for the end of the file.
     """
 
     values: Mapping[tuple[str, str], Any]
     hints: Mapping[tuple[str, str], Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    tables: Sequence[str] = ()
 
 
 def controller_url(address: str) -> str:
@@ -59,4 +61,5 @@ def configuration_text(detected: DetectedValues) -> str:
         elif section and line.startswith("#") and (section, name) in detected.hints:
             line = f"#{name} = {toml(detected.hints[section, name])}"
         out.append(line)
-    return "\n".join(out).rstrip("\n") + "\n"
+    text = "\n".join(out).rstrip("\n") + "\n"
+    return f"{text}\n{chr(10).join(detected.tables).rstrip()}\n" if detected.tables else text

@@ -1,36 +1,91 @@
-"""Values of energy.toml that follow from slurm.conf and the hardware of this host."""
+"""Values of energy.toml that follow from slurm.conf, the controller and the hardware of this host."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.devices.discovery import NodeDevices, discover
+from slurm_energy.errors import EnergyError
 from slurm_energy.setup.configuration import CONTROLLER_PORT, DetectedValues, controller_url
+from slurm_energy.setup.shared_configuration import request_shared, shared_keys, shared_tables
 from slurm_energy.setup.site import SlurmSite
 
 
-def detected_values(site: SlurmSite, given: Mapping[tuple[str, str], Any]) -> DetectedValues:
+def detected_values(
+    site: SlurmSite, given: Mapping[tuple[str, str], Any], *, is_node: bool
+) -> DetectedValues:
     """Return the values of energy.toml for a host. The file is suitable for every host of the cluster.
 
     Args:
         site: the cluster.
         given: values that the administrator chose; they take precedence.
+        is_node: describe the hardware of this host at the head of the file.
     """
-    urls = [controller_url(one.address) for one in site.controllers]
-    values: dict[tuple[str, str], Any] = {("cluster", "name"): site.cluster_name}
-    if urls:
+    values = slurm_values(site)
+    shared: Mapping[str, Any] = {}
+    notes = [f"Slurm: {site.conf}"]
+    if not site.is_controller:
+        try:
+            shared = request_shared(
+                values["cluster", "controller_url"],
+                values.get(("cluster", "controller_users"), ["root", "slurm"]),
+                values.get(("cluster", "munge_socket")),
+            )
+        except (EnergyError, KeyError) as error:
+            notes.append(f"Policies and bounds: defaults, because senergyctld did not answer: {error}")
+        else:
+            notes.append("Policies and bounds: as senergyctld used them when this file was written")
+    if is_node:
+        notes += hardware_notes()
+    urls = values.get(("cluster", "controller_url"), [])
+    if len(urls) == 1:
         values["cluster", "controller_url"] = urls[0]
+    return DetectedValues(
+        values | shared_keys(shared) | dict(given), notes=notes, tables=shared_tables(shared)
+    )
+
+
+def slurm_values(site: SlurmSite) -> dict[tuple[str, str], Any]:
+    """Return the values that follow from slurm.conf."""
+    values: dict[tuple[str, str], Any] = {("cluster", "name"): site.cluster_name}
+    if site.controllers:
+        values["cluster", "controller_url"] = [controller_url(one.address) for one in site.controllers]
     values["controller", "listen"] = f"0.0.0.0:{CONTROLLER_PORT}"
     if site.slurm_user not in ("root", "slurm"):
         values["cluster", "controller_users"] = ["root", "slurm", site.slurm_user]
-    values |= given
-    hints: dict[tuple[str, str], Any] = {}
-    if len(urls) > 1:
-        hints["cluster", "controller_url"] = urls
-    return DetectedValues(values, hints, [f"Slurm: {site.conf}", *hardware_notes()])
+    options = dict(word.partition("=")[::2] for word in site.value("authinfo").split(","))
+    if socket := options.get("socket"):
+        values["cluster", "munge_socket"] = Path(socket)
+    return values
 
 
 def hardware_notes(root: Path = Path("/")) -> list[str]:
     """Return what was seen of the hardware, one line each."""
-    return []
+    try:
+        devices = discover(root)
+    except EnergyError as error:
+        return [f"Hardware: {error}"]
+    try:
+        return _hardware_lines(devices, root)
+    finally:
+        devices.close()
+
+
+def _hardware_lines(devices: NodeDevices, root: Path) -> list[str]:
+    hardware = devices.hardware
+    drivers = {
+        path.read_text().strip() for path in root.glob("sys/devices/system/cpu/cpufreq/*/scaling_driver")
+    }
+    counters = [*devices.counters, *devices.node_counters]
+    gpus = Counter(gpu.name for gpu in hardware.gpus)
+    return [
+        f"CPU: {hardware.cpu_model or 'unknown'}, {hardware.cpu_count} CPUs",
+        f"Frequencies: {', '.join(sorted(drivers)) or 'cannot be set'}",
+        f"GPUs: {', '.join(f'{count} x {name}' for name, count in gpus.items()) or 'none'}",
+        f"Energy counters: {', '.join(sorted({one.source for one in counters})) or 'none'}",
+        f"Settings: {', '.join(sorted({knob.name for knob in devices.knobs.values()})) or 'none'}",
+        f"BMC: {'yes' if any(root.glob('dev/ipmi*')) else 'none seen'}; its power: section node_power",
+    ]

@@ -105,7 +105,8 @@ def _plan_configuration(plan: SetupPlan, site: SlurmSite, options: PlanOptions) 
     if file.data is not None:
         plan.notes.append(f"{path} exists and stays as it is")
         return
-    text = configuration_text(detected_values(site, options.values))
+    detected = detected_values(site, options.values, is_node=plan.role is Role.NODE)
+    text = configuration_text(detected)
     plan.own_changes.append(
         FileChange(file, text.encode(), reason="configuration with the values of this host")
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UnavailableError
-from slurm_energy.setup import execution, plan, slurm_state
+from slurm_energy.setup import detection, execution, plan, slurm_state
 from slurm_energy.setup.changes import settle
 from slurm_energy.setup.execution import SetupRun
 from slurm_energy.setup.journal import SetupJournal
@@ -144,7 +144,12 @@ def slurm(monkeypatch):
     monkeypatch.setattr(slurm_state, "running_settings", lambda site: running)
     monkeypatch.setattr(slurm_state, "lua_fault", lambda text, run: "")
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(detection, "request_shared", no_controller)
     monkeypatch.setattr(OwnFiles, "program", lambda self, name: Path(f"/usr/sbin/{name}"))
+
+
+def no_controller(urls, users, munge_socket):
+    raise UnavailableError("senergyctld", "no answer")
 
 
 @pytest.fixture(params=CONF)

@@ -1,0 +1,68 @@
+"""The part of the site's configuration that a new host takes over from senergyctld."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy.config.loader import parse
+from slurm_energy.config.schema import SECTIONS
+from slurm_energy.config.schema_document import toml
+from slurm_energy.errors import EnergyError
+from slurm_energy.protocol.controller_client import ControllerClient
+
+_TIMEOUT_S: Final = 3.0
+_TABLES: Final = ("node_types", "policies")
+_LISTS: Final = ("edp",)
+
+
+def request_shared(urls: Sequence[str], users: Sequence[str], munge_socket: Path | None) -> Mapping[str, Any]:
+    """Request the shared sections from senergyctld, over a connection that munge authenticates on both ends.
+
+    Args:
+        urls: addresses of senergyctld.
+        users: users as which senergyctld may run.
+        munge_socket: socket of munged; None: that of the munge library.
+
+    Raises:
+        EnergyError: no controller answers, or its response is invalid.
+    """
+    client = ControllerClient(urls, munge_socket, _TIMEOUT_S, users, total_timeout_s=2 * _TIMEOUT_S)
+    shared = client.get("/v1/policies").get("shared", {})
+    if not isinstance(shared, dict):
+        raise EnergyError("senergyctld", "the response has no shared configuration")
+    sections_text = "\n".join(_section_lines(shared) + shared_tables(shared))
+    parse(sections_text)  # raises an error for values that this release does not accept
+    return shared
+
+
+def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Return the values of plain sections by section and key. `cluster` follows from slurm.conf instead."""
+    return {
+        (section, name): value
+        for section, values in shared.items()
+        if section in SECTIONS and section != "cluster" and isinstance(values, dict)
+        for name, value in values.items()
+    }
+
+
+def shared_tables(shared: Mapping[str, Any]) -> list[str]:
+    """Return the lines of energy.toml for policies, node types and starting points of the site."""
+    lines: list[str] = []
+    for kind in _TABLES:
+        for name, values in shared.get(kind, {}).items():
+            lines += [f"[{kind}.{name}]", *(f"{key} = {toml(value)}" for key, value in values.items()), ""]
+    for kind in _LISTS:
+        for values in shared.get(kind, []):
+            lines += [f"[[{kind}]]", *(f"{key} = {toml(value)}" for key, value in values.items()), ""]
+    return lines
+
+
+def _section_lines(shared: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    keys = shared_keys(shared)
+    for section in dict.fromkeys(section for section, _ in keys):
+        lines.append(f"[{section}]")
+        lines += [f"{name} = {toml(value)}" for (where, name), value in keys.items() if where == section]
+    return lines

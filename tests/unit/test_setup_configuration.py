@@ -1,0 +1,127 @@
+"""The configuration that setup writes: detected values, and the policies of senergyctld."""
+
+import pytest
+
+from slurm_energy.config.loader import parse
+from slurm_energy.config.section_digests import section_digests, shared_values
+from slurm_energy.controller.policy_file import policies_answer
+from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.setup import detection, shared_configuration
+from slurm_energy.setup.configuration import DetectedValues, configuration_text, controller_url
+from slurm_energy.setup.site import SlurmSite
+from slurm_energy.validation import check_file
+
+SITE_FILE = """
+[cluster]
+name = "physics"
+[defaults]
+policy = "edp"
+partition = { gpu = "night" }
+[bounds]
+cap_watts = [150.0, 900.0]
+[controller]
+database = "postgresql://energy:secret@db/energy"
+[policies.night]
+base = "monitor"
+description = 'says "hello" \\ ends'
+cap_watts = 400.0
+[node_types.gpu]
+nodes = "gpu[01-16]"
+bounds = { gpu_cap_watts = [200.0, 700.0] }
+[[edp]]
+cpu = "Platinum 8358"
+max_frequency_mhz = 2100.0
+"""
+
+
+def site(**settings):
+    settings = {"clustername": ["physics"], "slurmctldhost": ["head(10.0.0.1)"]} | settings
+    return SlurmSite(None, settings, False, False, None, frozenset({"n1"}))
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """The response of senergyctld to `GET /v1/policies`."""
+    response = policies_answer(parse(SITE_FILE))
+
+    class Client:
+        def __init__(self, urls, *rest, **options):
+            assert urls == ["http://10.0.0.1:6828"]
+
+        def get(self, path):
+            assert path == "/v1/policies"
+            return response
+
+    monkeypatch.setattr(shared_configuration, "ControllerClient", Client)
+    return response
+
+
+def test_a_node_takes_over_what_all_hosts_share(answer):
+    text = configuration_text(detection.detected_values(site(), {}, is_node=True))
+    config = parse(text)
+    assert section_digests(config) == section_digests(parse(SITE_FILE))
+    assert config.policies["night"].description == 'says "hello" \\ ends'
+    assert config.cluster.controller_url == ("http://10.0.0.1:6828",)
+    assert "secret" not in text and "secret" not in str(answer)
+
+
+def test_without_the_controller_a_node_has_the_defaults(monkeypatch):
+    def silent(*_):
+        raise UnavailableError("http://10.0.0.1:6828", "no answer")
+
+    monkeypatch.setattr(detection, "request_shared", silent)
+    text = configuration_text(detection.detected_values(site(), {}, is_node=True))
+    assert set(section_digests(parse(text))) == {"cluster"}
+    assert "# Policies and bounds: defaults, because senergyctld did not answer: http://10.0.0.1:6828" in text
+
+
+def test_values_of_a_newer_release_are_not_written(answer):
+    answer["shared"]["bounds"]["cap_watts"] = "much"
+    with pytest.raises(EnergyError):
+        shared_configuration.request_shared(["http://10.0.0.1:6828"], ["slurm"], None)
+    text = configuration_text(detection.detected_values(site(), {}, is_node=False))
+    assert parse(text).policies == {}
+
+
+def test_values_of_slurm_conf():
+    settings = {"slurmuser": ["hpc"], "authinfo": ["ttl=60,socket=/run/m.sock"]}
+    both = ["head(10.0.0.1)", "spare"]
+    values = detection.slurm_values(site(slurmctldhost=both, **settings))
+    assert values["cluster", "controller_url"] == ["http://10.0.0.1:6828", "http://spare:6828"]
+    assert values["cluster", "controller_users"] == ["root", "slurm", "hpc"]
+    config = parse(configuration_text(DetectedValues(values)))
+    assert str(config.cluster.munge_socket) == "/run/m.sock"
+    assert len(config.cluster.controller_url) == 2
+
+
+def test_an_ipv6_address_is_in_brackets():
+    assert controller_url("fd00::1") == "http://[fd00::1]:6828"
+    assert controller_url("10.0.0.1") == "http://10.0.0.1:6828"
+
+
+def test_the_file_has_no_findings(tmp_path, answer):
+    path = tmp_path / "energy.toml"
+    path.write_text(configuration_text(detection.detected_values(site(), {}, is_node=True)))
+    assert [finding for finding in check_file(path).errors if "nobody" not in str(finding)] == []
+
+
+def test_only_values_other_than_defaults_are_shared():
+    assert shared_values(parse("")) == {}
+    assert set(shared_values(parse(SITE_FILE))) == {
+        "cluster",
+        "defaults",
+        "bounds",
+        "node_types",
+        "policies",
+        "edp",
+    }
+
+
+def test_hardware_is_described(tmp_path):
+    cpufreq = tmp_path / "sys/devices/system/cpu/cpufreq/policy0"
+    cpufreq.mkdir(parents=True)
+    (cpufreq / "scaling_driver").write_text("intel_pstate\n")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/ipmi0").touch()
+    lines = detection.hardware_notes(tmp_path)
+    assert "Frequencies: intel_pstate" in lines and any(line.startswith("BMC: yes") for line in lines)
