@@ -324,6 +324,8 @@ class _Daemon:
         for key in ("listen", "database", "database_password_file", "state_dir"):
             if getattr(config.controller, key) != getattr(self._config.controller, key):
                 log.warning("controller.%s: a new value takes effect at the next start", key)
+        if config.cluster.controller_url != self._config.cluster.controller_url:
+            log.warning("cluster.controller_url: senergyctld uses a new value from its next start on")
         if config.metrics != self._config.metrics:
             log.warning("section metrics: new values take effect at the next start")
         self._config = config

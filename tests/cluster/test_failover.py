@@ -214,7 +214,7 @@ def test_one_of_two_is_active_after_each_start_and_each_loss_of_the_database(ser
             for one in pair.controllers:
                 one.end()
             pair.start()  # both at once
-            assert sorted(one.role() for one in pair.controllers) == ["active", "passive"]
+            wait_until(lambda: sorted(str(one.role()) for one in pair.controllers) == ["active", "passive"])
             deliver(pair, number)
         for number in range(5, 8):
             server.kill()
@@ -223,7 +223,7 @@ def test_one_of_two_is_active_after_each_start_and_each_loss_of_the_database(ser
             pair.wait_active()
             pair.wait_ready()
             assert deliver(pair, number)["accepted"]
-            assert sorted(one.role() for one in pair.controllers) == ["active", "passive"]
+            wait_until(lambda: sorted(str(one.role()) for one in pair.controllers) == ["active", "passive"])
     assert len(stored(url)) == 8
 
 
