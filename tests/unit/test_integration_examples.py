@@ -1,4 +1,4 @@
-"""The examples for Open OnDemand, jobstats do what their pages say."""
+"""The examples for Open OnDemand, jobstats and Ansible do what their pages say."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from slurm_energy.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+ROLE = EXAMPLES / "ansible" / "roles" / "slurm_energy"
 RENDER = 'require "erb"; print ERB.new(File.read(ARGV[0]), trim_mode: "-").result'
 needs_ruby = pytest.mark.skipif(shutil.which("ruby") is None, reason="needs ruby, in which the portal runs")
 
@@ -106,6 +107,21 @@ def test_jobstats_is_kept_if_there_is_no_energy(tmp_path: Path) -> None:
     wrapper = EXAMPLES / "jobstats" / "jobstats-energy"
     done = subprocess.run([wrapper, "12"], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "page\n", "")
+
+
+def test_the_ansible_role_runs_existing_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [
+        task
+        for file in sorted((ROLE / "tasks").glob("*.yml"))
+        for task in yaml.safe_load(file.read_text(encoding="utf-8"))
+    ]
+    calls = [task["ansible.builtin.command"]["argv"] for task in tasks if "ansible.builtin.command" in task]
+    ours = [call for call in calls if call[0] == "senergy"]
+    assert len(ours) == 2
+    for call in ours:
+        words = [word.replace("{{ item }}", "node") for word in call[1:]]
+        assert help_of(words[:2]) == 0, call
+        assert all(word in capsys.readouterr().out for word in words[2:]), call
 
 
 def help_of(command: list[str]) -> int:
