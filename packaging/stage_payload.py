@@ -45,7 +45,22 @@ LIBRARY_FILES = {
     NODE: ("senergy-hook", "prolog", "epilog"),
     CONTROLLER: ("job_submit.lua", "senergy_submit.lua", "senergy_licenses.lua"),
 }
-UNIT_FILES = {NODE: {"senergyd.service": ()}, CONTROLLER: {"senergyctld.service": ()}}
+UNIT_FILES = {
+    BASE: ("senergy-policies.service", "senergy-policies.timer"),
+    NODE: ("senergyd.service",),
+    CONTROLLER: ("senergyctld.service",),
+}
+SYSTEM_FILES = {
+    "sysusers": ("usr/lib/sysusers.d/{package}.conf",),
+    "tmpfiles": ("usr/lib/tmpfiles.d/{package}.conf",),
+    "service": ("usr/lib/systemd/system/{package}.service",),
+    "dropin": tuple(
+        f"usr/lib/systemd/system/{daemon}.service.d/slurm-energy.conf" for daemon in ("slurmctld", "slurmd")
+    ),
+}
+"""Paths of the files in packaging/files, by suffix."""
+TEMPLATE_PATHS = {"/opt/slurm-energy/bin": f"/{LIBRARY}/bin", "/usr/local/lib/slurm-energy": f"/{LIBRARY}"}
+"""Default paths in the templates of site files, and those of the packages."""
 PLUGIN_SOURCES = ("spank", "prolog_epilog", "plugins", "packaging")
 LAUNCHER = """\
 #!/usr/lib/slurm-energy/bin/python3 -I
@@ -106,6 +121,11 @@ def stage_python(payload: Payload, wheels: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         wheel_contents.unpack(build_wheel(Path(folder)), own, keep_tests=True)
     _separate_lab(payload, own)
+    for template in (own / "slurm_energy/templates/site").glob("*.j2"):
+        text = template.read_text()
+        for path, packaged in TEMPLATE_PATHS.items():
+            text = text.replace(f'default = "{path}"', f'default = "{packaged}"')
+        template.write_text(text)
     python = payload.system["python"]
     payload.link(BASE, LIBRARY / f"lib/python{python}/site-packages", "../../site-packages")
     payload.link(BASE, LIBRARY / "bin/python3", f"/usr/bin/python{python}")
@@ -193,13 +213,12 @@ def stage_system_files(payload: Payload, tools: Path) -> None:
     """Stage units, sysusers.d and tmpfiles.d, man pages, completion and the documentation."""
     for package, units in UNIT_FILES.items():
         for unit in units:
-            folder = COMMANDS[unit.removesuffix(".service")][1]
-            command = ("slurm_energy.cli.main", "template", "render", f"--set=bin=/{folder}", unit)
-            payload.write(package, UNITS / unit, run_staged(payload, tools, *command))
+            text = run_staged(payload, tools, "slurm_energy.cli.main", "template", "render", unit)
+            payload.write(package, UNITS / unit, text)
     for path in sorted((HERE / "files").iterdir()):
         package, kind = path.stem, path.suffix.removeprefix(".")
-        folders = {"sysusers": "usr/lib/sysusers.d", "tmpfiles": "usr/lib/tmpfiles.d"}
-        payload.write(package, f"{folders[kind]}/{package}.conf", path.read_text())
+        for name in SYSTEM_FILES[kind]:
+            payload.write(package, name.format(package=package), path.read_text())
     documents = Path("usr/share/doc/slurm-energy")
     payload.write(BASE, documents / "README.md", (SOURCE / "README.md").read_text())
     payload.write(BASE, documents / "CHANGELOG.md", (SOURCE / "CHANGELOG.md").read_text())

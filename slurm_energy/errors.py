@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 import sys
 
+from slurm_energy.installed_package import install_command
+
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -87,10 +89,13 @@ class AlreadyRunningError(EnergyError):
 def install_extra(extra: str) -> str:
     """Return the shell command that installs an optional extra of this package for the running Python.
 
+    If slurm-energy was installed from packages, the command installs the package with the requirements.
     The command names the Python program, because a bare `pip` may belong to another Python: the system's pip
     refuses to install, or uses another package index.
 
     Args:
         extra: name of the extra in pyproject.toml.
     """
+    if (command := install_command(extra)) is not None:
+        return command
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'slurm-energy[{extra}]'"

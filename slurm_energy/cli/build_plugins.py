@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slurm_energy.cli.output import emit, emit_json, print_error
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EnergyError, UnavailableError
 
 if TYPE_CHECKING:
-    from slurm_energy.slurm.energy_include import PluginState
+    from slurm_energy.slurm.energy_include import ExactPlugin, PluginState
     from slurm_energy.slurm.installation import Installation
 
 HELP = "build the plugins for the Slurm installed on this host"
@@ -25,9 +25,11 @@ build both again after every update of Slurm. If one cannot be built, the other 
 Without --slurm-prefix the plugins are built for the Slurm whose scontrol or srun is on PATH.
 
 --enable builds the energy plugin, installs it beside Slurm's plugins and names it in slurm-energy.conf, a
-file beside slurm.conf that slurm.conf includes. --check empties this file if the installed plugin does not
-fit the installed Slurm, so that Slurm's daemons start without it: run it before each start of slurmctld and
-slurmd. Installation: docs/slurm-energy-plugin.md, docs/priority-plugin.md.
+file beside slurm.conf that slurm.conf includes; with --only site-factor it does so with the plugin of the
+queue. --check removes a plugin from this file if it does not fit the installed Slurm, so that Slurm's daemons
+start without it: run it before each start of slurmctld and slurmd. --update builds the plugins in use again
+after an upgrade of Slurm, and selects energy.so and energy_hooks.so of the packages for its series; it
+downloads nothing. Installation: docs/slurm-energy-plugin.md, docs/priority-plugin.md, docs/packages.md.
 
 exit codes: 0 ok; 1 failure, or --check found that the plugin does not fit; 2 usage; 4 something is missing;
 5 forbidden
@@ -38,6 +40,7 @@ examples:
   senergy build-plugins --slurm-prefix /opt/slurm --slurm-source /usr/src/slurm-24.11.5
   senergy build-plugins --enable
   senergy build-plugins --check
+  senergy build-plugins --update
   senergy build-plugins --json
 """
 _BOTH = ("energy", "site-factor")
@@ -53,7 +56,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--slurm-source", type=Path, metavar="DIR", help="source tree of Slurm (default: fetch it)"
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="directory for the plugins (default: plugins/)"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="directory for the plugins (default: plugins/; with packages, below /var/lib/slurm-energy)",
     )
     parser.add_argument(
         "--cache",
@@ -69,26 +75,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--enable",
         action="store_true",
-        help="build and install the energy plugin, and name it for slurm.conf",
+        help="build and install the plugin, and name it for slurm.conf",
+    )
+    action.add_argument("--disable", action="store_true", help="no longer name the plugin for slurm.conf")
+    action.add_argument("--check", action="store_true", help="no longer name plugins that do not fit Slurm")
+    action.add_argument(
+        "--update", action="store_true", help="build the plugins in use again if they do not fit Slurm"
     )
     action.add_argument(
-        "--disable", action="store_true", help="no longer name the energy plugin for slurm.conf"
-    )
-    action.add_argument(
-        "--check", action="store_true", help="no longer name the energy plugin if it does not fit Slurm"
+        "--remove",
+        action="store_true",
+        help="no longer name the plugins, and delete those beside Slurm's own",
     )
     parser.add_argument("--json", action="store_true", help="print paths, release and state as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build the plugins, or enable, disable or check the energy plugin."""
+    """Build the plugins, or enable, disable, check or update those in use."""
     from slurm_energy.slurm import installation
 
+    if args.update:
+        return _update(args)
     slurm = installation.find(args.slurm_prefix)
     if args.enable:
         return _enable(args, slurm)
-    if args.disable or args.check:
-        return _disable_or_check(args, slurm)
+    if args.disable:
+        return _disable(args, slurm)
+    if args.check:
+        return _check(args, slurm)
+    if args.remove:
+        return _remove(args, slurm)
     print_progress(f"Slurm {slurm.release()} in {slurm.prefix}: {slurm.daemon}")
     return _build(args, slurm)
 
@@ -124,13 +140,16 @@ def _build(args: argparse.Namespace, slurm: Installation) -> int:
 
 
 def _build_one(name: str, args: argparse.Namespace, slurm: Installation) -> Path:
-    from slurm_energy.slurm import energy_plugin, plugin_build
+    from slurm_energy.slurm import energy_plugin, plugin_build, plugin_update
+    from slurm_energy.slurm.energy_include import ExactPlugin
 
+    if args.output is None and args.cache is None:
+        return plugin_update.build_exact(ExactPlugin(name), slurm, args.slurm_source, print_progress)
+    output = args.output or plugin_update.default_output(slurm.release())
     if name == "energy":
         sources = plugin_build.plugin_sources()
-        output = (args.output or sources).resolve()
-        return energy_plugin.build_energy_plugin(sources, output, slurm, print_progress)
-    return plugin_build.build(args.output, args.slurm_source, args.cache, print_progress, slurm)[0]
+        return energy_plugin.build_energy_plugin(sources, output.resolve(), slurm, print_progress)
+    return plugin_build.build(output, args.slurm_source, args.cache, print_progress, slurm)[0]
 
 
 def _plugin_directory(slurm: Installation) -> Path | None:
@@ -151,43 +170,102 @@ def _print_next_steps(built: dict[str, Path], slurm: Installation, directory: Pa
         emit(["Then edit slurm.conf as described in docs/priority-plugin.md."])
 
 
+def _chosen(args: argparse.Namespace) -> ExactPlugin:
+    from slurm_energy.slurm.energy_include import ExactPlugin
+
+    return ExactPlugin(args.only or _BOTH[0])
+
+
 def _enable(args: argparse.Namespace, slurm: Installation) -> int:
     from slurm_energy.slurm import energy_include, energy_plugin
 
-    energy_include.plugin_state(slurm, args.conf)  # fails before anything is built
-    energy_plugin.install_energy_plugin(_build_one("energy", args, slurm), slurm)
-    energy_include.enable(energy_include.plugin_state(slurm, args.conf))
-    _print_state(energy_include.plugin_state(slurm, args.conf), args, "restart slurmctld and slurmd")
+    kind = _chosen(args)
+    state = energy_include.plugin_state(slurm, args.conf, kind)  # fails before anything is built
+    energy_plugin.install_plugin(_build_one(kind.value, args, slurm), state.plugin)
+    energy_include.enable(energy_include.plugin_state(slurm, args.conf, kind))
+    changed = energy_include.plugin_state(slurm, args.conf, kind)
+    _print_states([changed], args, "restart slurmctld and slurmd")
     return EXIT_OK
 
 
-def _disable_or_check(args: argparse.Namespace, slurm: Installation) -> int:
+def _disable(args: argparse.Namespace, slurm: Installation) -> int:
     from slurm_energy.slurm import energy_include
 
-    state = energy_include.plugin_state(slurm, args.conf)
-    if args.disable:
-        energy_include.disable(state)
-    elif state.enabled and state.fault:
-        energy_include.suspend(state)
-    changed = energy_include.plugin_state(slurm, args.conf)
-    _print_state(changed, args, "restart slurmctld and slurmd" if args.disable else "")
-    return EXIT_FAILURE if args.check and state.enabled and state.fault else EXIT_OK
+    kind = _chosen(args)
+    energy_include.disable(energy_include.plugin_state(slurm, args.conf, kind))
+    changed = energy_include.plugin_state(slurm, args.conf, kind)
+    _print_states([changed], args, "restart slurmctld and slurmd")
+    return EXIT_OK
 
 
-def _print_state(state: PluginState, args: argparse.Namespace, todo: str) -> None:
+def _check(args: argparse.Namespace, slurm: Installation) -> int:
+    """Suspend the plugins that do not fit. The state of a plugin that was never in use is not printed."""
+    from slurm_energy.slurm import energy_include
+
+    code, states = EXIT_OK, []
+    for kind in energy_include.ExactPlugin if args.only is None else [_chosen(args)]:
+        state = energy_include.plugin_state(slurm, args.conf, kind)
+        if state.needed and state.enabled and state.fault:
+            energy_include.suspend(state)
+            code = EXIT_FAILURE
+        if kind.value == (args.only or _BOTH[0]) or state.enabled or state.suspended:
+            states.append(energy_include.plugin_state(slurm, args.conf, kind))
+    _print_states(states, args, "")
+    return code
+
+
+def _remove(args: argparse.Namespace, slurm: Installation) -> int:
+    from slurm_energy.slurm import energy_include, energy_plugin
+
+    states = []
+    for kind in energy_include.ExactPlugin:
+        state = energy_include.plugin_state(slurm, args.conf, kind)
+        if state.enabled or state.suspended:
+            energy_include.disable(state)
+            states.append(energy_include.plugin_state(slurm, args.conf, kind))
+        energy_plugin.remove_plugin(state.plugin)
+    if states:
+        _print_states(states, args, "restart slurmctld and slurmd when it suits; they run on")
+    return EXIT_OK
+
+
+def _update(args: argparse.Namespace) -> int:
+    from slurm_energy.slurm import installation, plugin_update
+
+    errors: list[EnergyError] = []
+    try:
+        plugin_update.update_spank(args.slurm_prefix, print_progress)
+    except EnergyError as error:
+        errors.append(error)
+    try:
+        slurm = installation.find(args.slurm_prefix)
+    except UnavailableError:
+        pass  # a login node has no daemon that loads the other plugins
+    else:
+        errors += plugin_update.update_exact(slurm, args.conf, args.slurm_source, print_progress)
+    for failure in errors:
+        print_error(failure)
+    return errors[0].exit_code if errors else EXIT_OK
+
+
+def _print_states(states: list[PluginState], args: argparse.Namespace, todo: str) -> None:
     if args.json:
-        document: dict[str, Any] = {
-            "plugin": str(state.plugin),
-            "fault": state.fault or None,
-            "include": str(state.include),
-            "enabled": state.enabled,
-            "included": state.included,
-        }
-        emit_json(document)
+        documents = [
+            {
+                "plugin": str(state.plugin),
+                "fault": state.fault or None,
+                "include": str(state.include),
+                "enabled": state.enabled,
+                "included": state.included,
+            }
+            for state in states
+        ]
+        emit_json({"plugins": documents} if args.check or args.remove else documents[0])
         return
-    emit([f"{state.plugin}: {state.fault or 'fits the installed Slurm'}"])
-    emit([f"{state.include}: {'names the plugin' if state.enabled else 'does not name the plugin'}"])
-    if not state.included:
-        emit([f"{state.conf}: add the line: Include {state.include.name}"])
+    for state in states:
+        emit([f"{state.plugin}: {state.fault or 'fits the installed Slurm'}"])
+        emit([f"{state.include}: {'names the plugin' if state.enabled else 'does not name the plugin'}"])
+    if not states[0].included:
+        emit([f"{states[0].conf}: add the line: Include {states[0].include.name}"])
     if todo:
         emit([f"Next: {todo}"])

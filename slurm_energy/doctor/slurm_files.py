@@ -14,8 +14,10 @@ from typing import Final
 from slurm_energy.doctor.findings import FileFault, FileUse, SlurmFileFindings
 from slurm_energy.doctor.slurm_energy_settings import energy_settings
 from slurm_energy.errors import UsageError
+from slurm_energy.installed_package import package_prefix
 from slurm_energy.policies.policy_copy import copy_path, read_copy
 from slurm_energy.slurm import conf_files
+from slurm_energy.slurm.energy_include import INCLUDE_NAME, ExactPlugin, stale_reason
 from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN
 from slurm_energy.slurm.hostlist import node_position
 from slurm_energy.slurm.plugin_files import (
@@ -42,7 +44,7 @@ TRUSTED_UIDS: Final = {0}
 _MODULE_FOLDER: Final = re.compile(r"[\"']([^\"';]+)/\?\.lua")
 _LARGEST_SCRIPT_BYTES: Final = 1 << 20
 _REBUILD: Final = {
-    FileUse.SITE_FACTOR: "senergy build-plugins, see docs/priority-plugin.md",
+    FileUse.SITE_FACTOR: "senergy build-plugins --enable --only site-factor, see docs/priority-plugin.md",
     FileUse.ENERGY_PLUGIN: "senergy build-plugins --enable, see docs/slurm-energy-plugin.md",
 }
 
@@ -71,7 +73,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
     faults = [*_program_faults(prologs, FileUse.PROLOG), *_program_faults(epilogs, FileUse.EPILOG)]
     for line in lines:
         faults += _plugin_faults(line, directories, release)
-    faults += _site_factor_faults(settings, directories, release)
+    faults += _site_factor_faults(conf, settings, directories, release)
     energy = energy_settings(conf, settings)
     if energy.ours:
         faults += _exact_plugin_faults(ENERGY_PLUGIN, FileUse.ENERGY_PLUGIN, directories, release)
@@ -163,13 +165,19 @@ def _plugin_faults(
     built = None if faults or not ours else plugin_release(path)
     if built and release and built[:2] != release[:2]:
         why = f"was built for Slurm {built.series}, installed is {release.series}"
-        yield FileFault(str(path), why, "build it on a host with this Slurm: make build install-hooks", use)
+        todo = "build it on a host with this Slurm: make build install-hooks"
+        if package_prefix() is not None:
+            todo = "senergy build-plugins --update"
+        yield FileFault(str(path), why, todo, use)
 
 
 def _site_factor_faults(
-    settings: Settings, directories: Iterable[Path], release: Release | None
+    conf: Path, settings: Settings, directories: Iterable[Path], release: Release | None
 ) -> Iterator[FileFault]:
     """Yield the faults of the site factor plugin, which must be built for exactly the installed Slurm."""
+    include = conf.with_name(INCLUDE_NAME)
+    if reason := stale_reason(include, ExactPlugin.SITE_FACTOR):
+        yield FileFault(str(include), reason, _REBUILD[FileUse.SITE_FACTOR], FileUse.SITE_FACTOR)
     if "site_factor/energy" not in settings.get("prioritysitefactorplugin", [])[-1:]:
         return
     yield from _exact_plugin_faults("site_factor_energy.so", FileUse.SITE_FACTOR, directories, release)

@@ -1,13 +1,16 @@
-"""The file slurm-energy.conf, which slurm.conf includes: it names the energy plugin only while it fits Slurm.
+"""The file slurm-energy.conf, which slurm.conf includes: it names our plugins only while they fit Slurm.
 
-A daemon of Slurm that cannot load a plugin named in slurm.conf does not start. After an upgrade of Slurm the
-plugin is of another release until it is built again. Therefore slurm.conf does not name the plugin, but
-includes this file. `senergy build-plugins --enable` fills the file. `--check`, which runs before each start
-of a daemon, empties it if the plugin does not fit.
+A daemon of Slurm that cannot load the energy plugin named in slurm.conf does not start. After an upgrade of
+Slurm the plugins are of another release until they are built again. Therefore slurm.conf does not name them,
+but includes this file. `senergy build-plugins --enable` fills the file. `--check`, which runs before each
+start of a daemon, removes the plugins that do not fit.
 """
 
 from __future__ import annotations
 
+import enum
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +20,7 @@ from slurm_energy.errors import ForbiddenError, UnavailableError
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN, PLUGIN_TYPE
 from slurm_energy.slurm.installation import Installation
+from slurm_energy.slurm.plugin_build import PLUGIN as SITE_FACTOR_PLUGIN
 from slurm_energy.slurm.plugin_version import plugin_release
 
 INCLUDE_NAME: Final = "slurm-energy.conf"
@@ -24,36 +28,77 @@ _HEAD: Final = (
     "# Written by `senergy build-plugins --enable`, `--disable` and `--check`; slurm.conf includes it.\n"
 )
 _SUSPENDED: Final = "# Suspended by --check: "
-_SETTING: Final = f"AcctGatherEnergyType={PLUGIN_TYPE}\n"
+_UNUSED: Final = "# No plugin is in use.\n"
+
+
+class ExactPlugin(enum.Enum):
+    """A plugin that Slurm loads only if it was built for exactly the same release.
+
+    The value is the name of the plugin in the options of `senergy build-plugins`.
+    """
+
+    ENERGY = "energy"
+    SITE_FACTOR = "site-factor"
+
+    @property
+    def file_name(self) -> str:
+        """Name of the plugin's file."""
+        return {ExactPlugin.ENERGY: ENERGY_PLUGIN, ExactPlugin.SITE_FACTOR: SITE_FACTOR_PLUGIN}[self]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of slurm.conf that name the plugin. The first one decides whether it is named."""
+        if self is ExactPlugin.ENERGY:
+            return {"AcctGatherEnergyType": PLUGIN_TYPE}
+        return {
+            "PrioritySiteFactorPlugin": "site_factor/energy",
+            "PrioritySiteFactorParameters": (
+                "table=/run/senergyctld/priority.table,queue=/run/senergyctld/queue/queue.table"
+            ),
+        }
+
+    def is_named(self, settings: Mapping[str, list[str]]) -> bool:
+        """Return whether settings, as `conf_files.read_settings` returns them, name the plugin."""
+        key, value = next(iter(self.settings.items()))
+        return value in ",".join(settings.get(key.lower(), [])[-1:]).split(",")
 
 
 @dataclass(frozen=True, slots=True)
 class PluginState:
-    """Whether the installed energy plugin fits the installed Slurm, and what slurm.conf says.
+    """Whether an installed plugin fits the installed Slurm, and what slurm.conf says.
 
     Attributes:
+        kind: the plugin.
         plugin: path at which the plugin is, or would be installed.
         fault: why Slurm could not load the plugin; empty if it can.
         conf: path of slurm.conf.
         include: path of slurm-energy.conf.
         enabled: whether slurm-energy.conf names the plugin.
+        suspended: why slurm-energy.conf no longer names the plugin; empty if it was not suspended.
         included: whether slurm.conf includes slurm-energy.conf.
+        needed: whether a daemon of this host loads the plugin if slurm.conf names it.
     """
 
+    kind: ExactPlugin
     plugin: Path
     fault: str
     conf: Path
     include: Path
     enabled: bool
+    suspended: str
     included: bool
+    needed: bool
 
 
-def plugin_state(slurm: Installation, conf: Path | None = None) -> PluginState:
-    """Return the state of the energy plugin on this host. No daemon is asked.
+def plugin_state(
+    slurm: Installation, conf: Path | None = None, kind: ExactPlugin = ExactPlugin.ENERGY
+) -> PluginState:
+    """Return the state of a plugin on this host. No daemon is asked.
 
     Args:
         slurm: the installation.
         conf: path of slurm.conf; None: where Slurm expects it.
+        kind: the plugin.
 
     Raises:
         UnavailableError: slurm.conf, Slurm or the directory of its plugins cannot be found.
@@ -62,12 +107,23 @@ def plugin_state(slurm: Installation, conf: Path | None = None) -> PluginState:
     if conf is None:
         raise UnavailableError("slurm.conf", "not found", "set SLURM_CONF")
     include = conf.with_name(INCLUDE_NAME)
-    plugin = slurm.plugin_directory(run=None) / ENERGY_PLUGIN
+    plugin = slurm.plugin_directory(run=None) / kind.file_name
     try:
         included = INCLUDE_NAME in _included_names(conf)
+        settings = conf_files.read_settings(conf)
     except OSError as error:
         raise UnavailableError(str(conf), error.strerror or str(error)) from None
-    return PluginState(plugin, _fault(plugin, slurm), conf, include, _names_plugin(include), included)
+    return PluginState(
+        kind,
+        plugin,
+        _fault(plugin, slurm),
+        conf,
+        include,
+        kind in _named_plugins(include),
+        stale_reason(include, kind),
+        included,
+        kind is ExactPlugin.ENERGY or _is_controller(settings),
+    )
 
 
 def enable(state: PluginState) -> None:
@@ -78,8 +134,10 @@ def enable(state: PluginState) -> None:
         ForbiddenError: the caller may not write it.
     """
     if state.fault:
-        raise UnavailableError(str(state.plugin), state.fault, "senergy build-plugins --enable")
-    _write(state.include, _SETTING)
+        raise UnavailableError(
+            str(state.plugin), state.fault, f"senergy build-plugins {_enabling(state.kind)}"
+        )
+    _write(state, "".join(f"{key}={value}\n" for key, value in state.kind.settings.items()))
 
 
 def disable(state: PluginState) -> None:
@@ -88,7 +146,7 @@ def disable(state: PluginState) -> None:
     Raises:
         UnavailableError, ForbiddenError: the file cannot be written.
     """
-    _write(state.include, "# The energy plugin is not in use.\n")
+    _write(state, "")
 
 
 def suspend(state: PluginState) -> None:
@@ -97,27 +155,46 @@ def suspend(state: PluginState) -> None:
     Raises:
         UnavailableError, ForbiddenError: the file cannot be written.
     """
-    _write(state.include, f"{_SUSPENDED}{state.plugin.name} {' '.join(state.fault.split())}\n")
+    _write(state, f"{_SUSPENDED}{state.plugin.name} {' '.join(state.fault.split())}\n")
 
 
-def stale_reason(include: Path) -> str:
-    """Return why `suspend` removed the plugin from slurm-energy.conf; empty if it did not."""
-    try:
-        text = include.read_text(errors="replace")
-    except OSError:
-        return ""
-    lines = [line for line in text.splitlines() if line.startswith(_SUSPENDED)]
+def stale_reason(include: Path, kind: ExactPlugin = ExactPlugin.ENERGY) -> str:
+    """Return why `suspend` removed a plugin from slurm-energy.conf; empty if it did not."""
+    start = f"{_SUSPENDED}{kind.file_name} "
+    lines = [line for line in _text(include).splitlines() if line.startswith(start)]
     return lines[-1].removeprefix(_SUSPENDED) if lines else ""
 
 
-def _write(path: Path, text: str) -> None:
+def _enabling(kind: ExactPlugin) -> str:
+    return "--enable" if kind is ExactPlugin.ENERGY else f"--enable --only {kind.value}"
+
+
+def _write(state: PluginState, own_lines: str) -> None:
+    """Write the file with new lines for one plugin, and the present lines of the other one."""
+    named = _named_plugins(state.include)
+    lines = [own_lines]
+    for kind in ExactPlugin:
+        if kind is state.kind:
+            continue
+        if kind in named:
+            lines.append("".join(f"{key}={value}\n" for key, value in kind.settings.items()))
+        elif reason := stale_reason(state.include, kind):
+            lines.append(f"{_SUSPENDED}{reason}\n")
+    text = "".join(lines) or _UNUSED
     try:
-        atomic_file.write(path, (_HEAD + text).encode(), mode=0o644)
-        path.chmod(0o644)  # all users' commands read it, and the umask may be strict
+        atomic_file.write(state.include, (_HEAD + text).encode(), mode=0o644)
+        state.include.chmod(0o644)  # all users' commands read it, and the umask may be strict
     except PermissionError:
-        raise ForbiddenError(str(path), "cannot be written", "run it as root") from None
+        raise ForbiddenError(str(state.include), "cannot be written", "run it as root") from None
     except OSError as error:
-        raise UnavailableError(str(path), error.strerror or str(error)) from None
+        raise UnavailableError(str(state.include), error.strerror or str(error)) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _fault(plugin: Path, slurm: Installation) -> str:
@@ -132,15 +209,21 @@ def _fault(plugin: Path, slurm: Installation) -> str:
     return f"was built for Slurm {built}, installed is {release}" if built else "is not a plugin of Slurm"
 
 
-def _names_plugin(include: Path) -> bool:
+def _named_plugins(include: Path) -> set[ExactPlugin]:
     try:
         settings = conf_files.read_settings(include)
     except OSError:
-        return False
-    return PLUGIN_TYPE in ",".join(settings.get("acctgatherenergytype", [])[-1:]).split(",")
+        return set()
+    return {kind for kind in ExactPlugin if kind.is_named(settings)}
 
 
 def _included_names(conf: Path) -> set[str]:
     lines = conf.read_text(errors="replace").splitlines()
     words = [line.split() for line in lines]
     return {Path(pair[1]).name for pair in words if len(pair) > 1 and pair[0].lower() == "include"}
+
+
+def _is_controller(settings: Mapping[str, list[str]]) -> bool:
+    name = socket.gethostname()
+    hosts = [*settings.get("slurmctldhost", []), *settings.get("controlmachine", [])]
+    return not {name, name.partition(".")[0]}.isdisjoint(host.partition("(")[0].strip() for host in hosts)

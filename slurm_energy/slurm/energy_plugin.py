@@ -54,16 +54,19 @@ def build_energy_plugin(
         return built.replace(output / ENERGY_PLUGIN)
 
 
-def install_energy_plugin(plugin: Path, slurm: Installation) -> Path:
-    """Install a built plugin beside Slurm's own plugins and return its new path.
+def install_plugin(plugin: Path, target: Path) -> None:
+    """Install a built plugin beside Slurm's own plugins.
 
     A daemon that starts meanwhile finds the old or the new file, never a part of it.
 
+    Args:
+        plugin: the built plugin.
+        target: path of the installed plugin.
+
     Raises:
-        UnavailableError: the directory of Slurm's plugins is unknown, or the file cannot be written.
+        UnavailableError: the file cannot be written.
         ForbiddenError: the caller may not write there.
     """
-    target = slurm.plugin_directory() / ENERGY_PLUGIN
     try:
         atomic_file.write(target, plugin.read_bytes(), mode=0o755)
         target.chmod(0o755)  # slurmctld runs as another user, and the umask may be strict
@@ -71,4 +74,18 @@ def install_energy_plugin(plugin: Path, slurm: Installation) -> Path:
         raise ForbiddenError(str(target), "cannot be written", "run it as root") from None
     except OSError as error:
         raise UnavailableError(str(target), error.strerror or str(error)) from None
-    return target
+
+
+def remove_plugin(target: Path) -> None:
+    """Delete an installed plugin. Processes that have loaded it keep it.
+
+    Raises:
+        UnavailableError: the file cannot be deleted.
+        ForbiddenError: the caller may not delete it.
+    """
+    try:
+        target.unlink(missing_ok=True)
+    except PermissionError:
+        raise ForbiddenError(str(target), "cannot be deleted", "run it as root") from None
+    except OSError as error:
+        raise UnavailableError(str(target), error.strerror or str(error)) from None

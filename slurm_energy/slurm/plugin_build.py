@@ -15,6 +15,7 @@ from typing import Final
 
 import slurm_energy
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.installed_package import package_prefix
 from slurm_energy.slurm import debian_source, installation
 from slurm_energy.slurm.build_tools import run_tool
 from slurm_energy.slurm.installation import Installation
@@ -29,17 +30,26 @@ Say = Callable[[str], None]
 
 
 def plugin_sources() -> Path:
-    """Return the directory `plugins/` of the checkout, or of $SENERGY_PARTS_DIR.
+    """Return the directory `plugins/` of $SENERGY_PARTS_DIR, of slurm-energy-plugins, or of the checkout.
 
     Raises:
-        UnavailableError: there is no such directory, as in an installed package.
+        UnavailableError: there is no such directory.
     """
-    base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
+    base = parts_directory()
     if not (base / "plugins" / "Makefile").is_file():
-        raise UnavailableError(
-            f"{base}/plugins", "no sources of the plugins", f"name the checkout in ${PARTS_KEY}"
-        )
+        todo = f"name the checkout in ${PARTS_KEY}"
+        if package_prefix() is not None:
+            todo = "install the package slurm-energy-plugins"
+        raise UnavailableError(f"{base}/plugins", "no sources of the plugins", todo)
     return base / "plugins"
+
+
+def parts_directory() -> Path:
+    """Return the directory that contains `plugins/`, `spank/` and `prolog_epilog/`, which may not exist."""
+    if named := os.environ.get(PARTS_KEY):
+        return Path(named)
+    prefix = package_prefix()
+    return prefix / "source" if prefix else Path(slurm_energy.__file__).parent.parent
 
 
 def source_release(source: Path) -> Release:

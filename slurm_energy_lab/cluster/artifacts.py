@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import slurm_energy
 from slurm_energy.errors import ForbiddenError, UnavailableError, install_extra
-from slurm_energy.slurm.plugin_build import PARTS_KEY
+from slurm_energy.installed_package import package_prefix
+from slurm_energy.slurm.plugin_build import PARTS_KEY, parts_directory
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = {
@@ -57,11 +57,12 @@ class Artifacts:
 
 
 def find_artifacts() -> Artifacts:
-    """Return the built parts in $SENERGY_PARTS_DIR, or in the source checkout if this variable is not set."""
-    base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
-    hooks = base / "prolog_epilog"
+    """Return the built parts in $SENERGY_PARTS_DIR, of the packages, or in the source checkout."""
+    installed = None if os.environ.get(PARTS_KEY) else package_prefix()
+    base = installed or parts_directory()
+    hooks = installed or base / "prolog_epilog"
     files = {
-        "spank": base / "spank" / "energy.so",
+        "spank": (installed or base / "spank") / "energy.so",
         "prolog": hooks / "prolog",
         "epilog": hooks / "epilog",
         "job_submit module": hooks / "senergy_submit.lua",

@@ -188,3 +188,61 @@ def test_doctor_finds_a_stale_suspended_doubled_or_unprotected_plugin(host):
         "AcctGatherEnergyType=acct_gather_energy/rapl,acct_gather_energy/senergy\n"
     )
     assert checks(host)["Slurm energy"] is CheckState.DEGRADED
+
+
+def test_each_plugin_keeps_its_lines_when_the_other_one_changes(host, capsys, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "head.site")
+    host.conf.write_text(host.conf.read_text() + "SlurmctldHost=head(10.0.0.1)\n")
+    kind = energy_include.ExactPlugin.SITE_FACTOR
+
+    def site_factor():
+        return energy_include.plugin_state(installation.find(host.prefix), host.conf, kind)
+
+    host.plugin_for("0x160508")
+    host.plugin_for("0x160508", "site_factor_energy.so")
+    energy_include.enable(host.state)
+    energy_include.enable(site_factor())
+    settings = conf_files.read_settings(host.conf, strict=True)
+    assert settings["prioritysitefactorplugin"] == ["site_factor/energy"]
+    assert host.named == ["acct_gather_energy/senergy"]
+    host.install_slurm("22.05.9")
+    host.plugin_for("0x160509")  # only the energy plugin was built again
+    assert host.run("--check") == 1
+    assert host.named == ["acct_gather_energy/senergy"]
+    assert "was built for Slurm 22.05.8" in site_factor().suspended
+    assert "prioritysitefactorplugin" not in conf_files.read_settings(host.conf, strict=True)
+    faults = inspect_slurm_files(host.conf, ["head"]).faults
+    assert [fault.todo for fault in faults if "site_factor" in fault.why] != []
+    assert host.run("--remove") == 0
+    assert not host.state.plugin.exists()
+    assert (host.named, site_factor().suspended) == ([], "")
+
+
+def test_only_the_host_of_slurmctld_checks_the_site_factor(host, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "node7")
+    host.conf.write_text(host.conf.read_text() + "SlurmctldHost=head\n")
+    kind = energy_include.ExactPlugin.SITE_FACTOR
+    include = host.conf.with_name(energy_include.INCLUDE_NAME)
+    include.write_text("PrioritySiteFactorPlugin=site_factor/energy\n")  # a shared /etc/slurm
+    assert host.run("--check") == 0
+    assert energy_include.plugin_state(installation.find(host.prefix), host.conf, kind).enabled
+
+
+@needs_headers
+def test_update_builds_a_plugin_in_use_again_and_suspends_one_that_cannot_be_built(host, monkeypatch, capsys):
+    monkeypatch.setattr("socket.gethostname", lambda: "head")
+    host.conf.write_text(host.conf.read_text() + "SlurmctldHost=head\n")
+    host.plugin_for("0x160508")
+    host.plugin_for("0x160508", "site_factor_energy.so")
+    for kind in energy_include.ExactPlugin:
+        energy_include.enable(energy_include.plugin_state(installation.find(host.prefix), host.conf, kind))
+    host.install_slurm("22.05.9")
+    monkeypatch.setattr("slurm_energy.slurm.plugin_update.SOURCE_DIRECTORIES", (host.prefix / "src",))
+    monkeypatch.setattr(
+        "slurm_energy.slurm.plugin_update.default_output", lambda release: host.prefix / "built"
+    )
+    assert host.run("--update") == 4
+    assert "site_factor_energy.so for Slurm 22.05.9: no source of Slurm 22.05.9" in capsys.readouterr().err
+    assert host.named == ["acct_gather_energy/senergy"]
+    assert "prioritysitefactorplugin" not in conf_files.read_settings(host.conf, strict=True)
+    assert host.state.fault == ""

@@ -1,0 +1,50 @@
+"""The package of the distribution that contains this copy of slurm-energy.
+
+The packages install everything below one prefix, /usr/lib/slurm-energy, and mark it with the file
+`package.toml`. A checkout and an installation with pip have no such file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Final
+
+MARKER: Final = "package.toml"
+_INSTALL: Final = {"deb": "apt-get install", "rpm": "dnf install"}
+_PACKAGE_OF_EXTRA: Final = {
+    "amd": "slurm-energy-node",
+    "bmc": "slurm-energy-lab",
+    "lab": "slurm-energy-lab",
+    "mariadb": "slurm-energy-controller",
+    "postgresql": "slurm-energy-controller",
+    "metrics": "slurm-energy",
+    "trace": "",
+}
+"""Package with the requirements of an extra; empty: none. The other extras need slurm-energy-analysis."""
+
+
+def package_prefix() -> Path | None:
+    """Return the prefix of the packages; None: slurm-energy was installed in another way."""
+    prefix = Path(__file__).resolve().parents[2]
+    return prefix if (prefix / MARKER).is_file() else None
+
+
+def install_command(extra: str) -> str | None:
+    """Return the command that installs the requirements of an extra from packages.
+
+    Args:
+        extra: name of the extra in setup.cfg.
+
+    Returns:
+        The command; None: slurm-energy was not installed from packages, or no package has the requirements.
+    """
+    prefix = package_prefix()
+    package = _PACKAGE_OF_EXTRA.get(extra, "slurm-energy-analysis")
+    if prefix is None or not package:
+        return None
+    try:
+        kind = tomllib.loads((prefix / MARKER).read_text()).get("format")
+    except (OSError, tomllib.TOMLDecodeError):
+        kind = None
+    return f"{_INSTALL.get(str(kind), 'install')} {package}"

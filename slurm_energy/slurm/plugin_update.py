@@ -1,0 +1,137 @@
+"""Update of the plugins of this host to the installed Slurm, after installations and upgrades of either one.
+
+The package slurm-energy-plugins runs the update whenever Slurm's plugins or headers change, and at boot.
+Nothing is downloaded. A plugin that cannot be built is taken out of use, so that Slurm starts without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.installed_package import package_prefix
+from slurm_energy.slurm import energy_include, energy_plugin, installation, plugin_build, spank_selection
+from slurm_energy.slurm.energy_include import ExactPlugin, PluginState
+from slurm_energy.slurm.installation import Installation
+from slurm_energy.slurm.release import Release
+
+SOURCE_DIRECTORIES: Final = (Path("/usr/src"), spank_selection.BUILD_DIRECTORY.parent / "source")
+"""Directories that may contain the source of Slurm, as `slurm-<release>` or `slurm-wlm-<release>`."""
+Say = Callable[[str], None]
+
+
+def default_output(release: Release) -> Path:
+    """Return the directory for plugins that are built for a release of Slurm."""
+    if package_prefix() is None:
+        return plugin_build.plugin_sources()
+    return spank_selection.BUILD_DIRECTORY / str(release)
+
+
+def update_spank(prefix: Path | None, say: Say) -> None:
+    """Select the SPANK plugins of the packages for the installed Slurm.
+
+    They are built if the packages contain none for its series. Without packages there is nothing to select.
+
+    Args:
+        prefix: prefix of Slurm; None: that of srun on PATH.
+        say: receives a line of text about each change.
+
+    Raises:
+        UnavailableError: there are no plugins for this series.
+        ForbiddenError: the caller may not change the links.
+    """
+    library, release = package_prefix(), spank_selection.slurm_release(prefix)
+    if library is None:
+        return
+    if release is None:
+        say("No Slurm on this host: nothing to select")
+        return
+    selection = spank_selection.select(library, release)
+    if selection.directory is None:
+        try:
+            sources = plugin_build.plugin_sources().with_name("spank")
+            spank_selection.build(sources, release, prefix or installation.find().prefix)
+        except EnergyError as error:
+            what = f"energy.so for Slurm {selection.series}"
+            why = f"sbatch and srun do not know the options --energy-*: {error}"
+            raise UnavailableError(what, why) from None
+        selection = spank_selection.select(library, release)
+    if selection.changed:
+        say(f"Selected the plugins in {selection.directory}")
+
+
+def update_exact(
+    slurm: Installation, conf: Path | None, source: Path | None, say: Say
+) -> Iterator[EnergyError]:
+    """Build the plugins in use again if they do not fit the installed Slurm. Yield the errors.
+
+    A plugin is in use if slurm-energy.conf names it, or named it until `--check` found that it does not fit.
+
+    Args:
+        slurm: the installation.
+        conf: path of slurm.conf; None: where Slurm expects it.
+        source: source tree of Slurm; None: one in `SOURCE_DIRECTORIES`.
+        say: receives a line of text before each step that takes time.
+    """
+    for kind in ExactPlugin:
+        try:
+            state = energy_include.plugin_state(slurm, conf, kind)
+        except UnavailableError:
+            return  # without slurm.conf no plugin is in use
+        if not state.needed or not (state.enabled or state.suspended):
+            continue
+        try:
+            if state.fault:
+                plugin = build_exact(kind, slurm, source or find_source(slurm.release(), kind), say)
+                energy_plugin.install_plugin(plugin, state.plugin)
+            energy_include.enable(energy_include.plugin_state(slurm, conf, kind))
+        except EnergyError as error:
+            yield error
+            yield from _suspend(state)
+
+
+def build_exact(kind: ExactPlugin, slurm: Installation, source: Path | None, say: Say) -> Path:
+    """Build a plugin for exactly the installed Slurm and return its path.
+
+    Args:
+        kind: the plugin.
+        slurm: the installation.
+        source: source tree of Slurm, for the site factor; None: it is downloaded.
+        say: receives a line of text before each step that takes time.
+
+    Raises:
+        EnergyError: the plugin cannot be built.
+    """
+    output = default_output(slurm.release())
+    if kind is ExactPlugin.ENERGY:
+        return energy_plugin.build_energy_plugin(plugin_build.plugin_sources(), output, slurm, say)
+    cache = SOURCE_DIRECTORIES[-1] if package_prefix() else None
+    return plugin_build.build(output, source, cache, say, slurm)[0]
+
+
+def find_source(release: Release, kind: ExactPlugin) -> Path | None:
+    """Return the source tree of a release of Slurm on this host; None: the plugin needs none.
+
+    Raises:
+        UnavailableError: there is no source of this release.
+    """
+    if kind is ExactPlugin.ENERGY:
+        return None
+    for parent in SOURCE_DIRECTORIES:
+        for path in sorted(parent.glob("slurm*")):
+            for tree in (path, path / "tree"):
+                if (tree / "META").is_file() and plugin_build.source_release(tree) == release:
+                    return tree
+    what = f"{kind.file_name} for Slurm {release}"
+    why = f"no source of Slurm {release} in {SOURCE_DIRECTORIES[0]}/slurm-{release}"
+    raise UnavailableError(what, why, "senergy build-plugins --enable --only site-factor downloads it")
+
+
+def _suspend(state: PluginState) -> Iterator[EnergyError]:
+    if state.enabled and state.fault:
+        try:
+            energy_include.suspend(state)
+        except EnergyError as error:
+            yield error

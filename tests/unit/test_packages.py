@@ -1,0 +1,143 @@
+"""The packages: their lists, maintainer scripts, and the choice of plugins for the installed Slurm."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from slurm_energy import installed_package
+from slurm_energy.errors import install_extra
+from slurm_energy.slurm import spank_selection
+from slurm_energy.slurm.energy_include import ExactPlugin
+from slurm_energy.slurm.release import Release
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGING = ROOT / "packaging"
+PAYLOAD = tomllib.loads((PACKAGING / "payload.toml").read_text())
+SCRIPTS = sorted(
+    path for kind in ("preinst", "postinst", "prerm", "postrm") for path in PACKAGING.glob(f"debian/*.{kind}")
+)
+WITHOUT_PACKAGE = {"trace", "docs", "check", "dev", "judges"}
+
+
+def canonical(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=; ]", requirement)[0]).lower()
+
+
+@pytest.mark.parametrize("lock", sorted(PACKAGING.glob("locks/*.txt")), ids=lambda path: path.stem)
+def test_every_pinned_distribution_belongs_to_one_package(lock):
+    pinned = re.findall(r"^([a-z0-9-]+)==\S+ \\\n +--hash=sha256:", lock.read_text(), re.MULTILINE)
+    assigned = [name for names in PAYLOAD["distributions"].values() for name in names]
+    assert len(assigned) == len(set(assigned))
+    assert set(pinned) <= set(assigned)
+    assert len(pinned) > 30
+
+
+def test_the_packages_contain_what_setup_cfg_requires():
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(ROOT / "setup.cfg")
+    texts = [setup["options"]["install_requires"]]
+    texts += [text for extra, text in setup["options.extras_require"].items() if extra not in WITHOUT_PACKAGE]
+    required = {canonical(line) for text in texts for line in text.split() if not line.startswith("%")}
+    contained = {name for names in PAYLOAD["distributions"].values() for name in names}
+    assert required - contained == set()
+
+
+def test_every_package_is_described_and_staged():
+    control = (PACKAGING / "debian/control").read_text()
+    described = set(re.findall(r"^Package: (\S+)", control, re.MULTILINE))
+    assert described == (set(PAYLOAD["requirements"]) - {"build"}) | {"slurm-energy-plugins"}
+    page = (ROOT / "docs/packages.md").read_text()
+    assert all(f"`{package}`" in page for package in described)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_maintainer_scripts_are_valid_and_never_stop_apt(script):
+    text = script.read_text()
+    subprocess.run(["sh", "-n", script], check=True, timeout=20)
+    assert text.startswith("#!/bin/sh\nset -e\n")
+    assert text.endswith("exit 0\n")
+    assert "#DEBHELPER#" in text
+    for line in text.splitlines():
+        if re.match(r"\s*(timeout|py3compile|py3clean|/usr/sbin/senergyd)", line):
+            assert "||" in text[text.index(line) :].split("\n\n")[0]
+
+
+@pytest.mark.parametrize("program", ["build-debs", "fetch-wheels", "export-source", "source-date"])
+def test_programs_of_the_build_refuse_bad_usage(program):
+    subprocess.run(["sh", "-n", PACKAGING / program], check=True, timeout=20)
+    if program != "source-date":
+        done = subprocess.run([PACKAGING / program], capture_output=True, text=True, check=False, timeout=20)
+        assert done.returncode == 2
+        assert done.stderr.startswith("usage: ")
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A prefix of packages with plugins for two series."""
+    for series in ("22.05", "24.11"):
+        for name in spank_selection.SPANK_PLUGINS:
+            path = tmp_path / "library" / f"slurm-{series}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    for name in spank_selection.SPANK_PLUGINS:
+        (tmp_path / "library" / name).symlink_to(f"slurm-22.05/{name}")
+    return tmp_path / "library"
+
+
+def test_the_links_follow_the_series_of_slurm(library, tmp_path):
+    selection = spank_selection.select(library, Release(24, 11, 5), tmp_path)
+    assert (selection.series, selection.changed) == ("24.11", True)
+    for name in spank_selection.SPANK_PLUGINS:
+        assert (library / name).readlink() == Path(f"slurm-24.11/{name}")
+    assert not spank_selection.select(library, Release(24, 11, 6), tmp_path).changed
+
+
+def test_without_plugins_for_the_series_the_links_stay(library, tmp_path):
+    assert spank_selection.select(library, Release(27, 5, 0), tmp_path).directory is None
+    assert (library / "energy.so").readlink() == Path("slurm-22.05/energy.so")
+    built = tmp_path / "built/slurm-27.05"
+    built.mkdir(parents=True)
+    (built / "energy.so").touch()
+    assert spank_selection.select(library, Release(27, 5, 0), built.parent).directory is None  # hooks lack
+    (built / "energy_hooks.so").touch()
+    assert spank_selection.select(library, Release(27, 5, 0), built.parent).directory == built
+    assert (library / "energy.so").resolve() == built / "energy.so"
+
+
+def test_a_login_node_has_no_link_for_the_hooks(library, tmp_path):
+    (library / "energy_hooks.so").unlink()
+    assert spank_selection.select(library, Release(24, 11, 5), tmp_path).changed
+    assert not (library / "energy_hooks.so").exists()
+
+
+@pytest.mark.parametrize(
+    ("extra", "package"),
+    [
+        ("plots", "slurm-energy-analysis"),
+        ("simulation", "slurm-energy-analysis"),
+        ("lab", "slurm-energy-lab"),
+        ("postgresql", "slurm-energy-controller"),
+    ],
+)
+def test_a_missing_library_is_installed_from_a_package(extra, package, tmp_path, monkeypatch):
+    assert install_extra(extra).endswith(f"pip install 'slurm-energy[{extra}]'")  # a checkout
+    monkeypatch.setattr(installed_package, "package_prefix", lambda: tmp_path)
+    (tmp_path / installed_package.MARKER).write_text('format = "deb"\n')
+    assert install_extra(extra) == f"apt-get install {package}"
+    (tmp_path / installed_package.MARKER).write_text('format = "rpm"\n')
+    assert install_extra(extra) == f"dnf install {package}"
+    assert "pip" in install_extra("trace")  # PyTorch is in no package
+
+
+def test_each_plugin_is_recognized_by_its_first_setting():
+    for kind in ExactPlugin:
+        key, value = next(iter(kind.settings.items()))
+        assert kind.is_named({key.lower(): ["other", value]})
+        assert not kind.is_named({key.lower(): [value, "other"]})
+        assert not kind.is_named({})
