@@ -13,7 +13,7 @@ _COSTS: Final = {
     FileUse.PROLOG: _DRAINS,
     FileUse.EPILOG: "Slurm drains this node at the end of its next job",
     FileUse.REQUIRED_PLUGIN: f"{_DRAINS}; commands fail",
-    FileUse.OPTIONAL_PLUGIN: "Slurm does not load it: sbatch rejects --energy-* flags, or jobs are unmeasured",
+    FileUse.OPTIONAL_PLUGIN: "Slurm does not load it: sbatch rejects --energy-* flags, or jobs unmeasured",
     FileUse.JOB_SUBMIT: "slurmctld does not start, or not without our module",
     FileUse.CHECK_MODULE: "slurmctld does not check energy flags",
     FileUse.SITE_FACTOR: "slurmctld does not load it: the computed order of the queue has no effect",
