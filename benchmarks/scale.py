@@ -6,9 +6,13 @@ each with a trace and two steps; then all nodes close their period at once, as a
 senergyctld is read from /proc and excludes that of the simulated agents, munged and PostgreSQL, which are
 printed apart. Runs in a network namespace of its own. Needs root.
 
+Part `records`: a database with the records of a cluster of 10,000 nodes (1.5 KB each on PostgreSQL; SQLite
+gets a tenth), and the commands of one of 1,000 users and of an operator on it. They run without slurmdbd, so
+that only our own time counts. Each needs at most 1 s of CPU time of command, senergyctld and server together.
+
 Prints `CLAIM scale_lag_STORE` (maximum seconds from hand-over to confirmation over a period of 3,600 s),
 `scale_cores_STORE` (CPU seconds per second of senergyctld), `scale_memory_STORE` (over 2 GB) and
-`scale_missing_STORE` (items lost or doubled).
+`scale_missing_STORE` (items lost or doubled); and `scale_COMMAND_STORE` for the commands.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import sys
 from collections.abc import Callable
 
 import scale_agents
+import scale_records
 from claims import Claim, publish
 
 from slurm_energy.errors import UnavailableError
@@ -59,6 +64,10 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--live-s", type=float, default=30.0, help="interval of live reports (default 30)")
     options.add_argument("--job-s", type=float, default=7200.0, help="mean duration of jobs (default 7,200)")
+    options.add_argument(
+        "--records", type=int, default=1_000_000, help="records in the database (default 1,000,000)"
+    )
+    options.add_argument("--prune", action="store_true", help="also measure the deletion of old records")
     options.add_argument("--threads", type=int, default=192, help="concurrent requests of half of the agents")
     options.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     return options
@@ -75,7 +84,22 @@ def measure_agents(arguments: argparse.Namespace) -> list[Claim]:
     return claims
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], list[Claim]]] = {"agents": measure_agents}
+def measure_records(arguments: argparse.Namespace) -> list[Claim]:
+    """Return the claims of the part `records`. SQLite gets a tenth of the records."""
+    claims: list[Claim] = []
+    for store in arguments.stores.split(","):
+        records = arguments.records // 10 if store == "sqlite" else arguments.records
+        try:
+            claims += scale_records.measure(arguments, store, records)
+        except UnavailableError as error:
+            print(f"{store}: {error}")
+    return claims
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], list[Claim]]] = {
+    "agents": measure_agents,
+    "records": measure_records,
+}
 
 
 if __name__ == "__main__":

@@ -93,6 +93,10 @@ class Backend(abc.ABC):
     def is_timeout(self, error: DBAPIError) -> bool:
         """Return whether a statement was aborted because of its time limit."""
 
+    def estimated_rows(self, connection: Connection, table: str) -> int | None:
+        """Return the number of rows of a table as the server estimates it; None: there is no estimate."""
+        return None
+
     def problem(self, connection: Connection) -> str:
         """Return why the server cannot hold the database; empty: it can."""
         return ""
@@ -248,6 +252,15 @@ class MariadbBackend(Backend):
         )
         return int(connection.execute(text(sql)).scalar_one())
 
+    def estimated_rows(self, connection: Connection, table: str) -> int | None:
+        """Return the number of rows of a table as the server estimates it."""
+        sql = text(
+            "SELECT table_rows FROM information_schema.tables"
+            " WHERE table_schema = database() AND table_name = :name"
+        )
+        rows = connection.execute(sql, {"name": table}).scalar_one_or_none()
+        return None if rows is None else int(rows)
+
     def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
         """Limit the time of statements; see `Backend.set_time_limit`."""
         value = "DEFAULT" if limit_s is None else f"{limit_s:.3f}"
@@ -331,6 +344,12 @@ class PostgresqlBackend(Backend):
     def size_bytes(self, connection: Connection) -> int:
         """Return the size of the database."""
         return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+    def estimated_rows(self, connection: Connection, table: str) -> int | None:
+        """Return the number of rows of a table as the server estimates it."""
+        sql = text("SELECT reltuples FROM pg_class WHERE oid = CAST(:name AS regclass)")
+        rows = connection.execute(sql, {"name": table}).scalar_one()
+        return int(rows) if rows >= 0 else None  # -1: never analysed
 
     def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
         """Limit the time of statements; see `Backend.set_time_limit`."""

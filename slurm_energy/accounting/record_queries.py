@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, func, literal, select, union_all
+from sqlalchemy import ColumnElement, Connection, Row, Table, func, literal, select, union_all
 from sqlalchemy.sql.selectable import CompoundSelect, Select
 
 from slurm_energy.accounting.backends import backend_of
@@ -19,6 +19,8 @@ from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.quantities import shown
 
 CHUNK: Final = 500  # records read at a time
+MAX_COUNTED_ROWS: Final = 1_000_000
+"""Rows of a table up to which `database_figures` counts exactly."""
 
 _FACTS: Final = (
     *("display_id", "name", "account", "partition", "user", "state", "submit", "start", "end", "elapsed_s"),
@@ -147,15 +149,26 @@ def _first_and_last_names(connection: Connection) -> set[str | None]:
 
 
 def database_figures(connection: Connection) -> dict[str, Any]:
-    """Return database statistics for `senergy status`: counts, size, and each node's last record."""
+    """Return database statistics for `senergy status`: counts, size, and each node's last record.
+
+    Counts of more than `MAX_COUNTED_ROWS` records or traces on a server are estimates of the server.
+    """
     without_job = select(func.count()).select_from(records).where(records.c.job.is_(None))
     keys = ("cluster", "node", "last_record_end", "last_received")
     last = select(nodes.c.cluster, nodes.c.node, nodes.c.last_end, nodes.c.last_received)
     rows = connection.execute(last.order_by(nodes.c.cluster, nodes.c.node))
     return {
-        "records": connection.execute(select(func.count()).select_from(records)).scalar_one(),
+        "records": _count(connection, records),
         "records_without_job": connection.execute(without_job).scalar_one(),
-        "traces": connection.execute(select(func.count()).select_from(traces)).scalar_one(),
+        "traces": _count(connection, traces),
         "database_bytes": backend_of(connection).size_bytes(connection),
         "nodes": [dict(zip(keys, row, strict=True)) for row in rows],
     }
+
+
+def _count(connection: Connection, table: Table) -> int:
+    """Return the number of rows of a table. A server would read all rows of a large one to count them."""
+    estimate = backend_of(connection).estimated_rows(connection, table.name)
+    if estimate is not None and estimate > MAX_COUNTED_ROWS:
+        return estimate
+    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())

@@ -1,0 +1,166 @@
+"""Part `records` of scale.py: queries of one user, of operators and of dashboards on a big database."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import record_rows
+import scale_agents
+import store_rates
+from claims import Claim, at_most
+from process_figures import cpu_s, with_children
+
+from slurm_energy.accounting import migrations
+from slurm_energy.accounting.backends import backend_of
+from slurm_energy.accounting.engine import connect
+
+LIMIT_S = 1.0
+ROUNDS = 3
+HOUR_S, DAY_S = 3600, 86400
+USER = 7
+
+
+def measure(arguments: argparse.Namespace, store: str, records: int) -> list[Claim]:
+    """Fill a database of one kind with records, time the queries, and return the claims."""
+    jobs = records // record_rows.RECORDS_PER_JOB
+    end = float(int(time.time()) // HOUR_S * HOUR_S)
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(store_rates.location(store))
+        migrations.prepare(place)
+        with connect(place) as connection:
+            begin_s = time.monotonic()
+            record_rows.fill(connection, record_rows.RecordRows(end, jobs), 0, jobs)
+            record_rows.fill_sums(connection, int(end))
+            size = backend_of(connection).size_bytes(connection)
+        print(
+            f"{store}: {jobs * record_rows.RECORDS_PER_JOB} records of {jobs} jobs in"
+            f" {time.monotonic() - begin_s:.0f} s, {size / 1e9:.2f} GB,"
+            f" {size / jobs / record_rows.RECORDS_PER_JOB:.0f} bytes per record"
+        )
+        daemons = stack.enter_context(scale_agents.running_daemons(place))
+        claims = measure_queries(daemons, scale_agents.server_pid(place), store, jobs, end)
+        if arguments.prune:
+            print(f"{store}: prune: {prune(place, end, jobs)}")
+        return claims
+
+
+def measure_queries(
+    daemons: scale_agents.Daemons, server: int | None, store: str, jobs: int, end: float
+) -> list[Claim]:
+    """Time the commands of a user and of an operator, and return the claims."""
+    own_jobs = [
+        job for job in range(jobs - 1, max(0, jobs - 100_000), -1) if record_rows.user_of(job) == USER
+    ]
+    uid = str(record_rows.FIRST_UID + USER)
+    user = ["senergy", "acct", "-P"]
+    commands = {
+        "acct_job": [*user, "-j", str(own_jobs[0])],
+        "acct_day": [*user, "-S", _text(end - DAY_S)],
+        "acct_week": [*user, "-S", _text(end - 7 * DAY_S)],
+        "acct_week_jobs": [*user, "-X", "-S", _text(end - 7 * DAY_S)],
+        "acct_month_jobs": [*user, "-X", "-S", _text(end - 30 * DAY_S)],
+        "job": ["senergy", "job", str(own_jobs[-1])],
+        "status": ["senergy", "status"],
+        "report_month": ["senergy", "report", "cluster", "AccountUtilizationByUser", *_month(end)],
+        "report_days": ["senergy", "report", "cluster", "Utilization", "interval=day", *_month(end)],
+    }
+    claims = []
+    for name, command in commands.items():
+        as_user = uid if name.startswith(("acct", "job")) else "0"
+        seconds, cpu, lines = timed(daemons, server, command, as_user)
+        parts = ", ".join(f"{part} {value:.2f}" for part, value in cpu.items())
+        print(f"{store}: {name}: {seconds:.2f} s; CPU seconds: {parts}; {lines} lines", flush=True)
+        details = {"seconds": round(seconds, 3), "cpu_s": cpu}
+        claims.append(at_most(f"scale_{name}_{store}", sum(cpu.values()) / LIMIT_S, 1.0) | details)
+    return claims
+
+
+def _text(when: float) -> str:
+    return datetime.fromtimestamp(when).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _month(end: float) -> list[str]:
+    day = end - end % DAY_S
+    return [f"Start={_text(day - 30 * DAY_S)}", f"End={_text(day)}"]
+
+
+def timed(
+    daemons: scale_agents.Daemons, server: int | None, command: Sequence[str], uid: str
+) -> tuple[float, dict[str, float], int]:
+    """Run a command as a user; return its minimum time, median CPU seconds and lines."""
+    # Without slurmdbd the rows come from the records, so that only our own time is measured.
+    slurm_conf = daemons.config.with_name("slurm.conf")
+    slurm_conf.write_text("ClusterName=cluster\nSlurmctldHost=localhost\n")
+    environment = os.environ | {"SENERGY_CONFIG": str(daemons.config), "SLURM_CONF": str(slurm_conf)}
+    argv = [
+        "setpriv",
+        f"--reuid={uid}",
+        "--clear-groups",
+        "--",
+        sys.executable,
+        "-m",
+        "slurm_energy.cli.main",
+    ]
+    durations, cpu, lines = [], [], 0
+    for _ in range(ROUNDS):
+        before, begin_s = _cpu_s(daemons, server), time.monotonic()
+        done = subprocess.run(
+            [*argv, *command[1:]], env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+        durations.append(time.monotonic() - begin_s)
+        cpu.append({name: value - before[name] for name, value in _cpu_s(daemons, server).items()})
+        lines = done.stdout.count("\n")
+        if done.returncode:
+            print(f"    {command}: {done.stderr.strip()[:300]}")
+    medians = {name: round(statistics.median(one[name] for one in cpu), 3) for name in cpu[0]}
+    return min(durations), medians, lines
+
+
+def _cpu_s(daemons: scale_agents.Daemons, server: int | None) -> dict[str, float]:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    database = sum(map(cpu_s, with_children(server))) if server else 0.0
+    return {
+        "command": children.ru_utime + children.ru_stime,
+        "senergyctld": cpu_s(daemons.controller),
+        "database server": database,
+    }
+
+
+def prune(place: str, end: float, jobs: int) -> str:
+    """Delete the oldest tenth of the records with `senergy db prune` and return the duration as text."""
+    first_end = end - jobs * 86400.0 / record_rows.JOBS_PER_DAY
+    before = datetime.fromtimestamp(first_end + (end - first_end) / 10, UTC).strftime("%Y-%m-%d")
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "energy.toml"
+        config.write_text(f'[controller]\ndatabase = "{place}"\n')
+        begin_s = time.monotonic()
+        command = [
+            sys.executable,
+            "-m",
+            "slurm_energy.cli.main",
+            "db",
+            "prune",
+            "records",
+            "--before",
+            before,
+        ]
+        done = subprocess.run(
+            [*command, "--before", before],
+            env=os.environ | {"SENERGY_CONFIG": str(config)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        output = (done.stdout + done.stderr).strip().splitlines()
+        return f"{time.monotonic() - begin_s:.1f} s: {output[-1:]}"
