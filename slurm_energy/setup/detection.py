@@ -52,7 +52,9 @@ def slurm_values(site: SlurmSite) -> dict[tuple[str, str], Any]:
     """Return the values that follow from slurm.conf."""
     values: dict[tuple[str, str], Any] = {("cluster", "name"): site.cluster_name}
     if site.controllers:
-        values["cluster", "controller_url"] = [controller_url(one.address) for one in site.controllers]
+        values["cluster", "controller_url"] = list(
+            dict.fromkeys(controller_url(one.address) for one in site.controllers)
+        )
     values["controller", "listen"] = f"0.0.0.0:{CONTROLLER_PORT}"
     if site.slurm_user not in ("root", "slurm"):
         values["cluster", "controller_users"] = ["root", "slurm", site.slurm_user]

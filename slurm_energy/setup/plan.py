@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from slurm_energy.config.loader import locate
+from slurm_energy.config.loader import load, locate
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.setup import job_submit_edit, plugstack_edit, slurm_conf_edit, unit_files
 from slurm_energy.setup.changes import FileChange, edit
@@ -18,6 +18,8 @@ from slurm_energy.setup.hunk import Hunk
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.site import SlurmSite, conf_sources
 from slurm_energy.setup.site_file import SiteFile, read_site_file
+from slurm_energy.slurm.plugin_version import plugin_release
+from slurm_energy.trusted_files import check_folder
 
 DATABASE_DIRECTORY: Final = Path("/var/lib/senergyctld")
 _JOB_SUBMIT_PLUGIN: Final = "job_submit_lua.so"
@@ -79,6 +81,7 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
     if not own.has_plugins:
         todo = "install the packages of slurm-energy, or run make install-hooks"
         raise UnavailableError(f"{own.library}/plugstack.d", "the plugins for Slurm are not installed", todo)
+    _check_series(site, own)
     plan = SetupPlan(role)
     _plan_configuration(plan, site, options)
     if role is not Role.LOGIN:
@@ -99,12 +102,29 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
     return plan
 
 
+def _check_series(site: SlurmSite, own: OwnFiles) -> None:
+    """Raise an error if the plugins are for another series of Slurm, which would not load them."""
+    plugin = own.library / "energy.so"
+    built = plugin_release(plugin)
+    if built is None or site.installation is None:
+        return
+    installed = site.installation.release()
+    if built[:2] != installed[:2]:
+        todo = "install the package or build the plugins for this Slurm"
+        raise UnavailableError(str(plugin), f"was built for Slurm {built}, installed is {installed}", todo)
+
+
 def _plan_configuration(plan: SetupPlan, site: SlurmSite, options: PlanOptions) -> None:
     path = locate(options.config)
     file = read_site_file(path)
     if file.data is not None:
         plan.notes.append(f"{path} exists and stays as it is")
+        name = load(path, trusted=True).cluster.name  # the daemons would not start with a faulty file
+        if name != site.cluster_name:
+            plan.by_hand.append(f"{path}: cluster.name is {name}, but ClusterName is {site.cluster_name}")
         return
+    if path.parent.exists():
+        check_folder(path.parent)  # the daemons would reject the file
     detected = detected_values(site, options.values, is_node=plan.role is Role.NODE)
     text = configuration_text(detected)
     plan.own_changes.append(

@@ -12,11 +12,13 @@ from typing import Final
 
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.setup.daemon_options import DaemonOptions, daemon_options
+from slurm_energy.setup.fetched_settings import fetched_settings
 from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.installation import Installation, find
 
 _CACHE: Final = "conf-cache"
+FETCHED_CONF: Final = Path("/run/slurm/conf/slurm.conf")
 _CONTROLLER: Final = re.compile(r"^\s*([^\s(]+)\s*(?:\(\s*([^)\s]+)\s*\))?\s*$")
 _BUILT_IN_PATH: Final = re.compile(rb"(/[\w./+-]{1,200}/slurm\.conf)\0")
 _PREFIXES: Final = (
@@ -75,8 +77,8 @@ class SlurmSite:
 
     @property
     def cluster_name(self) -> str:
-        """ClusterName as it is written in slurm.conf."""
-        return self.value("clustername")
+        """ClusterName in lower case, as Slurm uses it."""
+        return self.value("clustername").lower()
 
     @property
     def controllers(self) -> list[Controller]:
@@ -173,6 +175,10 @@ def read_site(
     daemons = [daemon_options(name, root) for name in ("slurmctld", "slurmd", "sackd")]
     installation = _installation(slurm_prefix, daemons, root)
     conf = slurm_conf or _locate(installation, daemons, root)
+    names = _own_names() if names is None else names
+    fetched = fetched_settings(installation) if conf is None and installation is not None else {}
+    if fetched:
+        return SlurmSite(FETCHED_CONF, fetched, True, True, installation, names)
     if conf is None:
         todo = "install Slurm and start slurmd or slurmctld first, or name the file with --slurm-conf"
         raise NotFoundError("slurm.conf", "not found", todo)
@@ -182,10 +188,9 @@ def read_site(
         raise UnavailableError(
             str(error.filename or conf), error.strerror or str(error), "run this command as root"
         ) from None
-    names = _own_names() if names is None else names
     parameters = ",".join(settings.get("slurmctldparameters", [])).lower().split(",")
     site = SlurmSite(conf, settings, False, "enable_configless" in parameters, installation, names)
-    is_cache = _CACHE in conf.resolve().parts or conf.is_relative_to("/run/slurm/conf")
+    is_cache = _CACHE in conf.resolve().parts or conf.is_relative_to(FETCHED_CONF.parent)
     is_client = is_cache or (any(one.conf_server for one in daemons[1:]) and not site.is_controller)
     return SlurmSite(conf, settings, is_client, site.serves_configless, installation, names)
 

@@ -1,5 +1,7 @@
 """The configuration that setup writes: detected values, and the policies of senergyctld."""
 
+from pathlib import Path
+
 import pytest
 
 from slurm_energy.config.loader import parse
@@ -8,7 +10,9 @@ from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.setup import detection, shared_configuration
 from slurm_energy.setup.configuration import DetectedValues, configuration_text, controller_url
-from slurm_energy.setup.site import SlurmSite
+from slurm_energy.setup.fetched_settings import fetched_settings
+from slurm_energy.setup.site import FETCHED_CONF, SlurmSite
+from slurm_energy.slurm.installation import Installation
 from slurm_energy.validation import check_file
 
 SITE_FILE = """
@@ -125,3 +129,32 @@ def test_hardware_is_described(tmp_path):
     (tmp_path / "dev/ipmi0").touch()
     lines = detection.hardware_notes(tmp_path)
     assert "Frequencies: intel_pstate" in lines and any(line.startswith("BMC: yes") for line in lines)
+
+
+def test_settings_of_a_host_that_fetches_slurm_conf():
+    output = """Configuration data as of 2026-11-23T06:00:00
+ClusterName             = physics
+PrologFlags             = Alloc
+SlurmctldHost[0]        = head(10.0.0.1)
+SlurmctldHost[1]        = spare
+SlurmUser               = slurm(64030)
+JobSubmitPlugins        = (null)
+
+Slurmctld(primary) at head is UP
+"""
+    installation = Installation(Path("/usr"), Path("/usr/sbin/slurmd"))
+    settings = fetched_settings(installation, lambda argv: output)
+    fetched = SlurmSite(FETCHED_CONF, settings, True, True, installation, frozenset({"n1"}))
+    assert [one.address for one in fetched.controllers] == ["10.0.0.1", "spare"]
+    assert fetched.slurm_user == "slurm" and fetched.runs_prolog_at_allocation
+    assert not fetched.is_controller and not fetched.uses_job_submit_lua
+
+    def silent(argv):
+        raise UnavailableError("scontrol", "no answer")
+
+    assert fetched_settings(installation, silent) == {}
+
+
+def test_two_controllers_with_one_address_are_named_once():
+    values = detection.slurm_values(site(slurmctldhost=["head(10.0.0.1)", "spare(10.0.0.1)"]))
+    assert values["cluster", "controller_url"] == ["http://10.0.0.1:6828"]

@@ -392,8 +392,8 @@ def test_a_changed_configuration_stays(tmp_path):
 
 
 def test_links_are_followed_only_in_safe_directories(tmp_path):
-    host = Host(tmp_path, "plain")
-    real = host.conf.with_name("slurm-physics.conf")
+    host = Host(tmp_path, "opt")
+    real = host.conf.with_name("slurm-hpc.conf")
     host.conf.rename(real)
     host.conf.symlink_to(real.name)
     host.setup()
