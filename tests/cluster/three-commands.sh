@@ -39,9 +39,9 @@ list_files() { # FILE
     (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./run -o -path ./tmp -o -path ./srv \
         -o -path ./old -o -path ./dev -o -path ./var/log -o -path ./var/cache -o -path ./var/tmp -o -path ./var/lib/apt \
         -o -path ./var/lib/dpkg -o -path ./var/lib/systemd -o -path ./var/lib/slurm -o -path ./var/spool/slurm \
-        -o -name __pycache__ -o -name '*.pyc' \) -prune -o \
-        \( -type f -printf '%p %M %U:%G ' -exec sh -c 'sha256sum <"$1" | cut -c 1-64' sh {} \; \) -o \
-        -printf '%p %M %U:%G %l\n') | LC_ALL=C sort >"$1"
+        -o -name __pycache__ -o -name '*.pyc' \) -prune -o \( -type f -print0 -o -true \) -printf '' \
+        -fprintf "$1.modes" '%p %M %U:%G %l\n' | xargs -0 sha256sum) | sed 's/^\([^ ]*\) .\(.*\)/\2 \1/' |
+        LC_ALL=C sort - "$1.modes" >"$1"
 }
 
 # Runs one command of the page in the booted system and shows it, with its output, in the log.
