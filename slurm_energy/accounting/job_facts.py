@@ -6,9 +6,9 @@ This module selects the jobs to look up in Slurm, stores the results and links r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, and_, insert, select, text, update
+from sqlalchemy import Connection, RowMapping, Select, bindparam, insert, select, text, update
 
 from slurm_energy.accounting import usage_tables
 from slurm_energy.accounting.engine import transaction
@@ -22,6 +22,7 @@ _COLUMNS: Final = (
     *("allocated", "qos"),
 )
 """Columns of `jobs` that have the names of facts."""
+_CHUNK: Final = 500  # values in a condition
 _UNFINISHED: Final = text("NOT finished")  # as in the condition of the index
 SETTLED_AFTER_S = 10.0
 """Delay after the end of a job, in seconds, after which the job's facts count as final.
@@ -93,72 +94,118 @@ def store(
         jobs: the jobs that were looked up.
         now: current time, Unix seconds.
     """
-    linked, others = 0, set()
+    linked, others, changed = 0, set(), []
     with transaction(connection):
+        writer = _FactsWriter(connection, jobs, now)
         for job in jobs:
             runs = facts_by_id.get(job.job_id, ())
             fitting = [facts for facts in runs if facts.cluster in (None, job.cluster)]
             others |= {facts.cluster for facts in runs if facts.cluster not in (None, job.cluster)}
-            if fitting:
-                linked += _link(connection, job, fitting, now)
-                _store_running(connection, job, fitting, now)
-                _refresh(connection, job, fitting, now)
-                note_changed_jobs(connection, [(job.cluster, job.job_id)])
+            if fitting and writer.store(job, fitting):
+                changed.append((job.cluster, job.job_id))
+        linked = writer.linked
+        note_changed_jobs(connection, changed)
     return StoredFacts(linked, frozenset(name for name in others if name))
 
 
-def _link(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> int:
-    query = select(records.c.id, records.c.restart_count, records.c.start).where(
-        records.c.cluster == job.cluster, records.c.job_id == job.job_id, records.c.job.is_(None)
-    )
-    rows = connection.execute(query.order_by(records.c.id)).all()
-    linked = 0
-    for row_id, restart_count, start in rows:
-        facts = choose_run(runs, restart_count, start)
-        if facts is None or (facts.start is None and not _is_settled(facts, now)):
-            continue
-        key = _store_facts(connection, job.cluster, facts, now)
-        names = {"account": facts.account, "partition": facts.partition, "user": facts.user}
-        changed = {name: value for name, value in names.items() if value is not None}
-        connection.execute(update(records).where(records.c.id == row_id).values(job=key, **changed))
-        linked += 1
-    return linked
+_JobKey = tuple[str, int]
+_STORED: Final = select(
+    *(jobs.c[name] for name in ("id", "cluster", "job_id", "submit", "finished", *_COLUMNS))
+)
+_UNLINKED: Final = select(
+    *(records.c[name] for name in ("id", "cluster", "job_id", "restart_count", "start"))
+).where(records.c.job.is_(None))
+_SPANS: Final = select(
+    *(usage_tables.usage_unknown_jobs.c[name] for name in ("cluster", "job_id", "start", "end"))
+)
+_INSERT: Final = insert(jobs)
+_UPDATE: Final = update(jobs).where(jobs.c.id == bindparam("row"))
+_LINK: Final = update(records).where(records.c.id == bindparam("row"))
 
 
-def _store_running(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
-    """Store the facts of runs that used energy in a period, but that have no record yet."""
-    unknown = usage_tables.usage_unknown_jobs.c
-    spans = connection.execute(
-        select(unknown.start, unknown.end).where(unknown.cluster == job.cluster, unknown.job_id == job.job_id)
-    ).all()
-    for facts in runs:
-        if facts.start is not None and any(overlaps(facts, start, end) for start, end in spans):
-            _store_facts(connection, job.cluster, facts, now)
+class _FactsWriter:
+    """Writes the facts of jobs that differ from the stored ones. All that is stored is read at once.
+
+    Args:
+        connection: connection in a transaction of the writing thread.
+        jobs: the jobs that may be stored.
+        now: current time, Unix seconds.
+
+    Attributes:
+        linked: number of records that were linked to facts.
+    """
+
+    def __init__(self, connection: Connection, jobs: Sequence[JobLookup], now: float) -> None:
+        self._connection, self._now = connection, now
+        self._stored: dict[_JobKey, dict[float, dict[str, Any]]] = {}
+        for (cluster, job_id), rows in _rows_by_job(connection, _STORED, jobs).items():
+            self._stored[cluster, job_id] = {row["submit"]: dict(row) for row in rows}
+        self._unlinked = _rows_by_job(connection, _UNLINKED.order_by(records.c.id), jobs)
+        self._spans = _rows_by_job(connection, _SPANS, jobs)
+        self.linked = 0
+
+    def store(self, job: JobLookup, runs: Sequence[JobFacts]) -> bool:
+        """Store the facts of a job's runs and link its records; return whether anything changed."""
+        key = (job.cluster, job.job_id)
+        unfinished = {submit for submit, row in self._stored.get(key, {}).items() if not row["finished"]}
+        spans = self._spans.get(key, ())
+        changed = self._link(key, runs)
+        for facts in runs:
+            is_used = facts.start is not None and any(overlaps(facts, s["start"], s["end"]) for s in spans)
+            if is_used or (facts.submit or 0.0) in unfinished:
+                changed = self._write(job.cluster, facts)[1] or changed
+        return changed
+
+    def _link(self, key: _JobKey, runs: Sequence[JobFacts]) -> bool:
+        linked = self.linked
+        for record in self._unlinked.get(key, ()):
+            facts = choose_run(runs, record["restart_count"], record["start"])
+            if facts is None or (facts.start is None and not _is_settled(facts, self._now)):
+                continue
+            row, _ = self._write(key[0], facts)
+            names = {"account": facts.account, "partition": facts.partition, "user": facts.user}
+            changed = {name: value for name, value in names.items() if value is not None}
+            self._connection.execute(_LINK, {"row": record["id"], "job": row, **changed})
+            self.linked += 1
+        return self.linked > linked
+
+    def _write(self, cluster: str, facts: JobFacts) -> tuple[int, bool]:
+        """Store facts unless they are stored already; return the row and whether it changed.
+
+        The facts of a running job always change, because they are as new as `updated`.
+        """
+        submit = facts.submit or 0.0
+        stored = self._stored.setdefault((cluster, facts.job_id), {})
+        values = {name: getattr(facts, name) for name in _COLUMNS}
+        values["finished"] = facts.finished and _is_settled(facts, self._now)
+        row = stored.get(submit)
+        if row is None:
+            key = {"cluster": cluster, "job_id": facts.job_id, "submit": submit}
+            new = self._connection.execute(_INSERT, {**key, **values, "updated": self._now})
+            assert new.inserted_primary_key is not None
+            stored[submit] = {**values, "id": int(new.inserted_primary_key[0])}
+            return stored[submit]["id"], True
+        if facts.end is not None and all(row[name] == value for name, value in values.items()):
+            return row["id"], False
+        self._connection.execute(_UPDATE, {"row": row["id"], **values, "updated": self._now})
+        row.update(values)
+        return row["id"], True
 
 
-def _refresh(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
-    query = select(jobs.c.submit).where(
-        jobs.c.cluster == job.cluster, jobs.c.job_id == job.job_id, _UNFINISHED
-    )
-    rows = connection.execute(query).all()
-    by_submit = {facts.submit or 0.0: facts for facts in runs}
-    for (submit,) in rows:
-        if submit in by_submit:
-            _store_facts(connection, job.cluster, by_submit[submit], now)
-
-
-def _store_facts(connection: Connection, cluster: str, facts: JobFacts, now: float) -> int:
-    key = {"cluster": cluster, "job_id": facts.job_id, "submit": facts.submit or 0.0}
-    values = {name: getattr(facts, name) for name in _COLUMNS}
-    values |= {"finished": facts.finished and _is_settled(facts, now), "updated": now}
-    same = and_(*(jobs.c[name] == value for name, value in key.items()))
-    row = connection.execute(select(jobs.c.id).where(same)).scalar()
-    if row is None:
-        new = connection.execute(insert(jobs).values(**key, **values)).inserted_primary_key
-        assert new is not None
-        return int(new[0])
-    connection.execute(update(jobs).where(jobs.c.id == row).values(**values))
-    return int(row)
+def _rows_by_job(
+    connection: Connection, statement: Select[Any], jobs: Sequence[JobLookup]
+) -> dict[_JobKey, list[RowMapping]]:
+    """Return the rows of a query for some jobs by cluster and job id."""
+    columns = statement.selected_columns
+    clusters, ids = sorted({job.cluster for job in jobs}), sorted({job.job_id for job in jobs})
+    rows: dict[_JobKey, list[RowMapping]] = {}
+    for first in range(0, len(ids), _CHUNK):
+        chosen = statement.where(
+            columns["cluster"].in_(clusters), columns["job_id"].in_(ids[first : first + _CHUNK])
+        )
+        for row in connection.execute(chosen).mappings():
+            rows.setdefault((row["cluster"], row["job_id"]), []).append(row)
+    return rows
 
 
 def _is_settled(facts: JobFacts, now: float) -> bool:
