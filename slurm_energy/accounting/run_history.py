@@ -13,7 +13,20 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, case, delete, func, insert, or_, select, text, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from slurm_energy.accounting.engine import transaction
 from slurm_energy.accounting.row_pages import read_pages
@@ -46,6 +59,28 @@ _JOB_COLUMNS: Final = _jobs.c[
     "nodes", "time_limit_s", "requested",
 ]  # fmt: skip
 _RECORD_COLUMNS: Final = _records.c["energy_joules", "start", "end", "policy", "body"]
+# Built once, with parameters: SQLAlchemy takes longer to build a statement than SQLite to execute it.
+_JOB: Final = select(*_JOB_COLUMNS).where(_jobs.c.id == bindparam("key"))
+_RECORDS_OF_JOB: Final = (
+    select(*_RECORD_COLUMNS)
+    .where(_records.c.job == bindparam("key"), _records.c.step == "")
+    .order_by(_records.c.node, _records.c.id)
+)
+_PREDICTED: Final = (
+    select(_predictions.c.predicted_s)
+    .where(_predictions.c.cluster == bindparam("cluster"), _predictions.c.job_id == bindparam("job_id"))
+    .where(_predictions.c.start.between(bindparam("first"), bindparam("last")))
+    .order_by(_predictions.c.start)
+    .limit(1)
+)
+# MariaDB has no OFFSET without a LIMIT. At most one run is in excess, except after an upgrade.
+_EXCESS: Final = (
+    select(_history.c.id)
+    .where(_history.c.kind == bindparam("kind"))
+    .order_by(_history.c.end.desc(), _history.c.id.desc())
+    .offset(RUNS_PER_KIND)
+    .limit(BATCH)
+)
 _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "policy")
 
 
@@ -105,8 +140,8 @@ def store_finished_runs(
         keys = connection.execute(_complete_jobs(now - MISSING_AFTER_S)).scalars().all()
         runs = [_read_run(connection, key, policy_caps or {}) for key in keys]
         runs = sorted((run for run in runs if run.duration_s > 0), key=lambda run: run.end)
-        for key in keys:
-            connection.execute(update(_jobs).where(_jobs.c.id == key).values(learned=True))
+        if keys:
+            connection.execute(update(_jobs).where(_jobs.c.id.in_(keys)).values(learned=True))
         for run in runs:
             _insert(connection, run)
     return runs, len(keys) == BATCH
@@ -181,12 +216,7 @@ def _insert(connection: Connection, run: FinishedRun) -> None:
     values = {name: value for name, value in run._asdict().items() if value is not None}
     body = json.dumps(values, separators=(",", ":"))
     connection.execute(insert(_history), [{"kind": kind, "end": run.end, "body": body, "user": run.user}])
-    columns = _history.c
-    newest_first = (
-        select(columns.id).where(columns.kind == kind).order_by(columns.end.desc(), columns.id.desc())
-    )
-    # MariaDB has no OFFSET without a LIMIT. At most one run is in excess, except after an upgrade.
-    delete_selected(connection, _history, newest_first.offset(RUNS_PER_KIND).limit(BATCH))
+    delete_selected(connection, _history, _EXCESS, {"kind": kind})
 
 
 def _kind(run: FinishedRun) -> bytes:
@@ -196,10 +226,9 @@ def _kind(run: FinishedRun) -> bytes:
 
 def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> FinishedRun:
     """Return the run of the job with the row id `key` from its facts and the records of its nodes."""
-    job = connection.execute(select(*_JOB_COLUMNS).where(_jobs.c.id == key)).one()
+    job = connection.execute(_JOB, {"key": key}).one()
     records = _JobRecords()
-    rows = select(*_RECORD_COLUMNS).where(_records.c.job == key, _records.c.step == "")
-    for row in connection.execute(rows.order_by(_records.c.node, _records.c.id)):
+    for row in connection.execute(_RECORDS_OF_JOB, {"key": key}):
         records.add(row)
     requested, measured_s = parse_tres(job.requested), records.end - records.start
     policy_cap, policy_gpu_cap = policy_caps.get(records.policy, (None, None))
@@ -266,15 +295,8 @@ def _total(joules: list[float | None]) -> float:
 def _predicted_s(connection: Connection, job: Row[Any]) -> float | None:
     if job.start is None:
         return None
-    columns = _predictions.c
-    query = (
-        select(columns.predicted_s)
-        .where(columns.cluster == job.cluster, columns.job_id == job.job_id)
-        .where(columns.start.between(job.start - SAME_START_S, job.start + SAME_START_S))
-        .order_by(columns.start)
-        .limit(1)
-    )
-    return connection.execute(query).scalar()
+    span = {"first": job.start - SAME_START_S, "last": job.start + SAME_START_S}
+    return connection.execute(_PREDICTED, {"cluster": job.cluster, "job_id": job.job_id, **span}).scalar()
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:

@@ -54,7 +54,9 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
     connection.execute(_insertion(connection, table).on_conflict_do_nothing(), [*rows])
 
 
-def delete_selected(connection: Connection, table: Table, ids: Select[int]) -> int:
+def delete_selected(
+    connection: Connection, table: Table, ids: Select[int], parameters: Mapping[str, Any] | None = None
+) -> int:
     """Delete the rows of a table whose `id` is selected and return their number.
 
     MariaDB can neither delete from a table that a subquery reads, nor limit a subquery. The selection runs as
@@ -64,8 +66,9 @@ def delete_selected(connection: Connection, table: Table, ids: Select[int]) -> i
         connection: connection to the database.
         table: a table with the column `id`.
         ids: selection of values of this column.
+        parameters: values of the parameters of the selection.
     """
-    selected = list(connection.execute(ids).scalars())
+    selected = list(connection.execute(ids, parameters or {}).scalars())
     for first in range(0, len(selected), _CHUNK):
         connection.execute(delete(table).where(table.c.id.in_(selected[first : first + _CHUNK])))
     return len(selected)

@@ -134,6 +134,7 @@ _RECORDS: Final = (
     .where(_records.cluster == _CLUSTER, _records.job_id == _JOB_ID, _records.step == "")
     .order_by(_records.restart_count, _records.start, _records.node)
 )
+_BODY: Final = select(_records.body).where(_records.id == bindparam("row"))
 
 
 def _rows(connection: Connection, statement: Any, cluster: str, job_id: int) -> Sequence[RowMapping]:
@@ -166,9 +167,7 @@ def _recorded_run(
     connection: Connection, records: Sequence[RowMapping], facts: RowMapping | None
 ) -> GroupedRun:
     first = min(records, key=lambda record: (record["node"], record["start"]))
-    body = json.loads(
-        connection.execute(select(_records.body).where(_records.id == first["id"])).scalar_one()
-    )
+    body = json.loads(connection.execute(_BODY, {"row": first["id"]}).scalar_one())
     allocated = parse_tres(facts["allocated"] if facts else None)
     gpus = allocated.gpus
     if gpus is None:

@@ -42,6 +42,14 @@ from slurm_energy.accounting.usage_groups import (
     choose_run,
     runs_of,
 )
+from slurm_energy.accounting.usage_statements import (
+    COUNTED,
+    COUNTED_RUN,
+    DELETE_CHANGED,
+    DELETE_KNOWN,
+    ENERGIES,
+    TIMES_OF_JOB,
+)
 
 MAX_RUN_S: Final = 400 * 86400
 """Maximum length of a run whose CPU time is counted; a longer one has a wrong time."""
@@ -52,7 +60,6 @@ _JOBS_AT_ONCE: Final = 20
 _BUCKETS_AT_ONCE: Final = 200
 _CHUNK: Final = 200
 """Maximum number of keys in a condition."""
-_ENERGIES: Final = ("cpu", "dram", "gpu", "other")
 LAST_PERIOD: Final = "node_period"
 """Name of the row of `usage_state` with the id of the last counted row of `node_periods`."""
 _LONGEST: Final = "longest_s"
@@ -158,8 +165,7 @@ class UsageRollup:
             if buckets > _BUCKETS_AT_ONCE:
                 break  # the job stays noted; the next piece moves the rest
             self._move_times(connection, runs, deltas)
-            same = and_(changed.c.cluster == cluster, changed.c.job_id == job_id)
-            connection.execute(delete(changed).where(same))
+            connection.execute(DELETE_CHANGED, {"of_cluster": cluster, "of_job": job_id})
         deltas.apply(connection)
         return len(jobs) == _JOBS_AT_ONCE or buckets > _BUCKETS_AT_ONCE
 
@@ -193,20 +199,14 @@ class UsageRollup:
                 .values(usage_group=group)
             )
         if not unknown and moved <= _BUCKETS_AT_ONCE:
-            known = usage_tables.usage_unknown_jobs
-            same = and_(known.c.cluster == cluster, known.c.job_id == job_id)
-            connection.execute(delete(known).where(same))
+            connection.execute(DELETE_KNOWN, {"of_cluster": cluster, "of_job": job_id})
         return moved
 
     def _move_times(self, connection: Connection, runs: Sequence[GroupedRun], deltas: SumChanges) -> None:
         """Move the counted CPU and GPU time of a job's runs to the present groups and hours."""
         table = usage_tables.usage_runs
         for job, run in {run.job: run for run in reversed(runs) if run.job is not None}.items():
-            before = connection.execute(
-                select(table.c.usage_group, table.c.start, table.c.end, table.c.cpus, table.c.gpus).where(
-                    table.c.job == job
-                )
-            ).one_or_none()
+            before = connection.execute(COUNTED_RUN, {"of_job": job}).one_or_none()
             after = self._time_of(connection, job, run)
             if after == (tuple(before) if before is not None else None):
                 continue
@@ -225,10 +225,7 @@ class UsageRollup:
 
         A running job counts until its facts were read.
         """
-        facts = tables.jobs.c
-        start, end, updated, state = connection.execute(
-            select(facts.start, facts.end, facts.updated, facts.state).where(facts.id == job)
-        ).one()
+        start, end, updated, state = connection.execute(TIMES_OF_JOB, {"of_job": job}).one()
         if start is None or (end is None and not state.startswith("RUNNING")):
             return None
         end = int(updated if end is None else end)
@@ -239,8 +236,8 @@ class UsageRollup:
 
 _ENERGY_COLUMNS: Final = (
     "total_uj",
-    *(f"{name}_uj" for name in _ENERGIES),
-    *(f"{n}_rows" for n in _ENERGIES),
+    *(f"{name}_uj" for name in ENERGIES),
+    *(f"{n}_rows" for n in ENERGIES),
 )
 
 
@@ -269,7 +266,7 @@ def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
 def _energies(row: RowMapping) -> Sums:
     """Return the energies of a row of `periods`, and for each component whether its energy is known."""
     sums: Sums = {"total_uj": row["total_uj"]}
-    for name in _ENERGIES:
+    for name in ENERGIES:
         value = row[f"{name}_uj"]
         if value is not None:
             sums |= {f"{name}_uj": value, f"{name}_rows": 1}
@@ -278,19 +275,7 @@ def _energies(row: RowMapping) -> Sums:
 
 def _counted(connection: Connection, cluster: str, job_id: int) -> Sequence[Row[Any]]:
     """Return the counted energy of a job by run, period and group."""
-    rows = tables.periods.c
-    keys = (rows.restart_count, rows.start, rows.end, rows.uid, rows.usage_group)
-    return connection.execute(
-        select(
-            *keys,
-            func.sum(rows.total_uj).label("total_uj"),
-            *(func.sum(rows[f"{name}_uj"]).label(f"{name}_uj") for name in _ENERGIES),
-            *(func.count(rows[f"{name}_uj"]).label(f"{name}_rows") for name in _ENERGIES),
-        )
-        .where(*_of_job(cluster, job_id), rows.usage_group.is_not(None))
-        .group_by(*keys)
-        .order_by(*keys)
-    ).all()
+    return connection.execute(COUNTED, {"of_cluster": cluster, "of_job": job_id}).all()
 
 
 def _of_job(cluster: str, job_id: int) -> tuple[Any, ...]:
