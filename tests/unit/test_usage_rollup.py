@@ -150,6 +150,18 @@ def test_late_facts_move_the_energy_to_the_account(rollup: Rollup) -> None:
     assert (key.policy, key.tag, key.partition, key.cpus, key.uid) == ("edp", "t", "cpu", 4, 1000)
 
 
+def test_facts_that_did_not_change_are_not_stored_again(rollup: Rollup) -> None:
+    changed = select(usage_tables.usage_changed_jobs.c.job_id)
+    updated = select(tables.jobs.c.updated)
+    rollup.deliver_record(job_id=1, start=T0 + 600.0, end=T0 + 4200.0)
+    rollup.advance()
+    for later_s, is_stored in ((2.0, True), (4.0, False), (100.0, True), (200.0, False)):
+        rollup.learn(facts(), now=T0 + 4200 + later_s)
+        assert bool(rollup.connection.execute(changed).all()) is is_stored
+        assert (rollup.connection.execute(updated).scalar() == T0 + 4200 + later_s) is is_stored
+        rollup.advance()
+
+
 def test_cpu_time_is_exact_in_any_window(rollup: Rollup) -> None:
     rollup.deliver_record(start=T0 + 600.5, end=T0 + 4200.5)
     rollup.learn(facts())  # 4 CPUs from T0 + 600 to T0 + 4200
