@@ -5,6 +5,7 @@ A library that was built from the same source is used again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 from slurm_energy.errors import UnavailableError
+from slurm_energy_lab.build_cache import cache_folder, is_trusted
 
 SOURCES = Path(__file__).with_name("native")
 NVML_LIBRARY = "libnvidia-ml.so.1"
@@ -48,12 +50,27 @@ def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
     unfinished = directory / f".{NVML_LIBRARY}.{os.getpid()}"
-    command = [compiler, *FLAGS, f"-Wl,-soname,{NVML_LIBRARY}", "-o", str(unfinished), *map(str, sources)]
-    _compile(command)
+    cached = cache_folder() / f"{NVML_LIBRARY}-{digest[:16]}"
+    if is_trusted(cached):
+        shutil.copyfile(cached, unfinished)
+    else:
+        command = [compiler, *FLAGS, f"-Wl,-soname,{NVML_LIBRARY}", "-o", str(unfinished), *map(str, sources)]
+        _compile(command)
+        _store(unfinished, cached)
     unfinished.chmod(0o755)
     unfinished.replace(library)
     stamp.write_text(digest)
     return library
+
+
+def _store(library: Path, cached: Path) -> None:
+    """Store a copy of the library in the cache, if that is possible."""
+    aside = cached.with_name(f".{cached.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        cached.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.copyfile(library, aside)
+        aside.chmod(0o700)
+        aside.replace(cached)
 
 
 def _compile(command: list[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +13,9 @@ from pathlib import Path
 from slurm_energy.config.schema_document import toml
 from slurm_energy.slurm import installation
 from slurm_energy.slurm.plugin_build import PLUGIN, plugin_sources
+from slurm_energy_lab import build_cache
 from slurm_energy_lab.cluster import processes
-from slurm_energy_lab.cluster.artifacts import Artifacts
+from slurm_energy_lab.cluster.artifacts import SYSTEM_PATH, Artifacts
 from slurm_energy_lab.cluster.layout import LabLayout
 from slurm_energy_lab.cluster.nodes_file import NodeSpec
 from slurm_energy_lab.cluster.specification import LabSpec
@@ -118,7 +121,9 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
         StartupStep(
             "database files",
             plan.log("mariadb-install-db"),
-            ["mariadb-install-db", *database, *install],
+            build_cache.copy_or_make(
+                _database_name(install), layout.state / "mysql", ["mariadb-install-db", *database, *install]
+            ),
             timeout_s=60,
         ),
         StartupStep(
@@ -144,6 +149,14 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
             env={"SLURM_CONF": str(layout.slurm_conf)},
         ),
     ]
+
+
+def _database_name(install: Sequence[str]) -> str:
+    """Return the name in the cache of an empty database that the installed MariaDB makes."""
+    program = Path(shutil.which("mariadbd", path=SYSTEM_PATH) or "mariadbd")
+    made_by = [program.stat().st_size, program.stat().st_mtime_ns] if program.exists() else []
+    text = repr([made_by, _DATABASE_OPTIONS, *install])
+    return f"database-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _priority_plugin(plan: DaemonPlan) -> StartupStep:
