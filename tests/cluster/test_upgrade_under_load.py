@@ -61,7 +61,7 @@ def extract_old_release(folder: Path) -> None:
     if code := os.environ.get("SENERGY_TEST_OLD_CODE"):
         if not (Path(code) / "slurm_energy").is_dir():
             pytest.skip(f"no old release in {code}")
-        shutil.copytree(code, folder, dirs_exist_ok=True)
+        shutil.copytree(code, folder, symlinks=True, dirs_exist_ok=True)
         return
     archive = ["git", "-C", str(ROOT), "archive", COMMIT]
     packed = subprocess.run(archive, capture_output=True, check=False)

@@ -70,7 +70,7 @@ class Queueing:
         self.controller = Controller(directory)
         self.source = Source(jobs())
         self.publisher, self.share_tree, self.share_fails = None, ShareTree(), False
-        self.failures = RepeatedFailureLog(logging.getLogger("senergyctld"), ignore_numbers=True)
+        self.failures = RepeatedFailureLog(logging.getLogger("slurm_energy.controller"), ignore_numbers=True)
         config = configuration.parse(text(directory, **settings))
         self.loop = PriorityLoop(
             config, self.controller.store, self.controller.memory, self.failures, self.make
