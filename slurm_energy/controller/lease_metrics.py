@@ -20,12 +20,16 @@ def lease_families(state: LeaseState, *, is_active: bool) -> Sequence[MetricFami
     active.add(float(is_active))
     token = MetricFamily("controller_lease_token", "Number of times that the lease was taken.")
     token.add(float(state.token))
+    expiry = MetricFamily(
+        "controller_lease_expiry_seconds", "Time until the lease expires, unless it is renewed."
+    )
+    expiry.add(EXPIRY_S - state.renewed_age_s if state.active else None)
     present = MetricFamily(
         "controller_present", "Whether a senergyctld of the cluster runs.", labels=("controller",)
     )
     for one in state.controllers:
         present.add(float(one.is_present), one.presence.name)
-    return active, token, present
+    return active, token, expiry, present
 
 
 def lease_status(state: LeaseState) -> dict[str, Any]:

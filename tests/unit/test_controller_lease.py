@@ -14,6 +14,7 @@ from slurm_energy.accounting.controller_lease import EXPIRY_S, ControllerState, 
 from slurm_energy.accounting.engine import connect, transaction
 from slurm_energy.accounting.lease_tables import controller_lease as lease_table
 from slurm_energy.controller.lease import VALIDITY_S, ControllerLease
+from slurm_energy.controller.lease_metrics import lease_families
 from slurm_energy.controller.passive_error import PassiveControllerError
 from slurm_energy.controller.slurmctld_follower import (
     HYSTERESIS_S,
@@ -253,6 +254,16 @@ def controller(name, beside=None, ready=True, seen_age_s=0.0):
 )
 def test_who_may_take_the_lease(lease_state, beside, expected):
     assert may_take(lease_state, B, beside) is expected
+
+
+def test_the_metrics_tell_who_is_active():
+    held = LeaseState(3, A, "a", renewed_age_s=2.0, controllers=[controller(A), controller(B, seen_age_s=60)])
+    samples = {family.name: family.samples for family in lease_families(held, is_active=True)}
+    assert samples["controller_active"] == {(): 1.0} and samples["controller_lease_token"] == {(): 3.0}
+    assert samples["controller_lease_expiry_seconds"] == {(): EXPIRY_S - 2.0}
+    assert samples["controller_present"] == {(A,): 1.0, (B,): 0.0}
+    samples = {family.name: family.samples for family in lease_families(LeaseState(), is_active=False)}
+    assert samples["controller_active"] == {(): 0.0} and not samples["controller_lease_expiry_seconds"]
 
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1), st.integers(1, 30))
