@@ -9,6 +9,7 @@
 # make man, completion  man pages and completion for bash, zsh and fish, in build/
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install-by-hand.md)
 # make packages  Debian packages in dist/, DIST=bookworm or trixie (without: this system's); docs/packages.md
+# make dist   source distribution and wheel in dist/
 # make venv   .venv with the package and its development needs;  make build  the C parts
 # SLURM_PREFIX=/opt/slurm  with build, install and plugins: a Slurm outside /usr (without: the one on PATH)
 
@@ -30,7 +31,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all packages demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion deps-% clean
+.PHONY: all packages dist demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -83,6 +84,9 @@ plugins: deps-build deps-plugins $(VENV)/.installed-lab
 DIST ?= $(shell . /etc/os-release 2>/dev/null && echo $$VERSION_CODENAME)
 packages: deps-packages
 	@packaging/build-debs '$(DIST)' dist
+
+dist: deps-packages
+	@packaging/build-dist /usr/bin/python3 dist
 
 demo: deps-build deps-lab $(VENV)/.installed-lab build
 	@$(BIN)/senergy lab demo

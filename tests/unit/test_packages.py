@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import configparser
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -141,3 +143,29 @@ def test_each_plugin_is_recognized_by_its_first_setting():
         assert kind.is_named({key.lower(): ["other", value]})
         assert not kind.is_named({key.lower(): [value, "other"]})
         assert not kind.is_named({})
+
+
+@pytest.mark.slow
+def test_the_source_distribution_can_build_the_c_parts(tmp_path):
+    if not shutil.which("make") or not shutil.which("gcc") or not Path("/usr/include/slurm/spank.h").exists():
+        pytest.skip("needs make, gcc and Slurm's headers")
+    subprocess.run([PACKAGING / "export-source", tmp_path / "copy"], check=True, timeout=60)
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, cwd=tmp_path / "copy", check=True, capture_output=True, timeout=120)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    (tmp_path / "unpacked").mkdir()
+    subprocess.run(["tar", "-xzf", archive, "-C", tmp_path / "unpacked"], check=True, timeout=60)
+    (source,) = (tmp_path / "unpacked").iterdir()
+    for directory, goal in (("spank", "all"), ("prolog_epilog", "all"), ("plugins", "energy")):
+        command = ["make", "-C", str(source / directory), goal, "CFLAGS=-O0"]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    for name in (
+        "packaging/build-debs",
+        "packaging/debian/control",
+        "packaging/locks/python3.11.txt",
+        "slurm_energy/templates/site/senergyd.service.j2",
+        "slurm_energy_lab/native/amdsmi_stub.c",
+        "mkdocs.yml",
+    ):
+        assert (source / name).is_file()
