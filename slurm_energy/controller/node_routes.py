@@ -97,6 +97,7 @@ class NodeRoutes:
             "version": __version__,
             "schema": SCHEMA_VERSION,
             "slurm_error": error or None,
+            "report_interval_s": self._live.interval_s,
         }
         if rights.everything:
             answer["config"] = section_digests(config)

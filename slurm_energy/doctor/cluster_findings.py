@@ -58,6 +58,7 @@ class ClusterFindings:
         version: release of senergyctld.
         schema: newest schema of records that senergyctld reads.
         client_version: release of this command.
+        report_interval_s: minimum interval of live reports that senergyctld requests.
         slurm_error: why Slurm does not answer; empty: it does.
         config: digests of the controller's configuration, see `config.section_digests`.
         is_complete: whether the caller sees all findings. Otherwise only reports and releases are known.
@@ -69,6 +70,7 @@ class ClusterFindings:
     version: str
     schema: int
     client_version: str
+    report_interval_s: float = 0.0
     slurm_error: str = ""
     config: Mapping[str, str] = field(default_factory=dict)
     is_complete: bool = True
@@ -110,6 +112,7 @@ def read_response(
         version=str(answer.get("version") or ""),
         schema=int(answer.get("schema") or 0),
         client_version=client_version,
+        report_interval_s=float(answer.get("report_interval_s") or 0.0),
         slurm_error=error,
         config=answer.get("config") or {},
         is_complete=answer.get("scope") == "all",

@@ -14,6 +14,8 @@ WAITING_TOLERANCE_S: Final = 900.0
 """Records are delivered within seconds. Older ones wait for a reason."""
 ANNOUNCEMENT_TOLERANCE_S: Final = 600.0
 """An agent that has run for so long has seen the begin of the jobs of its node."""
+_REPORT_INTERVAL_S: Final = 30.0
+_LATE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ NodeCheckFunction = Callable[[ClusterFindings, NodeFindings], NodeResult | None]
 """Returns the result of a check of one node; None: the check does not apply to the node."""
 
 
-def _agent(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:
+def _agent(cluster: ClusterFindings, node: NodeFindings) -> NodeResult | None:
     if node.refusal:
         cost = "its records are rejected too; the controller sees neither its power nor its jobs"
         fix = "correct NodeAddr in slurm.conf, or set controller.record_hosts"
@@ -54,6 +56,12 @@ def _agent(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:
         cost = "records are stored for another cluster"
         fix = "set cluster.name to ClusterName of slurm.conf on the node"
         return NodeResult(CheckState.FAILED, f"reports for the cluster '{node.cluster}'", cost, fix)
+    interval_s = max(cluster.report_interval_s, node.facts.get("live_report_s") or _REPORT_INTERVAL_S)
+    if node.age_s > 2 * interval_s + _LATE_S:
+        cost = "the agent, the node or the network may be down; records wait on the node"
+        fix = "on the node: systemctl status senergyd; senergy doctor"
+        what = f"the last report is {{}} s old; they come every {interval_s:.3g} s"
+        return NodeResult(CheckState.DEGRADED, what, cost, fix, value=node.age_s)
     return NodeResult(CheckState.OK, "reports, the last one {} s ago", value=node.age_s)
 
 

@@ -96,6 +96,7 @@ def test_equal_nodes_are_one_line() -> None:
     ("change", "check", "words"),
     [
         ({"age_s": None, "facts": None}, "agent", "no report; idle in Slurm"),
+        ({"age_s": 80.0}, "agent", "the last report is 80 s old; they come every 30 s"),
         ({"refusal": "10.9.9.9 is not an address of it"}, "agent", "reports are refused: 10.9.9.9"),
         ({"cluster": "other"}, "agent", "reports for the cluster 'other'"),
         ({"clock_offset_s": 7.5}, "clock", "7.5 s ahead of the controller's"),
@@ -153,10 +154,11 @@ def test_nodes_that_slurm_does_not_expect_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "text"), [((-1e-9, 0.0), "0"), ((0.5, 0.5), "0.5"), ((-2.0, 12345.6), "-2 to 12346")]
+    ("values", "text"), [((-1e-9, 0.0), "0"), ((0.5, 0.5), "0.5"), ((2.0, 12345.6), "2 to 12346")]
 )
 def test_ranges(values: tuple[float, float], text: str) -> None:
-    found = checked(*(node(f"n{i}", age_s=value) for i, value in enumerate(values)))
+    nodes = (node(f"n{i}", age_s=value) for i, value in enumerate(values))
+    found = checked(*nodes, report_interval_s=9999.0)
     assert found["agent"][0][1] == f"reports, the last one {text} s ago"
 
 
