@@ -103,7 +103,8 @@ command_of_the_page 'senergy setup undo --yes'
 wait_for "the node is idle" 'sinfo -h -o %T | grep -qx idle'
 expect "jobs run after undo" "srun -n1 true"
 command_of_the_page "apt-get -q -y purge 'slurm-energy*'"
-grep -q /var/lib/senergyctld "$work/log" || fail "purge does not say that the database remains" "$work/log"
+grep -q 'remain in /var/lib/senergyctld' "$work/log" || fail "purge does not say that the database remains" "$work/log"
+command_of_the_page 'apt-get -q -y autoremove --purge'
 wait_for "the node is idle" 'sinfo -h -o %T | grep -qx idle'
 expect "jobs run after purge" "srun -n1 true"
 expect "nothing failed" "[ -z \"\$(systemctl list-units --failed --plain --no-legend)\" ]"
@@ -111,7 +112,7 @@ expect "nothing of ours in /run" "[ -z \"\$(find /run -name '*senergy*')\" ]"
 inside 'scontrol show config' | grep -v -e ^Configuration -e BOOT_TIME -e NEXT_JOB_ID >"$work/slurm-after"
 diff "$work/slurm-before" "$work/slurm-after" >"$work/log" || fail "Slurm's configuration differs:" "$work/log"
 list_files "$listing-after"
-# Documented in docs/packages.md: the database. Debian packages that ours needed stay until apt autoremove.
+# Documented in docs/packages.md: the database.
 diff "$listing-before" "$listing-after" | grep -e '^[<>]' |
     grep -v -e '^> \./var/lib/senergyctld[ /]' -e '^[<>] \./etc/ld\.so\.cache ' -e '^[<>] \./etc/\(passwd\|group\|shadow\|gshadow\)-\? ' \
         >"$work/log" || true
