@@ -8,6 +8,7 @@ from typing import Final
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError, UnavailableError
 from slurm_energy.setup import slurm_state
 from slurm_energy.setup.changes import FileChange, carry_out, edit, make_directory
+from slurm_energy.setup.daemon_options import daemon_options
 from slurm_energy.setup.dialogue import Dialogue, SetupOutcome
 from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
@@ -168,9 +169,8 @@ class SetupRun:
         pending = RESTART_SLURMCTLD in self._journal.pending
         if not pending or not self._site.is_controller:
             return
-        if self._restart(["slurmctld.service"], "running jobs continue"):
+        if self._restart("slurmctld", ["slurmctld.service"], RESTART_SLURMCTLD):
             self._check_slurmctld()
-            self._journal.note_pending(RESTART_SLURMCTLD, due=False)
 
     def _check_slurmctld(self) -> None:
         """Restore the files if slurmctld does not start with them."""
@@ -201,13 +201,8 @@ class SetupRun:
                 "slurmctld does not use PrologFlags of slurm.conf yet: restart it, then run this again", 1
             )
             return
-        if not (pending or stale) and self._units.is_running:
-            return
-        if pending and not units and self._units.is_running:
-            self._journal.note_pending(RESTART_SLURMD, due=False)  # reads its files when it starts
-            return
-        if self._restart(units if pending else stale, "running jobs continue", "slurmd"):
-            self._journal.note_pending(RESTART_SLURMD, due=False)
+        if pending or stale or not self._units.is_running:
+            self._restart("slurmd", units if pending else stale, RESTART_SLURMD)
 
     def _must_wait_for_slurmctld(self) -> bool:
         """Return whether slurmd would wait at each job for a message that slurmctld does not send yet."""
@@ -216,20 +211,32 @@ class SetupRun:
         running = slurm_state.running_settings(self._site)
         return running is not None and not running.runs_prolog_at_allocation
 
-    def _restart(self, units: list[str], effect: str, name: str = "slurmctld") -> bool:
-        """Restart units of Slurm with consent; return whether that was done."""
+    def _restart(self, name: str, units: list[str], action: str) -> bool:
+        """Restart the units of a daemon of Slurm with consent; return whether that was done.
+
+        Args:
+            name: `slurmctld` or `slurmd`.
+            units: its units.
+            action: the action in the journal, which is then no longer due.
+        """
         if not self._units.is_running:
             self._todo(f"systemd does not run here: restart {name}", EXIT_UNAVAILABLE)
             return False
-        if not all(self._units.is_active(unit) for unit in units):
-            self._todo(f"{' '.join(units)} is not active: start it; it then reads the new files", EXIT_OK)
-            return True
-        if not self._dialogue.confirm(f"Restart {' '.join(units)}? ({effect})"):
-            self._todo(f"restart {' '.join(units)}; until then the changes have no effect", EXIT_FAILURE)
+        if not units or not all(self._units.is_active(unit) for unit in units):
+            if daemon_options(name, self._own.root).program:
+                self._todo(f"restart {name}, which runs without a unit of systemd", EXIT_UNAVAILABLE)
+            else:
+                self._dialogue.say(f"{name} is not running; it reads the files when it starts")
+            self._journal.note_pending(action, due=False)
             return False
-        self._dialogue.say(f"restarting {' '.join(units)}")
+        listed = " ".join(units)
+        if not self._dialogue.confirm(f"Restart {listed}? (running jobs continue)"):
+            self._todo(f"restart {listed}; until then the changes have no effect", EXIT_FAILURE)
+            return False
+        self._dialogue.say(f"restarting {listed}")
         self._units.call("restart", *units)
-        self.outcome.changed.append(f"restarted {' '.join(units)}")
+        self.outcome.changed.append(f"restarted {listed}")
+        self._journal.note_pending(action, due=False)
         return True
 
     def _reconfigure(self) -> None:

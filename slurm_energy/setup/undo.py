@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.errors import EXIT_FAILURE, EXIT_UNAVAILABLE, EnergyError, UnavailableError
+from slurm_energy.setup.daemon_options import daemon_options
 from slurm_energy.setup.dialogue import Dialogue, SetupOutcome
 from slurm_energy.setup.due_actions import RECONFIGURE, RESTART_SLURMCTLD, RESTART_SLURMD
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
@@ -132,6 +133,8 @@ class UndoRun:
                     continue
                 self._dialogue.say(f"restarting {' '.join(units)}")
                 self._units.call("restart", *units)
+            elif daemon_options(name, self._own.root).program:
+                self._todo(f"restart {name}, which runs without a unit of systemd", EXIT_UNAVAILABLE)
             self._journal.note_pending(action, due=False)
         if RECONFIGURE in self._journal.pending:
             self._reconfigure()

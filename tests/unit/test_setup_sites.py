@@ -10,6 +10,7 @@ import pytest
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UnavailableError
 from slurm_energy.setup import detection, execution, plan, slurm_state
 from slurm_energy.setup.changes import settle
+from slurm_energy.setup.daemon_options import DaemonOptions, daemon_options
 from slurm_energy.setup.execution import SetupRun
 from slurm_energy.setup.journal import SetupJournal
 from slurm_energy.setup.own_files import OwnFiles
@@ -318,10 +319,38 @@ def test_files_are_restored_if_slurmctld_does_not_start(tmp_path, monkeypatch):
     host = Host(tmp_path, "plain")
     before = host.conf.read_bytes()
     monkeypatch.setattr(slurm_state, "running_settings", lambda site: None)
-    monkeypatch.setattr(Units, "is_active", lambda self, unit: unit == "slurmctld.service" and not self.calls)
+    restart = "restart slurmctld.service"
+    monkeypatch.setattr(Units, "is_active", lambda self, unit: restart not in self.calls)
     with pytest.raises(UnavailableError, match="were restored"):
         host.setup()
     assert host.conf.read_bytes() == before
+    assert host.units.calls.count(restart) == 2
+
+
+def test_files_stay_changed_if_slurmctld_is_not_running(tmp_path, monkeypatch):
+    host = Host(tmp_path, "plain")
+    host.units.active.clear()
+    monkeypatch.setattr(slurm_state, "running_settings", lambda site: None)
+    dialogue = Agreement()
+    _, outcome = host.setup(dialogue=dialogue)
+    assert outcome.exit_code == 0 and host.site().runs_prolog_at_allocation
+    assert "slurmctld is not running; it reads the files when it starts" in dialogue.lines
+    assert host.setup()[1].changed == []
+
+
+def test_a_slurmctld_without_unit_is_restarted_by_the_administrator(tmp_path):
+    host = Host(tmp_path, "plain")
+    host.units.active.clear()
+    process = tmp_path / "proc/7"
+    process.mkdir(parents=True)
+    (process / "comm").write_text("slurmctld\n")
+    (process / "exe").symlink_to("/opt/slurm/sbin/slurmctld")
+    (process / "cmdline").write_bytes(f"slurmctld\0-D\0-f\0{host.conf}\0".encode())
+    assert daemon_options("slurmctld", tmp_path) == DaemonOptions(
+        Path("/opt/slurm/sbin/slurmctld"), host.conf
+    )
+    _, outcome = host.setup()
+    assert outcome.exit_code == 4 and "restart slurmctld, which runs without a unit" in outcome.by_hand[0]
 
 
 def test_nothing_is_edited_on_a_configless_node(tmp_path):
