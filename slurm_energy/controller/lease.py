@@ -21,7 +21,7 @@ from slurm_energy.accounting.controller_lease import LeaseState, LostLeaseError,
 from slurm_energy.accounting.engine import Database, Location, error_reason, set_fence
 from slurm_energy.controller.passive_error import PassiveControllerError, passive_reason
 from slurm_energy.errors import EnergyError
-from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 
 VALIDITY_S: Final = controller_lease.EXPIRY_S - 2.0
 """Time after the begin of the last successful renewal in which the holder may act."""
@@ -67,6 +67,7 @@ class ControllerLease:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._failures = RepeatedFailureLog(log)
+        self._unexpected = UnexpectedErrorLog(log)
         self.token = 0
         self.policy_lines: tuple[str, ...] = ()
         self.state = LeaseState()
@@ -181,6 +182,8 @@ class ControllerLease:
             except (EnergyError, SQLAlchemyError, OSError) as error:
                 self._failures.report("lease", f"not renewed: {error_reason(error)}")
                 pause_s = _RENEWAL_S / 2
+            except Exception as error:  # without this thread, nothing would renew or lose the lease
+                self._unexpected.report(error, "lease: not renewed")
             if self._closing.wait(pause_s):
                 return
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 from hypothesis import given
@@ -205,6 +206,26 @@ def test_a_hung_event_loop_loses_the_lease(tmp_path):
         held._renew_unless_hung()
         assert held.is_valid
         held.release()
+
+
+def test_an_unexpected_error_does_not_end_the_renewals(tmp_path, monkeypatch):
+    held = lease(tmp_path / "a.db", A)
+    renewed, renew = threading.Event(), ControllerLease.renew
+    errors = [RuntimeError("unexpected"), UnavailableError("database", "gone")]
+
+    def fails_first(self):
+        if errors:
+            raise errors.pop()
+        renew(self)
+        renewed.set()
+
+    monkeypatch.setattr(ControllerLease, "renew", fails_first)
+    monkeypatch.setattr("slurm_energy.controller.lease._RENEWAL_S", 0.01)
+    with opened(tmp_path / "a.db", held):
+        held.start()
+        assert renewed.wait(60.0) and not errors
+        held.release()
+    assert state(tmp_path / "a.db").active is None
 
 
 def test_no_slurm_command_runs_without_a_valid_lease(tmp_path):
