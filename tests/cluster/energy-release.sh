@@ -29,7 +29,7 @@ esac
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 packages="slurmctld slurmd slurm-client slurmdbd munge libmunge2 libslurm-dev mariadb-server gcc libc6-dev make
-    fuse3 iproute2 procps hwloc-nox python3-venv python3-numpy ca-certificates"
+    fuse3 iproute2 procps hwloc-nox linux-cpupower powercap-utils python3-venv python3-numpy ca-certificates"
 work=$(mktemp -d /var/tmp/energy-release.XXXXXX)
 root=$work/root
 trap 'rm -rf --one-file-system "$work"' EXIT
