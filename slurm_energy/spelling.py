@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 
 def suggestion(word: str, known: Collection[str]) -> str:
@@ -28,15 +29,26 @@ def suggestion(word: str, known: Collection[str]) -> str:
     return f"did you mean {', '.join(first)}{' or ' if first else ''}{last}?" if last else ""
 
 
+def suggestion_or_list(word: str, known: Collection[str]) -> str:
+    """Return `did you mean ...?`, or `write one of ...` if no known word is similar."""
+    return suggestion(word, known) or f"write one of {', '.join(known)}"
+
+
 def _mistyped(word: str, known: Collection[str]) -> list[str]:
     """Return a list with the known word of the smallest edit distance to `word`, or an empty list.
 
-    The distance must be at most a third of the length of the known word, or 1 for short words.
+    The distance must be at most a third of the length of the known word, or 1 for short words. Of several
+    words with this distance, the one with the longest common beginning is returned.
     """
-    counted = min(
-        ((edit_distance(word, name), name) for name in known if abs(len(name) - len(word)) < 3), default=None
-    )
-    return [counted[1]] if counted is not None and counted[0] <= max(1, len(counted[1]) // 3) else []
+    near = [name for name in known if abs(len(name) - len(word)) < 3]
+    ranked = ((edit_distance(word, name), -_common_beginning(word, name), name) for name in near)
+    distance, _, name = min(ranked, default=(1, 0, ""))
+    return [name] if name and distance <= max(1, len(name) // 3) else []
+
+
+def _common_beginning(word: str, name: str) -> int:
+    """Return the number of characters with which both texts begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(word, name, strict=False)))
 
 
 def edit_distance(word: Sequence[object], name: Sequence[object]) -> int:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion_or_list
 
 if TYPE_CHECKING:
     from slurm_energy_lab.policy_comparison import PolicyRun
@@ -107,9 +109,8 @@ def policies(args: argparse.Namespace) -> int:
     names = tuple(args.policy or BUILT_IN)
     for name in names:
         if name not in BUILT_IN:
-            raise UsageError(
-                f"--policy '{name[:40]}'", "is not a built-in policy", f"one of {', '.join(BUILT_IN)}"
-            )
+            todo = suggestion_or_list(name, BUILT_IN)
+            raise UsageError(f"--policy: '{shown(name)}' is not a built-in policy", todo=todo)
 
     def show(run: PolicyRun) -> None:
         print(f"{run.kernel} on {run.machine}, {run.policy}: {run.seconds:.0f} s", file=sys.stderr)

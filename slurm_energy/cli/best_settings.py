@@ -15,6 +15,7 @@ from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, Us
 from slurm_energy.policies.catalogue import OBJECTIVES
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.quantities import format_duration, parse_percent, shown
+from slurm_energy.spelling import suggestion_or_list
 from slurm_energy.tuning.known_curve import best_point, ratios_at_gpu_limit
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.response_curve import ResponseCurve, ResponsePoint
@@ -112,7 +113,8 @@ def objective_of(args: argparse.Namespace) -> Objective | None:
             raise UsageError("--slowdown", "given without --best", "name an objective, as in --best edp")
         return None
     if args.best not in OBJECTIVES:
-        raise UsageError(f"--best: '{shown(args.best)}'", f"is not one of {', '.join(OBJECTIVES)}")
+        todo = suggestion_or_list(args.best, OBJECTIVES)
+        raise UsageError(f"--best: '{shown(args.best)}' is not an objective", todo=todo)
     limit_percent = None
     if args.slowdown is not None:
         limit_percent = parse_percent(args.slowdown, "--slowdown")

@@ -23,9 +23,11 @@ from slurm_energy.cli.output import (
 )
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.quantities import shown
 from slurm_energy.reports.time_spec import format_time, parse_time
 from slurm_energy.safe_text import encodable
 from slurm_energy.slurm.hostlist import expand_hostlist
+from slurm_energy.spelling import suggestion_or_list
 
 if TYPE_CHECKING:
     from slurm_energy.protocol.usage_requests import UsageRequest
@@ -242,7 +244,8 @@ def _sort_order(text: str | None) -> SortOrder | None:
     for order in SortOrder:
         if text and order.lower().startswith(text.lower()):
             return order
-    raise UsageError(f"-s: '{text[:40]}' is not an order", todo=f"write one of {', '.join(SortOrder)}")
+    todo = suggestion_or_list(text, [*SortOrder])
+    raise UsageError(f"-s: '{shown(text)}' is not an order", todo=todo)
 
 
 def _usage_request(args: argparse.Namespace, request: ReportRequest, now: datetime) -> UsageRequest:

@@ -170,7 +170,7 @@ def test_a_template_is_filled_in(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["predict", "job.sh", "--best", "edpp"], 2, "--best: 'edpp': is not one of edp, ed2p, energy"),
+        (["predict", "job.sh", "--best", "edpp"], 2, "--best: 'edpp' is not an objective: did you mean edp?"),
         (["predict", "job.sh", "--slowdown", "5"], 2, "--slowdown: given without --best"),
         (["predict", "job.sh", "--best", "edp", "--slowdown", "5x"], 2, "'5x' is not a percentage"),
         (["predict", "--model", "resnet50", "--gpu", "a40", "--best", "edp"], 2, "needs a batch script"),

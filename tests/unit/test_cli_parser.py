@@ -70,6 +70,7 @@ def test_sort_values_may_begin_with_a_dash() -> None:
         ("fsfs", ["fcfs", "sjf", "zeus"], "did you mean fcfs?"),
         ("zuse", ["fcfs", "sjf", "zeus"], "did you mean zeus?"),
         ("jbo", ["top", "job", "acct"], "did you mean job?"),
+        ("edpp", ["ed2p", "edp", "energy"], "did you mean edp?"),
         ("", ["job"], ""),
     ],
 )

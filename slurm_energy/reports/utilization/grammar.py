@@ -9,7 +9,7 @@ from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.spelling import suggestion
+from slurm_energy.spelling import suggestion, suggestion_or_list
 
 MAX_TOP_COUNT: Final = 1_000_000
 MAX_SIZE: Final = 2**31 - 1
@@ -348,5 +348,5 @@ def _interval(text: str) -> Interval:
     for interval in Interval:
         if interval.startswith(text.lower()):
             return interval
-    names = ", ".join(Interval)
-    raise UsageError(f"interval=: '{shown(text)}' is not an interval", todo=f"write one of {names}")
+    todo = suggestion_or_list(text, [*Interval])
+    raise UsageError(f"interval=: '{shown(text)}' is not an interval", todo=todo)

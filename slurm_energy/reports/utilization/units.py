@@ -9,6 +9,7 @@ from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion_or_list
 
 
 class EnergyUnit(StrEnum):
@@ -141,8 +142,8 @@ def _time_format(word: str) -> tuple[TimeUnit, PercentMode]:
     for name, min_length, unit, percent in _TIME_FORMATS:
         if len(word) >= min_length and name.lower().startswith(word.lower()):
             return unit, percent
-    names = ", ".join([name for name, *_ in _TIME_FORMATS] + [*EnergyUnit])
-    raise UsageError(f"-t: '{shown(word)}' is not a unit", todo=f"write one of {names}")
+    names = [name for name, *_ in _TIME_FORMATS] + [*EnergyUnit]
+    raise UsageError(f"-t: '{shown(word)}' is not a unit", todo=suggestion_or_list(word, names))
 
 
 def scaled_text(value: int, divisor: int, decimals: int) -> str:
