@@ -225,7 +225,9 @@ def _doctor(args: argparse.Namespace, site: SlurmSite | None) -> None:
     config = ["--config", str(args.config)] if args.config else []
     calls = [["--quiet"]]
     if site is not None and site.node_names:
-        calls.append(["--cluster", "-w", ",".join(site.node_names), "--wait"])
+        # senergyd on a host with several nodes learns their names from the first jobs.
+        wait = ["--wait"] if len(site.node_names) == 1 else []
+        calls.append(["--cluster", "-w", ",".join(site.node_names), *wait])
     for call in calls:
         emit(["", f"senergy doctor {' '.join(call)}"])
         sys.stdout.flush()

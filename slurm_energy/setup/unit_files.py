@@ -55,12 +55,29 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChan
             return []
         settings["bin"] = str(own.program(name).parent)
         text = render(find(f"{name}.service", _TEMPLATES), settings, lambda raw: None)
-        return [FileChange(read_site_file(local), text.encode(), reason=f"unit of {name}")]
-    lines = []
+        unit = FileChange(read_site_file(local), text.encode(), reason=f"unit of {name}")
+        return [unit, *_drop_in(name, _node_name(name, site), own)]
+    lines = _node_name(name, site)
     if settings.get("user", _DEFAULT_USER) != _DEFAULT_USER:
         lines.append(f"User={settings['user']}")
     if "slurm_prefix" in settings:
         lines.append(f"Environment=PATH={prefix}/bin:{prefix}/sbin:/usr/local/bin:/usr/bin:/bin")
+    return _drop_in(name, lines, own)
+
+
+def _node_name(name: str, site: SlurmSite) -> list[str]:
+    """Return the line that names the node to senergyd, if its name in Slurm is not that of the host.
+
+    If the host has several nodes, senergyd learns their names from the hooks.
+    """
+    nodes = site.node_names
+    if name != "senergyd" or len(nodes) != 1 or nodes[0] in site.names:
+        return []
+    return [f"Environment=SLURMD_NODENAME={nodes[0]}"]
+
+
+def _drop_in(name: str, lines: list[str], own: OwnFiles) -> list[FileChange]:
+    """Return the change that adds a drop-in with lines of section Service; empty if there are no lines."""
     file = read_site_file(own.root / LOCAL_UNITS / f"{name}.service.d" / "senergy-setup.conf")
     if not lines or file.data is not None:
         return []

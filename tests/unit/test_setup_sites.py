@@ -366,6 +366,25 @@ def test_nothing_is_edited_on_a_configless_node(tmp_path):
     assert "senergyd.service" in host.units.active
 
 
+def test_senergyd_learns_the_name_of_its_node(tmp_path):
+    host = Host(tmp_path, "plain")
+    host.conf.write_text(
+        host.conf.read_text().replace("NodeName=node1", "NodeName=c[1-2] NodeHostname=node[1-2]")
+    )
+    host.setup(Role.NODE)
+    drop_in = tmp_path / "etc/systemd/system/senergyd.service.d/senergy-setup.conf"
+    assert "Environment=SLURMD_NODENAME=c1\n" in drop_in.read_text()
+
+
+def test_several_nodes_on_one_host(tmp_path):
+    host = Host(tmp_path, "configless")
+    assert host.site().node_names == ["c1", "c2"]
+    host.units.active = {"slurmctld.service", "slurmd@*.service"}
+    host.setup(Role.NODE)
+    assert "restart slurmd@*.service" in host.units.calls
+    assert not (tmp_path / "etc/systemd/system/senergyd.service.d").exists()
+
+
 def test_a_node_gets_alloc_only_after_slurmctld(tmp_path):
     """slurmd with Alloc waits for a message that slurmctld without Alloc does not send."""
     host = Host(tmp_path, "plain")
