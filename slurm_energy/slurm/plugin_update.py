@@ -88,7 +88,8 @@ def update_exact(
                 energy_plugin.install_plugin(plugin, state.plugin)
             energy_include.enable(energy_include.plugin_state(slurm, conf, kind))
         except EnergyError as error:
-            yield error
+            what = f"{kind.file_name} for Slurm {slurm.release()}"
+            yield error if error.what == what else UnavailableError(what, f"not built: {error}")
             yield from _suspend(state)
 
 
