@@ -216,7 +216,7 @@ WRONG = {
     ),
     "policy file too long": (
         f"[policies.a]\nusers = [{', '.join(repr(f'user-of-twenty-chars{i}') for i in range(4000))}]\n",
-        *("error", "policies", "65536 bytes"),
+        *("error", "policies", "65280 bytes"),
     ),
     "BMC without account": ("[node_power]\nbmc = 'https://{node}-bmc'\n", "error", "bmc", "needs an account"),
     "BMC without host": ("[node_power]\nbmc = 'https://'\n", "error", "node_power.bmc", "names no host"),
