@@ -69,6 +69,8 @@ class Reads(ast.NodeVisitor):
         self.found: set[tuple[str, str]] = set()
 
     def section(self, node: ast.expr | None) -> str | None:
+        if isinstance(node, ast.Attribute) and node.attr == "accepted_bounds":
+            return "bounds"
         if isinstance(node, ast.Attribute) and node.attr in SECTIONS:
             return node.attr
         if isinstance(node, (ast.Name, ast.Attribute)):
@@ -160,6 +162,11 @@ def keys_read() -> set[tuple[str, str]]:
 )
 def test_every_configuration_key_has_a_reader(section: str, key: str) -> None:
     if section == "bounds":  # `getattr(config.bounds, field.name)` writes them into the policy file
+        return
+    if (section, key) == (
+        "cluster",
+        "release",
+    ):  # read from the file before its other keys: config/release.py
         return
     assert (section, key) in keys_read(), f"{section}.{key} is accepted and has no effect"
 
@@ -258,7 +265,7 @@ def test_every_option_of_a_command_has_a_reader(command: str) -> None:
 def test_every_option_of_a_daemon_has_a_reader(module: object) -> None:
     name = str(Path(module.__file__).relative_to(PACKAGE))  # type: ignore[attr-defined]
     read = attributes_of_arguments({name})
-    parser = module._parser()  # type: ignore[attr-defined]
+    parser = module.argument_parser()  # type: ignore[attr-defined]
     assert not {action.dest for action in actions(parser)} - read
 
 
