@@ -30,6 +30,18 @@ class HelpFormatter(argparse.HelpFormatter):
         options.setdefault("width", page_columns())
         super().__init__(prog, **options)
 
+    def _format_usage(self, *args: Any, **options: Any) -> str:
+        """Return the usage. argparse never breaks a group of alternatives, which may be too long."""
+        usage = super()._format_usage(*args, **options)
+        if max(map(len, usage.splitlines())) <= self._width:
+            return usage
+        lines = [line for text in usage.splitlines() for line in self._fitted(text)]
+        return "\n".join(lines) + "\n" * (len(usage) - len(usage.rstrip("\n")))
+
+    def _fitted(self, line: str) -> list[str]:
+        indent = len(line) - len(line.lstrip())
+        return wrap(line.lstrip(), self._width, first=" " * indent, hanging=" " * max(indent, 7))
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(indent + line if line else "" for line in render(text, width).splitlines())
 
