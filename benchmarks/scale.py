@@ -10,9 +10,13 @@ Part `records`: a database with the records of a cluster of 10,000 nodes (1.5 KB
 gets a tenth), and the commands of one of 1,000 users and of an operator on it. They run without slurmdbd, so
 that only our own time counts. Each needs at most 1 s of CPU time of command, senergyctld and server together.
 
+Part `queue`: a slurmctld without slurmd, with 10,000 nodes and 100,000 pending tasks of job arrays, and the
+CPU time, cycle time and RPCs of senergyctld that ranks them.
+
 Prints `CLAIM scale_lag_STORE` (maximum seconds from hand-over to confirmation over a period of 3,600 s),
 `scale_cores_STORE` (CPU seconds per second of senergyctld), `scale_memory_STORE` (over 2 GB) and
-`scale_missing_STORE` (items lost or doubled); and `scale_COMMAND_STORE` for the commands.
+`scale_missing_STORE` (items lost or doubled); `scale_COMMAND_STORE` for the
+commands; and `scale_queue_cores`.
 """
 
 from __future__ import annotations
@@ -24,13 +28,15 @@ import sys
 from collections.abc import Callable
 
 import scale_agents
+import scale_queue
 import scale_records
 from claims import Claim, publish
 
 from slurm_energy.errors import UnavailableError
 
 _NAMESPACE = "SENERGY_BENCHMARK_NAMESPACE"
-_UP = 'ip link set lo up && exec "$@"'
+# slurmctld ignores IPv4 without an address beyond 127.0.0.0/8.
+_UP = 'ip link set lo up && ip addr add 192.0.2.1/32 dev lo && exec "$@"'
 
 
 def main() -> int:
@@ -68,6 +74,9 @@ def parser() -> argparse.ArgumentParser:
         "--records", type=int, default=1_000_000, help="records in the database (default 1,000,000)"
     )
     options.add_argument("--prune", action="store_true", help="also measure the deletion of old records")
+    options.add_argument("--nodes", type=int, default=10_000, help="nodes of slurmctld (default 10,000)")
+    options.add_argument("--cloud", action="store_true", help="these nodes are CLOUD instead of FUTURE nodes")
+    options.add_argument("--pending", type=int, default=100_000, help="pending jobs (default 100,000)")
     options.add_argument("--threads", type=int, default=192, help="concurrent requests of half of the agents")
     options.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     return options
@@ -99,6 +108,7 @@ def measure_records(arguments: argparse.Namespace) -> list[Claim]:
 PARTS: dict[str, Callable[[argparse.Namespace], list[Claim]]] = {
     "agents": measure_agents,
     "records": measure_records,
+    "queue": scale_queue.measure,
 }
 
 

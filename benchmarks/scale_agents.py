@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,16 @@ def start_generator(
 
 
 @contextlib.contextmanager
-def running_daemons(place: str) -> Iterator[Daemons]:
-    """Run munged and senergyctld with a database until the end of the `with` block."""
+def running_daemons(
+    place: str, start_slurm: Callable[[Path, Path], str] | None = None, tables: str = ""
+) -> Iterator[Daemons]:
+    """Run munged and senergyctld with a database until the end of the `with` block.
+
+    Args:
+        place: location of the database.
+        start_slurm: called with a directory and munge's socket; returns the path of slurm.conf.
+        tables: further text of energy.toml.
+    """
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder, contextlib.ExitStack() as stack:
         directory = Path(folder)
         directory.chmod(0o755)
@@ -116,12 +124,16 @@ def running_daemons(place: str) -> Iterator[Daemons]:
             f'[cluster]\nname = "cluster"\ncontroller_url = "http://127.0.0.1:{port}"\n'
             f'munge_socket = "{munge_socket}"\n[controller]\nlisten = "127.0.0.1:{port}"\n'
             f'database = "{place}"\nstate_dir = "{directory}/state"\n'
-            f'policy_file = "{directory}/run/policies"\nrecord_hosts = "off"\nslurm_roles = false\n'
+            f'policy_file = "{directory}/run/policies"\nrecord_hosts = "off"\nslurm_roles = false\n{tables}'
         )
+        environment = dict(os.environ)
+        if start_slurm is not None:
+            environment["SLURM_CONF"] = start_slurm(directory, munge_socket)
         (directory / "state").mkdir()
         log = directory / "senergyctld.log"
         controller = _run(
-            stack, [sys.executable, "-m", "slurm_energy.controller.main", "--config", str(config)], log
+            *(stack, [sys.executable, "-m", "slurm_energy.controller.main", "--config", str(config)], log),
+            environment=environment,
         )
         stack.callback(lambda: print(_warnings(log), end=""))
         daemons = Daemons(config, munge_socket, munged, controller)
@@ -129,9 +141,11 @@ def running_daemons(place: str) -> Iterator[Daemons]:
         yield daemons
 
 
-def _run(stack: contextlib.ExitStack, command: list[str], log: Path) -> int:
+def _run(
+    stack: contextlib.ExitStack, command: list[str], log: Path, environment: dict[str, str] | None = None
+) -> int:
     with log.open("wb") as output:
-        daemon = subprocess.Popen(command, stdout=output, stderr=output)
+        daemon = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     stack.callback(daemon.wait)
     stack.callback(daemon.send_signal, signal.SIGTERM)
     return daemon.pid

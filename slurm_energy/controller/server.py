@@ -141,7 +141,8 @@ class ControllerServer:
             rest_factor=_REST_FACTOR,
         )
         light = RequestLimiter(concurrent=2, waiting=14, shared=8, trusted_concurrent=16, trusted_waiting=240)
-        ingest = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=32, trusted_waiting=480)
+        # Many deliveries wait for one transaction; `ByteBudget` bounds their memory.
+        ingest = RequestLimiter(0, 0, 0, trusted_concurrent=256, trusted_waiting=4000)
         advice = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=8, trusted_waiting=960)
         groups = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=960)
         power = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=4000)

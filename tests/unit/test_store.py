@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from store_examples import NOW, Accounting, item, job, record
 
 from slurm_energy.accounting import engine, integrity, job_facts, migrations, record_queries, traces
+from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
@@ -479,3 +480,11 @@ def test_pending_lookups_use_indexes(tmp_path):
     path = Accounting(tmp_path).path
     new, _, unfinished = plans(path, lambda connection: job_facts.pending_lookups(connection, 5.0))
     assert "USING INDEX records_without_job" in new and "USING INDEX jobs_unfinished" in unfinished
+
+
+@pytest.mark.parametrize(("estimate", "count"), [(None, 1), (900_000, 1), (5_000_000, 5_000_000)])
+def test_large_tables_are_not_counted(accounting, monkeypatch, estimate, count):
+    accounting.deliver(item(job_id=1))
+    with accounting.connect(read_only=True) as connection:
+        monkeypatch.setattr(type(backend_of(connection)), "estimated_rows", lambda *_: estimate)
+        assert record_queries.database_figures(connection)["records"] == count
