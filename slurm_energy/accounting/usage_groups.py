@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, select
+from sqlalchemy import Connection, RowMapping, bindparam, select, tuple_
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.slurm.tres import parse_tres
@@ -106,40 +106,59 @@ def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: 
 
 def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRun]:
     """Return the runs of a job that are known from its records and facts, in a fixed order."""
-    facts = {row["id"]: row for row in _rows(connection, _FACTS, cluster, job_id)}
-    records = _rows(connection, _RECORDS, cluster, job_id)
+    return runs_of_jobs(connection, [(cluster, job_id)])[cluster, job_id]
+
+
+def runs_of_jobs(
+    connection: Connection, jobs: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], list[GroupedRun]]:
+    """Return the known runs of several jobs (cluster and job id); see `runs_of`.
+
+    They are read with few statements: a busy server answers each of them late, and deliveries wait meanwhile.
+    """
+    facts, records = (_rows_by_job(connection, statement, jobs) for statement in (_FACTS, _RECORDS))
+    return {job: _runs(connection, facts.get(job, ()), records.get(job, ())) for job in jobs}
+
+
+def _runs(
+    connection: Connection, facts_rows: Sequence[RowMapping], records: Sequence[RowMapping]
+) -> list[GroupedRun]:
+    facts = {row["id"]: row for row in facts_rows}
     runs = [_recorded_run(connection, group, facts.get(group[0]["job"])) for group in _by_run(records)]
     linked = {run.job for run in runs}
     return runs + [_run_of_facts(row) for row in facts.values() if row["id"] not in linked]
 
 
 _jobs, _records = tables.jobs.c, tables.records.c
-# The values of one job are parameters: the construction of a statement takes longer than its execution.
-_CLUSTER: Final[BindParameter[str]] = bindparam("of_cluster")
-_JOB_ID: Final[BindParameter[int]] = bindparam("of_job_id")
-_FACTS: Final = (
-    select(
-        *(_jobs.id, _jobs.cluster, _jobs.start, _jobs.end, _jobs.account, _jobs.user, _jobs.partition),
-        *(_jobs.qos, _jobs.allocated),
-    )
-    .where(_jobs.cluster == _CLUSTER, _jobs.job_id == _JOB_ID)
-    .order_by(_jobs.submit)
-)
+_CHUNK: Final = 200
+"""Maximum number of jobs in a condition."""
+_FACTS: Final = select(
+    *(_jobs.id, _jobs.cluster, _jobs.start, _jobs.end, _jobs.account, _jobs.user, _jobs.partition),
+    *(_jobs.qos, _jobs.allocated, _jobs.job_id),
+).order_by(_jobs.submit)
 _RECORDS: Final = (
     select(
         *(_records.id, _records.cluster, _records.node, _records.restart_count, _records.start),
         *(_records.end, _records.uid, _records.user, _records.account, _records.partition),
-        *(_records.policy, _records.job),
+        *(_records.policy, _records.job, _records.job_id),
     )
-    .where(_records.cluster == _CLUSTER, _records.job_id == _JOB_ID, _records.step == "")
+    .where(_records.step == "")
     .order_by(_records.restart_count, _records.start, _records.node)
 )
 _BODY: Final = select(_records.body).where(_records.id == bindparam("row"))
 
 
-def _rows(connection: Connection, statement: Any, cluster: str, job_id: int) -> Sequence[RowMapping]:
-    job = {_CLUSTER.key: cluster, _JOB_ID.key: job_id}
-    return connection.execute(statement, job).mappings().all()
+def _rows_by_job(
+    connection: Connection, statement: Any, jobs: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], list[RowMapping]]:
+    columns = _records if statement is _RECORDS else _jobs
+    wanted = sorted(jobs)
+    rows: dict[tuple[str, int], list[RowMapping]] = {}
+    for first in range(0, len(wanted), _CHUNK):
+        chosen = tuple_(columns.cluster, columns.job_id).in_(wanted[first : first + _CHUNK])
+        for row in connection.execute(statement.where(chosen)).mappings():
+            rows.setdefault((row["cluster"], int(row["job_id"])), []).append(row)
+    return rows
 
 
 def _by_run(records: Sequence[RowMapping]) -> list[list[RowMapping]]:

@@ -41,6 +41,7 @@ from slurm_energy.accounting.usage_groups import (
     GroupKey,
     choose_run,
     runs_of,
+    runs_of_jobs,
 )
 from slurm_energy.accounting.usage_statements import (
     COUNTED,
@@ -55,7 +56,7 @@ MAX_RUN_S: Final = 400 * 86400
 """Maximum length of a run whose CPU time is counted; a longer one has a wrong time."""
 UNKNOWN_KEPT_S: Final = 8 * 86400.0
 """Seconds for which jobs without facts are noted, longer than Slurm is asked about them."""
-_PERIODS_AT_ONCE: Final = 200
+_PERIODS_AT_ONCE: Final = 100
 _JOBS_AT_ONCE: Final = 20
 _BUCKETS_AT_ONCE: Final = 200
 _CHUNK: Final = 200
@@ -131,14 +132,11 @@ class UsageRollup:
     def _count_energies(
         self, connection: Connection, rows: Sequence[Row[Any]], deltas: SumChanges, now: float
     ) -> None:
-        runs: dict[tuple[str, int], list[GroupedRun]] = {}
+        runs = runs_of_jobs(connection, {(row.cluster, row.job_id) for row in rows if row.kind == JOB})
         unknown, counted = [], []
         for row in rows:
             if row.kind == JOB:
-                job = (row.cluster, row.job_id)
-                if job not in runs:
-                    runs[job] = runs_of(connection, *job)
-                run = choose_run(runs[job], row.restart_count, row.start, row.end)
+                run = choose_run(runs[row.cluster, row.job_id], row.restart_count, row.start, row.end)
                 if run is None or run.job is None:
                     unknown.append(_unknown_job(row, now))
                 key = _key_of(run, row.cluster, row.uid)
