@@ -41,8 +41,9 @@ def detected_values(
     if is_node:
         notes += hardware_notes()
     urls = values.get(("cluster", "controller_url"), [])
-    if len(urls) == 1:
-        values["cluster", "controller_url"] = urls[0]
+    is_shared = "://" in str(given.get(("controller", "database"), ""))
+    if len(urls) == 1 or (urls and site.is_controller and not is_shared):
+        values["cluster", "controller_url"] = urls[0]  # a SQLite file can serve one controller only
     return DetectedValues(
         values | shared_keys(shared) | dict(given), notes=notes, tables=shared_tables(shared)
     )

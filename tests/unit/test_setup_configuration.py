@@ -158,3 +158,13 @@ Slurmctld(primary) at head is UP
 def test_two_controllers_with_one_address_are_named_once():
     values = detection.slurm_values(site(slurmctldhost=["head(10.0.0.1)", "spare(10.0.0.1)"]))
     assert values["cluster", "controller_url"] == ["http://10.0.0.1:6828"]
+
+
+def test_a_backup_controller_needs_a_shared_database():
+    here = site(slurmctldhost=["n1(10.0.0.1)", "spare(10.0.0.2)"])
+    first, second = "http://10.0.0.1:6828", "http://10.0.0.2:6828"
+    alone = detection.detected_values(here, {}, is_node=False).values
+    assert alone["cluster", "controller_url"] == first
+    given = {("controller", "database"): "postgresql://db/energy"}
+    both = detection.detected_values(here, given, is_node=False).values
+    assert both["cluster", "controller_url"] == [first, second]
