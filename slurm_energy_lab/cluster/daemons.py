@@ -84,7 +84,8 @@ def _nvml(plan: DaemonPlan) -> StartupStep:
     imports = "import pathlib, sys; from slurm_energy_lab.nvml_library import build_nvml"
     code = f"{imports}; build_nvml(pathlib.Path(sys.argv[1]))"
     argv = [sys.executable, "-c", code, str(plan.layout.lib)]
-    return StartupStep("NVML library", plan.log("nvml"), argv, env=_compiling(plan), timeout_s=60)
+    environment = {**_compiling(plan), "XDG_CACHE_HOME": str(build_cache.cache_folder().parent)}
+    return StartupStep("NVML library", plan.log("nvml"), argv, env=environment, timeout_s=60)
 
 
 def _task_plugin(plan: DaemonPlan) -> StartupStep:
