@@ -254,11 +254,9 @@ class MariadbBackend(Backend):
 
     def estimated_rows(self, connection: Connection, table: str) -> int | None:
         """Return the number of rows of a table as the server estimates it."""
-        sql = text(
-            "SELECT table_rows FROM information_schema.tables"
-            " WHERE table_schema = database() AND table_name = :name"
-        )
-        rows = connection.execute(sql, {"name": table}).scalar_one_or_none()
+        same = "table_schema = database() AND table_name = :name"
+        sql = text(f"SELECT table_rows FROM information_schema.tables WHERE {same}")
+        rows = connection.execute(sql, {"name": table}).scalar()
         return None if rows is None else int(rows)
 
     def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
@@ -353,10 +351,8 @@ class PostgresqlBackend(Backend):
 
     def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
         """Limit the time of statements; see `Backend.set_time_limit`."""
-        sql = (
-            "RESET statement_timeout" if limit_s is None else f"SET statement_timeout = {limit_s * 1000:.0f}"
-        )
-        connection.exec_driver_sql(sql)
+        value = "DEFAULT" if limit_s is None else f"{limit_s * 1000:.0f}"
+        connection.exec_driver_sql(f"SET statement_timeout = {value}")
 
     def is_timeout(self, error: DBAPIError) -> bool:
         """Return whether a statement was aborted because of its time limit."""
