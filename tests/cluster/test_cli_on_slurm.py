@@ -94,7 +94,8 @@ def test_shadow_mode_sets_nothing(lab: LabDriver, queued: tuple[int, list[int]])
 
 
 def test_doctor_waits_for_the_nodes_and_measures_a_job(lab: LabDriver) -> None:
-    done = senergy(lab, "doctor", "--cluster", "--wait=90", "--json")
+    command = ("senergy", "doctor", "--cluster", "--wait=240", "--json")
+    done = lab.run(*command, check=False, timeout=420)
     report = json.loads(done.stdout)
     assert (done.returncode, report["healthy"], report["awaited"]) == (0, True, ""), done
     checks = {check["name"]: check for check in report["checks"]}
