@@ -40,8 +40,8 @@ list_files() { # FILE
         -o -path ./old -o -path ./dev -o -path ./var/log -o -path ./var/cache -o -path ./var/tmp -o -path ./var/lib/apt \
         -o -path ./var/lib/dpkg -o -path ./var/lib/systemd -o -path ./var/lib/slurm -o -path ./var/spool/slurm \
         -o -name __pycache__ -o -name '*.pyc' \) -prune -o \( -type f -print0 -o -true \) -printf '' \
-        -fprintf "$1.modes" '%p %M %U:%G %l\n' | xargs -0 sha256sum) | sed 's/^\([^ ]*\) .\(.*\)/\2 \1/' |
-        LC_ALL=C sort - "$1.modes" >"$1"
+        -fprintf "$1.modes" '%p %M %U:%G %l\n' | xargs -0 sha256sum) | sed 's/^\([^ ]*\) .\(.*\)/\2 \1/' >"$1.sums"
+    LC_ALL=C sort "$1.sums" "$1.modes" >"$1"
 }
 
 # Runs one command of the page in the booted system and shows it, with its output, in the log.
