@@ -30,7 +30,7 @@ mkdir "$root/srv/packages" "$root/srv/upgrade"
 cp "$packages"/*"deb$debian"*.deb "$root/srv/packages/"
 [ -z "$upgrade" ] || cp "$upgrade"/*"deb$debian"*.deb "$root/srv/upgrade/"
 include=$root/etc/slurm/slurm-energy.conf
-: >"$include"
+echo '# Slurm refuses an empty file' >"$include"
 echo 'Include slurm-energy.conf' >>"$root/etc/slurm/slurm.conf"
 
 step() { # WHAT COMMAND
@@ -48,10 +48,11 @@ ours() { # FILE: every file of the root with our name, without the packages
 ours "$work/before"
 step "Install" 'cd /srv/packages; apt-get -q -y install ./*.deb'
 ! grep -q -i -e 'error:' -e 'subprocess returned' "$work/log" || fail "the installation prints errors" "$work/log"
-holds "the link is for the installed series" 'series=$(scontrol --version | sed "s/slurm \([0-9]*[.][0-9]*\).*/\1/")
+holds "the link is for the installed series" 'series=$(scontrol --version | sed "s/^[^ ]* \([0-9]*[.][0-9]*\).*/\1/")
     [ "$(readlink /usr/lib/slurm-energy/energy.so)" = "slurm-$series/energy.so" ]'
-holds "no other Python is visible" 'mkdir /tmp/evil; echo "raise SystemExit(9)" >/tmp/evil/slurm_energy.py
-    cd /tmp/evil; PYTHONPATH=/tmp/evil senergy --version; rm -r /tmp/evil'
+holds "no other Python is visible" 'directory=$(mktemp -d)
+    echo "raise SystemExit(9)" >"$directory/slurm_energy.py"
+    cd "$directory"; PYTHONPATH=$directory senergy --version; rm -r "$directory"'
 holds "units are installed and not enabled" '[ -e /usr/lib/systemd/system/senergyd.service ]
     [ ! -e /etc/systemd/system/multi-user.target.wants/senergyd.service ]
     [ ! -e /etc/systemd/system/multi-user.target.wants/senergyctld.service ]'
