@@ -38,7 +38,7 @@ listing=$work/listing
 list_files() { # FILE
     (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./run -o -path ./tmp -o -path ./srv \
         -o -path ./old -o -path ./dev -o -path ./var/log -o -path ./var/cache -o -path ./var/tmp -o -path ./var/lib/apt \
-        -o -path ./var/lib/dpkg -o -path ./var/lib/systemd -o -path ./var/lib/slurm -o -path ./var/spool/slurm \
+        -o -path ./var/lib/dpkg -o -path ./var/lib/ucf -o -path ./var/lib/systemd -o -path ./var/lib/slurm -o -path ./var/spool/slurm \
         -o -name __pycache__ -o -name '*.pyc' \) -prune -o \( -type f -print0 -o -true \) -printf '' \
         -fprintf "$1.modes" '%p %M %U:%G %l\n' | xargs -0 sha256sum) | sed 's/^\([^ ]*\) .\(.*\)/\2 \1/' >"$1.sums"
     LC_ALL=C sort "$1.sums" "$1.modes" >"$1"
@@ -104,7 +104,9 @@ wait_for "the node is idle" 'sinfo -h -o %T | grep -qx idle'
 expect "jobs run after undo" "srun -n1 true"
 command_of_the_page "apt-get -q -y purge 'slurm-energy*'"
 grep -q 'remain in /var/lib/senergyctld' "$work/log" || fail "purge does not say that the database remains" "$work/log"
-command_of_the_page 'apt-get -q -y autoremove --purge'
+# Without the options apt keeps what a package of Debian merely recommends or suggests.
+command_of_the_page 'apt-get -q -y -o APT::AutoRemove::RecommendsImportant=0 -o APT::AutoRemove::SuggestsImportant=0 \
+    autoremove --purge'
 wait_for "the node is idle" 'sinfo -h -o %T | grep -qx idle'
 expect "jobs run after purge" "srun -n1 true"
 expect "nothing failed" "[ -z \"\$(systemctl list-units --failed --plain --no-legend)\" ]"
