@@ -8,7 +8,7 @@
 # make docs   the documentation as a site, build/site; broken links fail
 # make man, completion  man pages and completion for bash, zsh and fish, in build/
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install-by-hand.md)
-# make packages  Debian packages in dist/, DIST=bookworm or trixie (without: this system's); docs/packages.md
+# make packages  packages in dist/, DIST=bookworm, trixie or el9 (without: this system's); docs/packages.md
 # make dist   source distribution and wheel in dist/
 # make venv   .venv with the package and its development needs;  make build  the C parts
 # SLURM_PREFIX=/opt/slurm  with build, install and plugins: a Slurm outside /usr (without: the one on PATH)
@@ -83,7 +83,7 @@ plugins: deps-build deps-plugins $(VENV)/.installed-lab
 # The distribution of this host by default.
 DIST ?= $(shell . /etc/os-release 2>/dev/null && echo $$VERSION_CODENAME)
 packages: deps-packages
-	@packaging/build-debs '$(DIST)' dist
+	@case '$(DIST)' in el*) packaging/build-rpms '$(DIST)' dist ;; *) packaging/build-debs '$(DIST)' dist ;; esac
 
 dist: deps-packages
 	@packaging/build-dist /usr/bin/python3 dist

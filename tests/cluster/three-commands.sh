@@ -8,6 +8,8 @@
 # undo and apt purge; the files of the system must be those of before, except those that docs/packages.md lists.
 # SITE is a directory whose tree is copied over / before Slurm starts: the configuration of an existing site.
 # PACKAGES=DIR has the packages (dist/ without it: make packages DIST=... makes them).
+# FORMAT=rpm: the rpm packages for Enterprise Linux 9 instead, with Debian's rpm and Python 3.11 (12 only), because
+# no root of that distribution is to be had; what they require by name is installed before.
 # INSTALL_DOCS_ROOT=DIR copies a root of that Debian instead of making one. KEEP_LOG=FILE: the output of each command.
 # Needs root, the network and cgroup2. Leaves nothing behind.
 # Exit: 0 all of this holds; 1 something does not; 2 bad usage; 4 the system cannot be had.
@@ -29,6 +31,24 @@ program=three-commands
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 . "$repository/tests/cluster/booted_root.sh"
 packages=${PACKAGES:-$repository/dist}
+format=${FORMAT:-deb}
+case $format in
+deb)
+    needs=python3
+    install='apt-get -q -y install ./*.deb'
+    purge="apt-get -q -y purge 'slurm-energy*'"
+    ;;
+rpm)
+    needs="python3 rpm gcc make libc6-dev libslurm-dev"
+    install='rpm -i --nodeps ./*.rpm'
+    purge="rpm -e slurm-energy slurm-energy-analysis slurm-energy-node slurm-energy-controller slurm-energy-plugins \
+    slurm-energy-lab"
+    ;;
+*)
+    echo "three-commands: FORMAT is deb or rpm" >&2
+    exit 2
+    ;;
+esac
 listing=$work/listing
 : "${KEEP_LOG:=$work/commands}"
 : >"$KEEP_LOG"
@@ -38,7 +58,7 @@ listing=$work/listing
 list_files() { # FILE
     (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./run -o -path ./tmp -o -path ./srv \
         -o -path ./old -o -path ./dev -o -path ./var/log -o -path ./var/cache -o -path ./var/tmp -o -path ./var/lib/apt \
-        -o -path ./var/lib/dpkg -o -path ./var/lib/ucf -o -path ./var/lib/systemd -o -path ./var/lib/slurm -o -path ./var/spool/slurm \
+        -o -path ./var/lib/dpkg -o -path ./var/lib/ucf -o -path ./var/lib/rpm -o -path ./root/.rpmdb -o -path ./var/lib/systemd -o -path ./var/lib/slurm -o -path ./var/spool/slurm \
         -o -name __pycache__ -o -name '*.pyc' \) -prune -o \( -type f -print0 -o -true \) -printf '' \
         -fprintf "$1.modes" '%p %M %U:%G %l\n' | xargs -0 sha256sum) | sed 's/^\([^ ]*\) .\(.*\)/\2 \1/' >"$1.sums"
     LC_ALL=C sort "$1.sums" "$1.modes" >"$1"
@@ -59,23 +79,25 @@ command_of_the_page() { # COMMAND
     cat "$work/log" >>"$KEEP_LOG"
 }
 
-new_root "${INSTALL_DOCS_ROOT:-}" "python3"
+new_root "${INSTALL_DOCS_ROOT:-}" "$needs"
 mkdir "$root/srv/packages"
-cp "$packages"/*"deb$debian"*.deb "$root/srv/packages" 2>/dev/null || cp "$packages"/*.deb "$root/srv/packages" ||
-    fail "no packages in $packages: make packages" "" 4
+wanted="*deb$debian*.deb"
+[ "$format" = deb ] || wanted="*.rpm"
+# shellcheck disable=SC2086 # a pattern
+cp "$packages"/$wanted "$root/srv/packages" || fail "no packages in $packages: make packages" "" 4
 if [ -n "$site" ]; then
     cp -a "$site/." "$root/"
     chown -R --no-dereference 0:0 "$root/etc/slurm"
 fi
 # The system is cut off from the network when it runs; what Debian itself has to supply is fetched before.
-chrooted 'cd /srv/packages; apt-get -q -y --download-only install ./*.deb' >"$work/log" 2>&1 ||
+[ "$format" = rpm ] || chrooted 'cd /srv/packages; apt-get -q -y --download-only install ./*.deb' >"$work/log" 2>&1 ||
     fail "the packages cannot be installed:" "$work/log"
 boot_root
 inside 'systemctl is-active slurmctld slurmd' >"$work/log" 2>&1 || fail "Slurm does not run" "$work/log"
 inside 'scontrol show config' | grep -v -e ^Configuration -e BOOT_TIME -e NEXT_JOB_ID >"$work/slurm-before"
 list_files "$listing-before"
 
-command_of_the_page 'apt-get -q -y install ./*.deb'
+command_of_the_page "$install"
 expect "jobs run while nothing is set up" "srun -n1 true"
 expect "no daemon of ours runs before set-up" "! systemctl is-active senergyd senergyctld"
 command_of_the_page 'senergy setup controller --yes'
@@ -102,10 +124,10 @@ expect "completion" '[ -e /usr/share/bash-completion/completions/senergy ]'
 command_of_the_page 'senergy setup undo --yes'
 wait_for "the node is idle" 'sinfo -h -o %T | grep -qx idle'
 expect "jobs run after undo" "srun -n1 true"
-command_of_the_page "apt-get -q -y purge 'slurm-energy*'"
+command_of_the_page "$purge"
 grep -q 'remain in /var/lib/senergyctld' "$work/log" || fail "purge does not say that the database remains" "$work/log"
 # Without the options apt keeps what a package of Debian merely recommends or suggests.
-command_of_the_page 'apt-get -q -y -o APT::AutoRemove::RecommendsImportant=0 -o APT::AutoRemove::SuggestsImportant=0 \
+[ "$format" = rpm ] || command_of_the_page 'apt-get -q -y -o APT::AutoRemove::RecommendsImportant=0 -o APT::AutoRemove::SuggestsImportant=0 \
     autoremove --purge'
 wait_for "the node is idle" 'sinfo -h -o %T | grep -qx idle'
 expect "jobs run after purge" "srun -n1 true"
@@ -119,4 +141,4 @@ diff "$listing-before" "$listing-after" | grep -e '^[<>]' |
     grep -v -e '^> \./var/lib/senergyctld[ /]' -e '^[<>] \./etc/ld\.so\.cache ' -e '^[<>] \./etc/\(passwd\|group\|shadow\|gshadow\)-\? ' \
         >"$work/log" || true
 [ ! -s "$work/log" ] || fail "left or changed after undo and purge:" "$work/log"
-echo "Debian $debian${site:+, $site}: three commands install slurm-energy; undo and purge leave the database only"
+echo "Debian $debian, $format${site:+, $site}: three commands install slurm-energy; undo and purge leave the database only"
