@@ -15,6 +15,8 @@ from typing import Final
 FILE, DIRECTORY = "file", "directory"
 _TIMEOUT_S: Final = 1
 _MAX_WORDS: Final = 2000
+_SAFE_WORDS: Final = "LC_ALL=C grep -x '[A-Za-z0-9_][A-Za-z0-9_.@:+/-]*'"
+"""Other words are left out: bash expands the candidates, so `$(command)` in a name would be executed."""
 _TIMES: Final = ("today", "now-1hour", "now-1day", "now-7days", "now-30days", "noon", "midnight")
 
 
@@ -25,7 +27,8 @@ class ValueSource:
     Attributes:
         name: name of the shell function, unique among sources.
         words: fixed words.
-        command: shell command that prints further words, one per line; ends within a second.
+        command: shell command that prints further words, one per line; ends within a second. A shell expands
+            no character of the words.
         is_list: whether the value is a list of words separated by commas.
     """
 
@@ -40,7 +43,7 @@ def _bounded(command: str) -> str:
 
 
 _POLICY_FILES: Final = "/run/senergyctld/policies /run/senergy/policies"
-_POLICY_COMMAND: Final = rf"sed -n 's/^policy \([^ ]*\).*/\1/p' {_POLICY_FILES} 2>/dev/null"
+_POLICY_COMMAND: Final = _bounded(rf"sed -n 's/^policy \([^ ]*\).*/\1/p' {_POLICY_FILES}")
 _JOBS: Final = _bounded("squeue --me --noheader --format=%A")
 _NODES: Final = _bounded("sinfo --noheader --Node --format=%N")
 _PARTITIONS: Final = _bounded("sinfo --noheader --format=%R")
@@ -230,4 +233,5 @@ def _source(name: str) -> ValueSource:
     plain = name.removesuffix(",")
     words = _WORDS[plain]() if plain in _WORDS else ()
     suffix = "_list" if name != plain else ""
-    return ValueSource(f"_senergy_{plain}{suffix}", words, _COMMANDS.get(plain, ""), name != plain)
+    command = f"{_COMMANDS[plain]} | {_SAFE_WORDS}" if plain in _COMMANDS else ""
+    return ValueSource(f"_senergy_{plain}{suffix}", words, command, name != plain)
