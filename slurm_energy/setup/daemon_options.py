@@ -69,10 +69,24 @@ def _processes(name: str, root: Path) -> Iterator[Path]:
     """Yield the directories in /proc of the processes of a program that belong to root or a Slurm user."""
     for folder in sorted(root.glob("proc/[0-9]*")):
         with contextlib.suppress(OSError):
-            # A user can choose the name of a process, but not its owner.
+            # A user can choose the name, arguments and environment of a process, even of a set-uid program.
             is_named = (folder / "comm").read_text().strip() == name
-            if is_named and _is_system_user(folder.stat().st_uid):
+            if is_named and all(map(_is_system_user, (folder.stat().st_uid, *_user_ids(folder)))):
                 yield folder
+
+
+def _user_ids(process: Path) -> list[int]:
+    """Return the real, effective, saved and file-system user id of a process.
+
+    The real one of a set-uid program is the user who started it.
+
+    Raises:
+        OSError: the process has ended, or its ids are unknown.
+    """
+    for line in (process / "status").read_text(errors="replace").splitlines():
+        if line.startswith("Uid:"):
+            return [int(word) for word in line.split()[1:]]
+    raise ProcessLookupError(str(process))
 
 
 def _is_system_user(uid: int) -> bool:

@@ -344,6 +344,7 @@ def test_a_slurmctld_without_unit_is_restarted_by_the_administrator(tmp_path):
     process = tmp_path / "proc/7"
     process.mkdir(parents=True)
     (process / "comm").write_text("slurmctld\n")
+    (process / "status").write_text("Name:\tslurmctld\nUid:\t0\t0\t0\t0\n")
     (process / "exe").symlink_to("/opt/slurm/sbin/slurmctld")
     (process / "cmdline").write_bytes(f"slurmctld\0-D\0-f\0{host.conf}\0".encode())
     assert daemon_options("slurmctld", tmp_path) == DaemonOptions(
@@ -351,6 +352,20 @@ def test_a_slurmctld_without_unit_is_restarted_by_the_administrator(tmp_path):
     )
     _, outcome = host.setup()
     assert outcome.exit_code == 4 and "restart slurmctld, which runs without a unit" in outcome.by_hand[0]
+
+
+def test_a_set_uid_program_with_the_name_of_a_daemon_names_no_file(tmp_path):
+    """Its starter chooses its name, arguments and environment, but it belongs to root."""
+    for number, ids in ((7, "0\t0\t0\t0"), (9, "12345\t0\t0\t0")):
+        process = tmp_path / f"proc/{number}"
+        process.mkdir(parents=True)
+        (process / "comm").write_text("slurmd\n")
+        (process / "status").write_text(f"Name:\tslurmd\nUid:\t{ids}\n")
+        (process / "cmdline").write_bytes(f"slurmd\0-f\0/conf/{number}\0".encode())
+        (process / "environ").write_bytes(f"SLURM_CONF=/conf/{number}\0".encode())
+    assert daemon_options("slurmd", tmp_path).conf == Path("/conf/7")
+    (tmp_path / "proc/7/status").unlink()
+    assert daemon_options("slurmd", tmp_path) == DaemonOptions()
 
 
 def test_nothing_is_edited_on_a_configless_node(tmp_path):
