@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any
+from typing import Any, Final
 
 from slurm_energy.config.schema import Config
 
@@ -20,6 +20,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "edp": (),
 }
 """Sections that decide what a flag means, with the keys that count; empty: all keys."""
+SHARED_SECTIONS: Final = frozenset(_PARTS)
 
 
 def shared_values(config: Config) -> dict[str, Any]:

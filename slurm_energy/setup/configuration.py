@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from slurm_energy.config.schema_document import example_file, toml
+from slurm_energy.safe_text import escape_controls
 
 CONTROLLER_PORT: Final = 6828
 _HEADER: Final = re.compile(r"^\[(\w+)\]$")
@@ -48,7 +49,7 @@ def configuration_text(detected: DetectedValues) -> str:
     """
     lines = example_file().splitlines()
     out = [lines[0], "# Written by `senergy setup`. Commented keys show their defaults."]
-    out += [f"# {note}".rstrip() for note in detected.notes]
+    out += [f"# {escape_controls(note)}".rstrip() for note in detected.notes]
     section = ""
     for line in lines[2:]:
         if header := _HEADER.match(line):

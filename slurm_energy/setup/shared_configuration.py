@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -9,12 +10,14 @@ from typing import Any, Final
 from slurm_energy.config.loader import parse
 from slurm_energy.config.schema import SECTIONS
 from slurm_energy.config.schema_document import toml
+from slurm_energy.config.section_digests import SHARED_SECTIONS
 from slurm_energy.errors import EnergyError
 from slurm_energy.protocol.controller_client import ControllerClient
 
 _TIMEOUT_S: Final = 3.0
 _TABLES: Final = ("node_types", "policies")
 _LISTS: Final = ("edp",)
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def request_shared(urls: Sequence[str], users: Sequence[str], munge_socket: Path | None) -> Mapping[str, Any]:
@@ -29,12 +32,37 @@ def request_shared(urls: Sequence[str], users: Sequence[str], munge_socket: Path
         EnergyError: no controller answers, or its response is invalid.
     """
     client = ControllerClient(urls, munge_socket, _TIMEOUT_S, users, total_timeout_s=2 * _TIMEOUT_S)
-    shared = client.get("/v1/policies").get("shared", {})
-    if not isinstance(shared, dict):
-        raise EnergyError("senergyctld", "the response has no shared configuration")
+    shared = _checked(client.get("/v1/policies").get("shared", {}))
     sections_text = "\n".join(_section_lines(shared) + shared_tables(shared))
     parse(sections_text)  # raises an error for values that this release does not accept
     return shared
+
+
+def _checked(shared: Any) -> Mapping[str, Any]:
+    """Return the shared sections of a response; others are left out.
+
+    A host trusts its energy.toml more than senergyctld, so that a response must not reach other sections.
+
+    Raises:
+        EnergyError: the response has another form, or a name that is no bare key of TOML.
+    """
+    sections = (
+        {name: one for name, one in shared.items() if name in SHARED_SECTIONS} if _is_table(shared) else None
+    )
+    tables: list[Any] = [sections]
+    for name, values in (sections or {}).items():
+        if name in _LISTS:
+            tables += values if isinstance(values, list) else [None]
+        else:
+            tables.append(values)
+            tables += values.values() if name in _TABLES and isinstance(values, dict) else []
+    if sections is None or not all(map(_is_table, tables)):
+        raise EnergyError("senergyctld", "the response has no valid shared configuration")
+    return sections
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) and _NAME.fullmatch(key) for key in value)
 
 
 def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:

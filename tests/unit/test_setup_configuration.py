@@ -87,6 +87,36 @@ def test_values_of_a_newer_release_are_not_written(answer):
     assert parse(text).policies == {}
 
 
+def test_a_response_reaches_only_shared_sections(answer):
+    """senergyctld's user must not gain control over other sections, which daemons of root trust."""
+    answer["shared"]["agent"] = {"state_dir": "/etc"}
+    answer["shared"]["policies"] = {'x]\n[agent]\nstate_dir = "/etc"\n[policies.y': {"cap_watts": 300.0}}
+    with pytest.raises(EnergyError, match="senergyctld"):
+        shared_configuration.request_shared(["http://10.0.0.1:6828"], ["slurm"], None)
+    del answer["shared"]["policies"]
+    text = configuration_text(detection.detected_values(site(), {}, is_node=False))
+    assert parse(text).agent == parse("").agent and "bounds" in section_digests(parse(text))
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [[1], {"policies": [1]}, {"policies": {"a": 3}}, {"policies": None}, {"edp": {"a": 1}}, {"edp": [1]}],
+)
+def test_shared_sections_of_another_form_are_refused(answer, shared):
+    answer["shared"] = shared
+    with pytest.raises(EnergyError):
+        shared_configuration.request_shared(["http://10.0.0.1:6828"], ["slurm"], None)
+
+
+def test_an_error_message_cannot_add_a_line_to_the_configuration(monkeypatch):
+    def refuse(*_):
+        raise UnavailableError("http://10.0.0.1:6828", 'no\n[agent]\nstate_dir = "/etc"')
+
+    monkeypatch.setattr(detection, "request_shared", refuse)
+    text = configuration_text(detection.detected_values(site(), {}, is_node=True))
+    assert parse(text).agent == parse("").agent
+
+
 def test_values_of_slurm_conf():
     settings = {"slurmuser": ["hpc"], "authinfo": ["ttl=60,socket=/run/m.sock"]}
     both = ["head(10.0.0.1)", "spare"]
