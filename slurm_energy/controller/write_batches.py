@@ -12,8 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from slurm_energy.errors import UnavailableError
-
 MAX_DELIVERIES: Final = 200
 MAX_ITEMS: Final = 1000
 """Maximum number of items in a transaction, unless a single delivery has more."""
@@ -27,8 +25,8 @@ class WriteBatches(Generic[ItemT, ResultT]):
     """Collects deliveries while an earlier transaction runs, and stores them together.
 
     Args:
-        write: stores several deliveries in one transaction and returns the result of each; it raises
-            UnavailableError if nothing was stored.
+        write: stores several deliveries in one transaction and returns the result of each; it raises an
+            error if nothing was stored.
     """
 
     def __init__(self, write: Callable[[Sequence[Sequence[ItemT]]], Awaitable[Sequence[ResultT]]]) -> None:
@@ -76,13 +74,13 @@ class WriteBatches(Generic[ItemT, ResultT]):
     async def _store(self, batch: Sequence[tuple[Sequence[ItemT], asyncio.Future[ResultT]]]) -> None:
         try:
             results = await self._write([items for items, _ in batch])
-        except UnavailableError:
+        except Exception:  # also one that a delivery with an unexpected value causes
             if len(batch) == 1:
                 raise
-            for one in batch:  # a delivery that the database refuses must not delay the others
+            for one in batch:  # a delivery that cannot be stored must not delay the others
                 try:
                     await self._store([one])
-                except UnavailableError as error:
+                except Exception as error:
                     if not one[1].done():
                         one[1].set_exception(error)
             return

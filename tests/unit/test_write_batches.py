@@ -101,3 +101,22 @@ def test_periods_of_several_nodes_are_stored_once(tmp_path: Path) -> None:
             assert [accepted for accepted, _ in results] == [[one.period_id] for one in (*made, made[0])]
         count = connection.execute(select(func.count()).select_from(tables.node_periods)).scalar_one()
     assert count == 3
+
+
+@pytest.mark.parametrize("fault", [ValueError("13"), RecursionError("13")])
+def test_an_unexpected_error_of_one_delivery_fails_no_other(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr(write_batches, "MIN_INTERVAL_S", 0.0)
+
+    async def write(deliveries: Sequence[Sequence[int]]) -> list[int]:
+        if any(13 in delivery for delivery in deliveries):
+            raise fault
+        return [sum(delivery) for delivery in deliveries]
+
+    async def story() -> list[Any]:
+        batches = WriteBatches(write)
+        added = (batches.add(delivery) for delivery in ([1], [13], [2]))
+        return await asyncio.gather(*added, return_exceptions=True)
+
+    assert asyncio.run(story()) == [1, fault, 2]
