@@ -86,8 +86,9 @@ class AgentFacts:
             self._reading = asyncio.create_task(asyncio.to_thread(self._collect, config))
         done, _ = await asyncio.wait({self._reading}, timeout=_READ_TIMEOUT_S)
         if done:
-            self._read, self._reading = self._reading.result(), None
+            reading, self._reading = self._reading, None
             self._read_s = time.monotonic()
+            self._read = reading.result()
 
     def mark_sent(self, facts: str) -> None:
         """Store that senergyctld has received the facts."""

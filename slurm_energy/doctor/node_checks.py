@@ -9,6 +9,7 @@ from typing import Any, Final
 from slurm_energy.doctor.cluster_findings import ClusterFindings, NodeFindings
 from slurm_energy.doctor.diagnosis import CLOCK_TOLERANCE_S
 from slurm_energy.doctor.verdict import CheckState
+from slurm_energy.quantities import is_number
 
 WAITING_TOLERANCE_S: Final = 900.0
 """Records are delivered within seconds. Older ones wait for a reason."""
@@ -56,7 +57,9 @@ def _agent(cluster: ClusterFindings, node: NodeFindings) -> NodeResult | None:
         cost = "records are stored for another cluster"
         fix = "set cluster.name to ClusterName of slurm.conf on the node"
         return NodeResult(CheckState.FAILED, f"reports for the cluster '{node.cluster}'", cost, fix)
-    interval_s = max(cluster.report_interval_s, node.facts.get("live_report_s") or _REPORT_INTERVAL_S)
+    own: Any = node.facts.get("live_report_s")
+    own_s = float(own) if is_number(own) and own > 0 else _REPORT_INTERVAL_S
+    interval_s = max(cluster.report_interval_s, own_s)
     if node.age_s > 2 * interval_s + _LATE_S:
         cost = "the agent, the node or the network may be down; records wait on the node"
         fix = "on the node: systemctl status senergyd; senergy doctor"

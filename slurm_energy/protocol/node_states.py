@@ -17,6 +17,8 @@ from slurm_energy.quantities import is_number, shown
 NODES_PATH: Final = "/v1/nodes"
 FACTS_INTERVAL_S: Final = 600.0
 MAX_FACTS_BYTES: Final = 8 << 10
+_MAX_FACTS_DEPTH: Final = 8
+"""Each reader of all nodes' facts must be able to parse those of any node."""
 _MAX_COUNTS: Final = 16
 _MAX_KEY: Final = 32
 
@@ -25,10 +27,12 @@ def facts_text(data: Any) -> str:
     """Return the facts of a node as canonical JSON, so that equal facts of many nodes are equal texts.
 
     Raises:
-        UsageError: not an object, or longer than `MAX_FACTS_BYTES`.
+        UsageError: not an object, nested too deeply, or longer than `MAX_FACTS_BYTES`.
     """
     if not isinstance(data, dict):
         raise UsageError("live report: 'facts' is not an object")
+    if _is_deeper(data, _MAX_FACTS_DEPTH):
+        raise UsageError(f"live report: 'facts' is nested more than {_MAX_FACTS_DEPTH} deep")
     try:
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError):
@@ -36,6 +40,14 @@ def facts_text(data: Any) -> str:
     if len(text) > MAX_FACTS_BYTES:
         raise UsageError(f"live report: 'facts' has more than {MAX_FACTS_BYTES} bytes")
     return text
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Return whether objects and lists are nested more than `levels` deep."""
+    if not isinstance(value, (dict, list)):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)
 
 
 def check_counts(data: Any) -> Mapping[str, float]:

@@ -120,3 +120,26 @@ def test_files_that_hang_or_cannot_be_read_do_not_stop_reports(
 
     text = asyncio.run(story())
     assert text is not None and json.loads(text)["slurm_conf"] is False
+
+
+def test_an_unexpected_error_in_the_files_stops_one_report_only(
+    node: SharedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = iter([RuntimeError("symlink loop"), SlurmFiles()])
+
+    def find(_: object) -> SlurmFiles:
+        result = next(results)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(agent_facts, "find_slurm_files", find)
+    monkeypatch.setattr(agent_facts, "_READ_TIMEOUT_S", 60.0)
+    facts = AgentFacts(node.manager, node.manager._devices)
+
+    async def story() -> str | None:
+        with pytest.raises(RuntimeError):
+            await facts.facts(Config(), requested=False)
+        return await facts.facts(Config(), requested=False)
+
+    assert asyncio.run(story()) is not None

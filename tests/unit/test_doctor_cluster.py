@@ -17,8 +17,8 @@ from slurm_energy.doctor.cluster_checks import cluster_checks
 from slurm_energy.doctor.cluster_findings import NodeFindings, read_response
 from slurm_energy.doctor.cluster_report import document, lines
 from slurm_energy.doctor.verdict import CheckState
-from slurm_energy.errors import NotFoundError, UnavailableError
-from slurm_energy.protocol.node_states import NODES_PATH
+from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
+from slurm_energy.protocol.node_states import NODES_PATH, facts_text
 from slurm_energy.slurm.node_states import parse_slurm_nodes
 
 FACTS: dict[str, Any] = {
@@ -301,3 +301,18 @@ class TestMeasuredJob:
         self.srun(tmp_path, monkeypatch, "exec sleep 60")
         check = measured_job.run_measured_job([self.NODE], lambda _: [])
         assert check.state == CheckState.FAILED and "no end within" in check.finding
+
+
+@pytest.mark.parametrize("value", ["x", [1], {"a": 1}, 10**400, -5, True])
+def test_a_node_with_a_false_interval_does_not_break_the_report(value: Any) -> None:
+    found = checked(node("n1", facts=0), node("n2", facts=1), facts=(FACTS, FACTS | {"live_report_s": value}))
+    assert found["agent"] == [("ok", "reports, the last one 12 s ago", ["n1", "n2"])]
+
+
+def test_facts_that_are_nested_deeply_are_refused() -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    with pytest.raises(UsageError, match="nested"):
+        facts_text({"config": deep})
+    assert facts_text(FACTS)
