@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -22,6 +23,8 @@ from slurm_energy.validation.controller_address import own_url
 from slurm_energy.validation.host import this_host
 
 _OBSERVE_S: Final = 5.0
+_OBSERVE_LIMIT_S: Final = 2.0
+"""Time for which a role waits for an observation. A lease must not lapse while Slurm's files hang."""
 log = logging.getLogger("senergyctld")
 
 
@@ -54,6 +57,7 @@ class ControllerHost:
         self._clock_s = clock_s
         self._follower = SlurmctldFollower(ActiveSlurmctld(), clock_s)
         self._observed_s = -_OBSERVE_S
+        self._observation: threading.Thread | None = None
         self._started = time.time()
         self._written: str | None = None
 
@@ -62,10 +66,22 @@ class ControllerHost:
         return Presence(self.name, __version__, self._started, ready, self.beside)
 
     def observe_slurmctld(self) -> None:
-        """Look for the active slurmctld, at most every few seconds. The call may block."""
-        if self._clock_s() - self._observed_s >= _OBSERVE_S:
+        """Look for the active slurmctld, at most every few seconds. The call may block for two seconds.
+
+        The heartbeat file of slurmctld may be on a file system that hangs, and scontrol may take long. Until
+        the observation ends, its last result remains.
+        """
+        if self._observation is None and self._clock_s() - self._observed_s >= _OBSERVE_S:
             self._observed_s = self._clock_s()
-            self.beside = self._follower.is_beside_slurmctld()
+            self._observation = threading.Thread(target=self._observe, name="slurmctld", daemon=True)
+            self._observation.start()
+        if self._observation is not None:
+            self._observation.join(_OBSERVE_LIMIT_S)
+            if not self._observation.is_alive():
+                self._observation = None
+
+    def _observe(self) -> None:
+        self.beside = self._follower.is_beside_slurmctld()
 
     def successor(self, state: LeaseState) -> str | None:
         """Return the controller to which this one, being active, hands over now; None: none."""

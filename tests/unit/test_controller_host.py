@@ -1,0 +1,36 @@
+"""A host of one of several controllers, whose files of Slurm may hang."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from slurm_energy.config import parse
+from slurm_energy.controller import controller_host
+from slurm_energy.controller.controller_host import ControllerHost
+
+
+def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the lease would lapse on every controller if the directory of slurmctld's state hangs."""
+    monkeypatch.setattr(controller_host, "_OBSERVE_LIMIT_S", 0.01)
+    monkeypatch.setattr(controller_host, "_OBSERVE_S", 0.0)
+    host = ControllerHost(parse(""), None, None)
+    ends, ended, observations = threading.Event(), threading.Event(), list[int]()
+
+    class HangingFollower:
+        def is_beside_slurmctld(self) -> bool:
+            observations.append(1)
+            ends.wait(60)
+            ended.set()
+            return True
+
+    monkeypatch.setattr(host, "_follower", HangingFollower())
+    host.observe_slurmctld()
+    host.observe_slurmctld()
+    assert not ended.is_set() and len(observations) == 1
+    assert host.beside is None
+    ends.set()
+    while host.beside is None:
+        host.observe_slurmctld()
+    assert host.presence().beside_slurmctld is True
