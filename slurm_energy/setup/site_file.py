@@ -73,11 +73,14 @@ def read_site_file(path: Path) -> SiteFile:
         if error.errno == errno.ELOOP:
             raise ConfigError(str(path), "is a symbolic link that changed meanwhile") from None
         raise UnavailableError(str(path), error.strerror or str(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(str(path), "is not a regular file")
-        data = file.read(MAX_BYTES + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_BYTES:
         raise ConfigError(str(path), f"is longer than {MAX_BYTES} bytes")
     return SiteFile(real, data, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ _WHOLE_LINES: Final = frozenset(
 _COMMENT: Final = re.compile(r"^((?:[^\\#]|\\.)*)#.*$")
 _CONTINUED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 _MAX_INCLUDES: Final = 64
+_MAX_BYTES: Final = 16 * 1024 * 1024
 _CLUSTER_NAME: Final = re.compile(r"^\s*clustername\s*=\s*\"?(\S+?)\"?(?:\s|$)", re.IGNORECASE)
 
 
@@ -166,7 +169,7 @@ def _text(path: Path) -> list[str]:
 
     Comments are removed, continued lines are joined, and `\x` becomes `x`.
     """
-    text = path.read_text(errors="replace")
+    text = _contents(path).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     lines, begun = list[str](), ""
     for raw in text.split("\n"):
         line = _COMMENT.sub(r"\1", raw).rstrip()
@@ -176,3 +179,22 @@ def _text(path: Path) -> list[str]:
         lines.append(re.sub(r"\\(.)", r"\1", begun + line))
         begun = ""
     return [*lines, begun] if begun else lines
+
+
+def _contents(path: Path) -> bytes:
+    """Return the contents of a regular file. A FIFO is not waited for.
+
+    Raises:
+        OSError: the file cannot be read, is not a regular file, or is longer than `_MAX_BYTES`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(_MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > _MAX_BYTES:
+        raise OSError(errno.EFBIG, f"is longer than {_MAX_BYTES} bytes", str(path))
+    return data

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+_LONG_NUMBER = re.compile(r"[0-9]{16}")
+"""ClusterShell cannot fold ranges of such numbers."""
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _OPERATORS = "@*!&^"
 """Characters that ClusterShell reads as set operators, wildcards or node groups. Slurm has none of these."""
@@ -35,9 +37,10 @@ def fold_hostlist(names: Iterable[str]) -> str:
         return "".join(distinct)
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    nodes = NodeSet.fromlist([name for name in distinct if _NAME.fullmatch(name)], resolver=RESOLVER_NOGROUP)
+    foldable = [name for name in distinct if _NAME.fullmatch(name) and not _LONG_NUMBER.search(name)]
+    nodes = NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP)
     nodes.fold_axis = (-1,)
-    return ",".join([str(nodes)] * bool(nodes) + [name for name in distinct if not _NAME.fullmatch(name)])
+    return ",".join([str(nodes)] * bool(nodes) + sorted(set(distinct).difference(foldable)))
 
 
 def expand_hostlist(hostlist: str, name: str = "host list") -> list[str]:

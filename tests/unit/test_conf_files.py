@@ -1,5 +1,8 @@
 """slurm.conf is found and parsed by the rules of Slurm."""
 
+import os
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +61,33 @@ def test_slurm_conf_is_looked_for_as_slurm_does(tmp_path):
     conf.touch()
     assert conf_files.locate_slurm_conf({"PATH": str(program.parent)}) == conf
     assert conf_files.locate_slurm_conf({"PATH": str(program.parent), "SLURM_CONF": "/x"}).as_posix() == "/x"
+
+
+@pytest.mark.parametrize("name", ["slurm.conf", "included.conf"])
+def test_a_fifo_is_not_waited_for(tmp_path, name):
+    """The owner of the directory could stop each root command that reads slurm.conf."""
+    (tmp_path / "slurm.conf").write_text("ClusterName=x\nInclude included.conf\n")
+    (tmp_path / "included.conf").write_text("SlurmUser=y\n")
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    errors: list[str] = []
+
+    def read():
+        try:
+            conf_files.read_settings(tmp_path / "slurm.conf", strict=True)
+        except OSError as error:
+            errors.append(str(error.filename))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(30)
+    assert errors == [str(tmp_path / name)]
+
+
+def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(conf_files, "_MAX_BYTES", 20)
+    (tmp_path / "slurm.conf").write_text("ClusterName=x\n")
+    assert conf_files.read_settings(tmp_path / "slurm.conf") == {"clustername": ["x"]}
+    (tmp_path / "slurm.conf").write_text("ClusterName=x\n" * 2)
+    with pytest.raises(OSError, match="longer"):
+        conf_files.read_settings(tmp_path / "slurm.conf")

@@ -87,3 +87,9 @@ def test_text_that_is_no_node_name_is_in_no_list(node: str) -> None:
 def test_a_list_that_would_fill_the_memory_is_refused(nodes: str) -> None:
     with pytest.raises(UsageError, match="more than 1000000 nodes"):
         node_position("n5", nodes)
+
+
+@pytest.mark.parametrize("digits", [16, 100, 250])
+def test_names_with_long_numbers_stay_in_the_list(digits: int) -> None:
+    long = ["9" * digits, "9" * (digits - 1) + "7", "n" + "8" * digits + "x1"]
+    assert fold_hostlist([*long, "n1", "n2"]) == ",".join(["n[1-2]", *sorted(long)])

@@ -1,5 +1,6 @@
 """Edits of Slurm's files add the lines of slurm-energy and nothing else, and can always be taken back."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.errors import UnavailableError
+from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.setup import hunk, job_submit_edit, plugstack_edit, slurm_conf_edit
 from slurm_energy.setup.conf_text import conf_lines, ends_continued, raw_lines
 from slurm_energy.setup.lua_tokens import LuaSyntaxError, lua_tokens
+from slurm_energy.setup.site_file import read_site_file
 from slurm_energy.slurm import conf_files
 
 LIBRARY = Path("/usr/lib/slurm-energy")
@@ -263,3 +265,10 @@ def test_scripts_are_valid_lua(tmp_path, text):
         script.write_text(new)
         done = subprocess.run(["luac", "-p", script], check=False, capture_output=True)
         assert done.returncode == 0, (number, done.stderr)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_file_of_the_site_that_is_no_file_is_one_error(tmp_path, make):
+    make(tmp_path / "plugstack.conf")
+    with pytest.raises(ConfigError, match="regular file"):
+        read_site_file(tmp_path / "plugstack.conf")
