@@ -141,7 +141,7 @@ def _agent_has(findings: HostFindings, counters: Iterable[CounterFinding]) -> bo
 def _absent_component(name: str, findings: HostFindings) -> tuple[CheckState, str, str, str]:
     if name == "cpu":
         if findings.virtual:
-            fix = "none inside a virtual machine: measure on the host"
+            fix = "virtual machines have no counters; run senergyd on the physical host"
         else:
             fix = "modprobe intel_rapl_msr   (AMD Zen as well)"
         cost = "the energy of processors is unknown (null) in every record"
@@ -151,7 +151,7 @@ def _absent_component(name: str, findings: HostFindings) -> tuple[CheckState, st
         return CheckState.ABSENT, "no meter of the whole node", cost, ""
     if name == "dram":
         cost = "sums of cpu and dram lack memory; policies still work"
-        return CheckState.ABSENT, "no counter; client and AMD processors have none", cost, ""
+        return CheckState.ABSENT, "no counter; desktop and AMD processors have none", cost, ""
     cost = f"the energy of {name} is unknown (null) in every record"
     return (
         CheckState.DEGRADED,
@@ -275,7 +275,8 @@ def _agent(findings: HostFindings) -> list[CheckResult]:
     if isinstance(findings.agent, str):
         cost = "no policy is applied and no job is measured on this node"
         what = findings.agent
-        return [CheckResult("agent", CheckState.FAILED, what, cost, "systemctl start senergyd")]
+        fix = "systemctl start senergyd" if findings.is_agent_enabled else "senergy setup node"
+        return [CheckResult("agent", CheckState.FAILED, what, cost, fix)]
     answer = findings.agent
     checks = [
         CheckResult(

@@ -181,6 +181,7 @@ class HostFindings:
         root: whether the inspection ran as root, so that no user can read what it could not read.
         throttles: components with a throttle sensor.
         virtual: whether the host is a virtual machine.
+        is_agent_enabled: whether systemd starts senergyd at boot.
         agent: the agent's response to `status`, or text that says why there is none.
         controller: the controller's response to `GET /v1/status`, or text that says why there is none.
         config_error: why the configuration cannot be read at all.
@@ -222,6 +223,7 @@ class HostFindings:
     spool_limit_mb: float = 0.0
     state_free_mb: float | None = None
     agent_socket: str = ""
+    is_agent_enabled: bool = True
     agent: Mapping[str, Any] | str = ""
     controller_url: str = ""
     controller: Mapping[str, Any] | str = ""

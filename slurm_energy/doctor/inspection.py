@@ -40,6 +40,9 @@ _ATTEMPTS, _FAST_READING_S = 3, 0.002
 _MAX_TIMING_UNCERTAINTY = 0.01
 """Maximum timing uncertainty of the readings, as share of the time between them."""
 
+_AGENT_LINK = "etc/systemd/system/multi-user.target.wants/senergyd.service"
+"""Link that `systemctl enable senergyd` creates."""
+
 
 def inspect(
     config_argument: Path | str | None,
@@ -54,7 +57,7 @@ def inspect(
         config_argument: value of --config; None for the default path. A faulty file is reported as a finding.
         ask_agent: function that requests the agent's status.
         ask_controller: function that requests the controller's status.
-        root: directory that contains sys, proc and dev.
+        root: directory that contains sys, proc, dev and etc.
         slurm_conf: path of slurm.conf; None searches the usual paths.
     """
     config, config_error, config_findings = _config(config_argument)
@@ -93,6 +96,7 @@ def inspect(
             spool_limit_mb=config.agent.spool_limit_mb,
             state_free_mb=_free_mb(config.agent.state_dir),
             agent_socket=str(config.agent.socket),
+            is_agent_enabled=(root / _AGENT_LINK).is_symlink(),
             agent=agent,
             controller_url=str(config.cluster.controller_url),
             controller=controller,
@@ -109,7 +113,7 @@ def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFin
     """Return one finding per hardware interface that slurm-energy supports, present or not.
 
     Args:
-        root: directory that contains sys, proc and dev.
+        root: directory that contains sys, proc, dev and etc.
         used: the devices of this node that are in use; None for none.
     """
     sources = {counter.source for counter in _all_counters(used)} if used else set()

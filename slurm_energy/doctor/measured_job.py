@@ -42,7 +42,7 @@ def run_measured_job(nodes: Iterable[NodeFindings], records: Records) -> GroupCh
     node = next((node for node in idle if node.facts.get("sources")), idle[0])
     job_id, error = _run(node)
     if job_id is None:
-        return _failed(node, f"srun: {error}", "docs/install-by-hand.md, section 5")
+        return _failed(node, f"srun: {error}", "on the node: senergy setup node")
     if error:
         return _failed(node, f"job {job_id}: srun: {error}", "the log of slurmd on the node")
     return _judged(node, job_id, records)

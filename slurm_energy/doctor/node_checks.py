@@ -127,7 +127,7 @@ def _hooks(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:
     cost = "jobs are not announced: no policy is applied and no job is measured"
     if plugin is None and not prolog:
         what = "neither energy_hooks.so in plugstack.conf nor a Prolog of slurm-energy"
-        return NodeResult(CheckState.DEGRADED, what, cost, "docs/install-by-hand.md, section 5")
+        return NodeResult(CheckState.DEGRADED, what, cost, "on the node: senergy setup node")
     if plugin is not None and (fault := _plugin_fault(node, plugin)):
         return NodeResult(CheckState.FAILED, f"energy_hooks.so {fault}", cost, _BUILD)
     name = "energy_hooks.so" if plugin is not None else f"Prolog {prolog}"
@@ -154,7 +154,7 @@ def _flags(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:
     cost = "srun on these nodes has no --energy-* flags; records have no steps"
     if plugin is None:
         what = "no energy.so in plugstack.conf"
-        return NodeResult(CheckState.DEGRADED, what, cost, "docs/install-by-hand.md, section 5")
+        return NodeResult(CheckState.DEGRADED, what, cost, "on the node: senergy setup node")
     if fault := _plugin_fault(node, plugin):
         return NodeResult(CheckState.FAILED, f"energy.so {fault}", cost, _BUILD)
     return NodeResult(CheckState.OK, f"energy.so, for Slurm {_series(str(plugin.get('release')))}")

@@ -53,7 +53,8 @@ def lines(findings: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
     if names := [check.name.removeprefix("interface ") for check in listed if _is_silent(check)]:
         text.append(f"{CheckState.ABSENT:<9} {'interfaces':<{width}}  {', '.join(names)}")
     text += [f"note      {note}" for note in findings.notes]
-    faults = [check.name for check in listed if check.state in (CheckState.DEGRADED, CheckState.FAILED)]
+    faulty = (check for check in listed if check.state in (CheckState.DEGRADED, CheckState.FAILED))
+    faults = dict.fromkeys(check.name for check in faulty)
     verdict = f"degraded: {', '.join(faults)}" if faults else "healthy"
     return [*text, "", f"{findings.node} is {verdict}"]
 

@@ -76,7 +76,7 @@ def _program(key: str, program: str) -> CheckResult:
         CheckState.DEGRADED,
         "none of ours, no energy_hooks.so",
         cost,
-        "docs/install-by-hand.md, section 5",
+        "senergy setup node",
     )
 
 
@@ -96,9 +96,10 @@ def _file(fault: FileFault) -> CheckResult:
 def _spank(slurm: SlurmFileFindings) -> CheckResult:
     if not slurm.spank:
         cost = "no --energy-* flags; jobs get the default policy and records have no steps"
-        return CheckResult(
-            "SPANK", CheckState.DEGRADED, "no energy.so", cost, "docs/install-by-hand.md, section 5"
-        )
+        fix = "senergy setup login" if slurm.is_compute_node is False else "senergy setup node"
+        if slurm.is_compute_node is None:
+            fix += "   (on a login node: senergy setup login)"
+        return CheckResult("SPANK", CheckState.DEGRADED, "no energy.so", cost, fix)
     if slurm.spank_required:
         cost = "a node without the file fails every job"
         return CheckResult("SPANK", CheckState.DEGRADED, f"required {slurm.spank}", cost, "write `optional`")
@@ -122,5 +123,5 @@ def _job_submit(slurm: SlurmFileFindings) -> CheckResult:
         CheckState.ABSENT,
         "energy flags are not checked in slurmctld",
         cost,
-        "docs/install-by-hand.md, section 3",
+        "senergy setup controller",
     )

@@ -39,7 +39,7 @@ from slurm_energy.doctor.findings import (
     SlurmFileFindings,
 )
 from slurm_energy.doctor.slurm_files import inspect_slurm_files
-from slurm_energy.doctor.verdict import CheckState
+from slurm_energy.doctor.verdict import CheckResult, CheckState
 from slurm_energy.errors import UnavailableError
 from slurm_energy.policies.policy_copy import update_copy
 from slurm_energy.protocol import agent_socket
@@ -75,6 +75,55 @@ def test_a_node_with_everything_is_healthy() -> None:
     assert [check.name for check in checks if check.state in (CheckState.DEGRADED, CheckState.FAILED)] == []
     assert diagnosis.is_healthy(checks)
     assert report.faults(checks) == []
+
+
+def remedies(found: HostFindings) -> dict[str, str]:
+    return {check.name: check.fix for check in diagnosis.diagnose(found)}
+
+
+@pytest.mark.parametrize(
+    ("enabled", "fix"), [(True, "systemctl start senergyd"), (False, "senergy setup node")]
+)
+def test_an_agent_that_is_not_enabled_is_set_up_first(enabled: bool, fix: str) -> None:
+    found = dataclasses.replace(WELL, agent="no such file", is_agent_enabled=enabled)
+    assert remedies(found)["agent"] == fix
+
+
+def test_the_link_of_the_unit_shows_whether_the_agent_is_enabled(tmp_path: Path) -> None:
+    Tree(tmp_path).cpus(4)
+    inspected = [inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path)]
+    link = tmp_path / "etc/systemd/system/multi-user.target.wants/senergyd.service"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("/usr/lib/systemd/system/senergyd.service")
+    inspected.append(inspection.inspect(None, lambda _: AGENT, lambda _: {}, tmp_path))
+    assert [found.is_agent_enabled for found in inspected] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("is_compute_node", "fix"),
+    [
+        (True, "senergy setup node"),
+        (False, "senergy setup login"),
+        (None, "senergy setup node   (on a login node: senergy setup login)"),
+    ],
+)
+def test_missing_lines_of_slurm_are_added_by_setup(is_compute_node: bool | None, fix: str) -> None:
+    bare = SlurmFileFindings("/etc/slurm/slurm.conf", is_compute_node=is_compute_node)
+    assert remedies(dataclasses.replace(WELL, slurm=bare))["SPANK"] == fix
+    controller = dataclasses.replace(bare, is_controller=True, is_compute_node=True)
+    found = remedies(dataclasses.replace(WELL, slurm=controller))
+    assert (found["job_submit"], found["Prolog"]) == ("senergy setup controller", "senergy setup node")
+
+
+def test_the_summary_names_each_check_once() -> None:
+    checks = [CheckResult("configuration", CheckState.DEGRADED, f"key {key}") for key in "ab"]
+    assert report.lines(WELL, checks)[-1] == "n1 is degraded: configuration"
+
+
+def test_a_virtual_machine_has_no_counters() -> None:
+    found = dataclasses.replace(WELL, counters=(), virtual=True)
+    fix = "virtual machines have no counters; run senergyd on the physical host"
+    assert remedies(found)["energy cpu"] == fix
 
 
 @pytest.mark.parametrize(
@@ -650,7 +699,7 @@ def test_the_command_says_what_is_wrong_and_exits_with_1(
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
     assert "failed    agent" in text
-    assert "systemctl start senergyd" in text
+    assert "senergy setup node" in text
     assert "is degraded:" in text
     assert main(["doctor", "--quiet"]) == 1
     assert all(line.startswith(("failed", "degraded")) for line in capsys.readouterr().out.splitlines())
