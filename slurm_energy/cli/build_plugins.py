@@ -177,10 +177,12 @@ def _chosen(args: argparse.Namespace) -> ExactPlugin:
 
 
 def _enable(args: argparse.Namespace, slurm: Installation) -> int:
-    from slurm_energy.slurm import energy_include, energy_plugin
+    from slurm_energy.slurm import build_tools, energy_include, energy_plugin
 
     kind = _chosen(args)
-    state = energy_include.plugin_state(slurm, args.conf, kind)  # fails before anything is built
+    state = energy_include.plugin_state(slurm, args.conf, kind)
+    for directory in {state.plugin.parent, state.include.parent}:  # fails before anything is built
+        build_tools.require_writable(directory)
     energy_plugin.install_plugin(_build_one(kind.value, args, slurm), state.plugin)
     energy_include.enable(energy_include.plugin_state(slurm, args.conf, kind))
     changed = energy_include.plugin_state(slurm, args.conf, kind)

@@ -5,13 +5,40 @@ Slurm's commands are run by the module `command` instead.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Final
 
-from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError
 
 TIMEOUT_S: Final = 600.0
+OUTPUT_TODO: Final = "run it as root, or name another directory with --output"
+"""Remedy if the caller may not write to the directory of the built plugins."""
+
+
+def require_writable(directory: Path, todo: str = "run it as root") -> None:
+    """Check that files can be created in a directory, or the directory itself if it does not exist.
+
+    A build takes up to minutes. A caller who may not write its result learns that before the build.
+
+    Args:
+        directory: directory of the files.
+        todo: remedy if the caller may not write there.
+
+    Raises:
+        ForbiddenError: the caller may not write there.
+        UnavailableError: nobody may write there, or it is no directory.
+    """
+    present = directory
+    while not present.exists() and present != present.parent:
+        present = present.parent
+    if not present.is_dir():
+        raise UnavailableError(str(directory), f"{present} is not a directory")
+    if not os.access(present, os.W_OK | os.X_OK):
+        if os.geteuid() == 0:
+            raise UnavailableError(str(directory), "cannot be written")
+        raise ForbiddenError(str(directory), "cannot be written", todo)
 
 
 def run_tool(

@@ -14,7 +14,7 @@ from typing import Final
 
 from slurm_energy import atomic_file
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError
-from slurm_energy.slurm.build_tools import run_tool
+from slurm_energy.slurm.build_tools import OUTPUT_TODO, require_writable, run_tool
 from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.plugin_version import plugin_release
 
@@ -36,12 +36,14 @@ def build_energy_plugin(
 
     Raises:
         UnavailableError: Slurm or the compiler is missing.
+        ForbiddenError: the caller may not write to `output`.
         EnergyError: the compiler failed, or the headers are of another release.
     """
     release = slurm.release()
     for tool in ("make", "gcc"):
         if not shutil.which(tool):
             raise UnavailableError(tool, "not found", f"apt-get install {tool}")
+    require_writable(output, OUTPUT_TODO)
     output.mkdir(parents=True, exist_ok=True)
     say(f"Building {ENERGY_PLUGIN} for Slurm {release}")
     with tempfile.TemporaryDirectory(prefix=".build-", dir=output) as folder:

@@ -17,7 +17,7 @@ import slurm_energy
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.installed_package import package_prefix
 from slurm_energy.slurm import debian_source, installation
-from slurm_energy.slurm.build_tools import run_tool
+from slurm_energy.slurm.build_tools import OUTPUT_TODO, require_writable, run_tool
 from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.release import Release
 
@@ -111,6 +111,7 @@ def build(
     Raises:
         UsageError: `source` has another release than slurmctld, or is not a source tree of Slurm.
         UnavailableError: slurmctld, the source or the compiler is missing.
+        ForbiddenError: the caller may not write to `output` or `cache`.
         EnergyError: the compiler failed.
     """
     plugins, slurm = plugin_sources(), slurm or installation.find()
@@ -118,6 +119,8 @@ def build(
     for tool in ("make", "gcc"):
         if not shutil.which(tool):
             raise UnavailableError(tool, "not found", f"apt-get install {tool}")
+    target = (output or plugins).resolve()
+    require_writable(target, OUTPUT_TODO)
     tree = (
         source.resolve()
         if source
@@ -132,7 +135,6 @@ def build(
     if not (tree / "config.h").exists():
         say(f"Configuring Slurm {release} (about 15 s; nothing of it is compiled)")
         _configure(tree)
-    target = (output or plugins).resolve()
     target.mkdir(parents=True, exist_ok=True)
     say(f"Building {PLUGIN} for Slurm {release}")
     return _compile(plugins, tree, target, release), release
@@ -177,6 +179,7 @@ def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -
     tree = folder / "tree"
     if (tree / "config.h").exists():
         return tree
+    require_writable(folder, "run it as root, or name other directories with --output and --cache")
     say(f"Fetching the source of {name} {version}, as slurmctld is {release}")
     return debian_source.download(folder, name, version)
 

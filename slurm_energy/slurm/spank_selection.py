@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.errors import ForbiddenError, UnavailableError
-from slurm_energy.slurm.build_tools import run_tool
+from slurm_energy.slurm.build_tools import require_writable, run_tool
 from slurm_energy.slurm.installation import plugin_directories_below
 from slurm_energy.slurm.plugin_version import installed_release
 from slurm_energy.slurm.release import Release
@@ -92,10 +92,12 @@ def build(source: Path, release: Release, prefix: Path, built: Path = BUILD_DIRE
 
     Raises:
         UnavailableError: the compiler, make or the headers are missing, or the compiler failed.
+        ForbiddenError: the caller may not write to `built`.
     """
     for tool in ("make", "gcc"):
         if not shutil.which(tool):
             raise UnavailableError(tool, "not found", f"install {tool}")
+    require_writable(built)
     series = release.series
     built.mkdir(parents=True, exist_ok=True)
     headers = built / f"headers-{series}"

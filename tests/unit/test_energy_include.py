@@ -135,6 +135,22 @@ def test_enable_builds_installs_and_names_the_plugin(host, capsys):
     assert host.named == ["acct_gather_energy/senergy"]
 
 
+@pytest.mark.parametrize("options", [("--enable",), ("--only", "energy"), ("--only", "site-factor"), ()])
+def test_a_caller_who_may_not_write_learns_it_before_the_build(host, options, monkeypatch, capsys):
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    for module in ("energy_plugin", "plugin_build"):
+        monkeypatch.setattr(f"slurm_energy.slurm.{module}.run_tool", lambda *args: pytest.fail("built"))
+    output = host.prefix / "new" / "build"
+    assert host.run(*options, "--output", str(output)) == 5
+    places = [host.plugins, host.conf.parent] if "--enable" in options else [output]
+    faults = [line for line in capsys.readouterr().err.splitlines() if "cannot be written" in line]
+    assert faults
+    assert all(any(f"{place}: cannot be written: run it as root" in f for place in places) for f in faults)
+    assert not output.parent.exists()
+
+
 @needs_headers
 def test_headers_of_another_micro_release_are_refused(host, capsys):
     (host.prefix / "include/slurm/slurm_version.h").write_text(HEADERS.format(0x160507))
