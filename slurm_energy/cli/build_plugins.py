@@ -201,7 +201,11 @@ def _disable(args: argparse.Namespace, slurm: Installation) -> int:
 
 
 def _check(args: argparse.Namespace, slurm: Installation) -> int:
-    """Suspend the plugins that do not fit. The state of a plugin that was never in use is not printed."""
+    """Suspend the plugins that do not fit. The state of a plugin that was never in use is not printed.
+
+    This runs before each start of Slurm's daemons. Where no plugin was ever enabled, there is no
+    slurm-energy.conf, and nothing is printed.
+    """
     from slurm_energy.slurm import energy_include
 
     code, states = EXIT_OK, []
@@ -212,7 +216,8 @@ def _check(args: argparse.Namespace, slurm: Installation) -> int:
             code = EXIT_FAILURE
         if kind.value == (args.only or _BOTH[0]) or state.enabled or state.suspended:
             states.append(energy_include.plugin_state(slurm, args.conf, kind))
-    _print_states(states, args, "")
+    if args.json or any(state.included or state.include.exists() for state in states):
+        _print_states(states, args, "")
     return code
 
 
@@ -224,10 +229,15 @@ def _remove(args: argparse.Namespace, slurm: Installation) -> int:
         state = energy_include.plugin_state(slurm, args.conf, kind)
         if state.enabled or state.suspended:
             energy_include.disable(state)
-            states.append(energy_include.plugin_state(slurm, args.conf, kind))
+        elif not state.plugin.exists():
+            continue
         energy_plugin.remove_plugin(state.plugin)
-    if states:
-        _print_states(states, args, "restart slurmctld and slurmd when it suits; they run on")
+        states.append(energy_include.plugin_state(slurm, args.conf, kind))
+    if args.json:
+        _print_states(states, args, "")
+    elif states:
+        emit([f"{state.plugin}: removed" for state in states])
+        emit(["Restart slurmctld and slurmd at your convenience; until then they keep the loaded plugin."])
     return EXIT_OK
 
 

@@ -119,6 +119,7 @@ def test_disable_leaves_an_empty_file_that_slurm_conf_can_include(host, capsys):
 def test_a_missing_include_line_is_reported(host, capsys):
     host.conf.write_text(f"PluginDir={host.plugins}\n")
     host.plugin_for("0x160508")
+    energy_include.enable(host.state)
     assert host.run("--check") == 0
     assert "add the line: Include slurm-energy.conf" in capsys.readouterr().out
 
@@ -133,6 +134,33 @@ def test_enable_builds_installs_and_names_the_plugin(host, capsys):
     assert host.run("--enable", "--output", str(host.prefix / "build")) == 0
     assert host.run("--check") == 0
     assert host.named == ["acct_gather_energy/senergy"]
+
+
+def test_check_is_silent_where_no_plugin_was_ever_enabled(host, capsys):
+    host.conf.write_text(f"PluginDir={host.plugins}\n")
+    assert host.run("--check") == 0
+    assert capsys.readouterr() == ("", "")
+    assert host.run("--check", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["plugins"][0]["enabled"] is False
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_remove_says_what_it_removed(host, suspended, capsys):
+    host.plugin_for("0x160508")
+    energy_include.enable(host.state)
+    if suspended:
+        host.install_slurm("22.05.9")
+        host.run("--check")
+    capsys.readouterr()
+    assert host.run("--remove") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{host.state.plugin}: removed",
+        "Restart slurmctld and slurmd at your convenience; until then they keep the loaded plugin.",
+    ]
+    assert host.run("--remove") == 0
+    assert capsys.readouterr().out == ""
+    assert host.run("--remove", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"plugins": []}
 
 
 @pytest.mark.parametrize("options", [("--enable",), ("--only", "energy"), ("--only", "site-factor"), ()])

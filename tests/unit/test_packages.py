@@ -70,6 +70,14 @@ def test_maintainer_scripts_are_valid_and_never_stop_apt(script):
             assert "||" in text[text.index(line) :].split("\n\n")[0]
 
 
+@pytest.mark.parametrize("script", ["debian/slurm-energy.prerm", "slurm-energy.spec"])
+def test_removal_without_undo_tells_how_to_clean_the_files_of_slurm(script):
+    text = (PACKAGING / script).read_text()
+    assert (
+        "Slurm's files still contain the lines of senergy setup. To remove them: install slurm-energy" in text
+    )
+
+
 @pytest.mark.parametrize("program", ["build-debs", "fetch-wheels", "export-source", "source-date"])
 def test_programs_of_the_build_refuse_bad_usage(program):
     subprocess.run(["sh", "-n", PACKAGING / program], check=True, timeout=20)
