@@ -27,12 +27,10 @@ Without --slurm-prefix the plugins are built for the Slurm whose scontrol or sru
 --enable builds the energy plugin, installs it beside Slurm's plugins and names it in slurm-energy.conf, a
 file beside slurm.conf that slurm.conf includes; with --only site-factor it does so with the plugin of the
 queue. --check removes a plugin from this file if it does not fit the installed Slurm, so that Slurm's daemons
-start without it: run it before each start of slurmctld and slurmd. --update builds the plugins in use again
-after an upgrade of Slurm, and selects energy.so and energy_hooks.so of the packages for its series; it
-downloads nothing. Installation: docs/slurm-energy-plugin.md, docs/priority-plugin.md, docs/packages.md.
-
-exit codes: 0 ok; 1 failure, or --check found that the plugin does not fit; 2 usage; 4 something is missing;
-5 forbidden
+start without it, and then exits with 1: run it before each start of slurmctld and slurmd. --update builds
+the plugins in use again after an upgrade of Slurm, and selects energy.so and energy_hooks.so of the packages
+for its series; it downloads nothing. Installation: docs/slurm-energy-plugin.md, docs/priority-plugin.md,
+docs/packages.md.
 
 examples:
   senergy build-plugins
@@ -43,11 +41,17 @@ examples:
   senergy build-plugins --update
   senergy build-plugins --json
 """
+USAGE = """\
+%(prog)s [OPTION ...]
+       %(prog)s {--enable|--disable|--check|--update|--remove}
+                             [OPTION ...]"""
+"""argparse of Python 3.11 does not break the line of the actions, which is longer than 80 columns."""
 _BOTH = ("energy", "site-factor")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy build-plugins`."""
+    parser.usage = USAGE
     parser.epilog = EPILOG
     parser.add_argument(
         "--slurm-prefix", type=Path, metavar="DIR", help="prefix of Slurm (default: that of scontrol on PATH)"

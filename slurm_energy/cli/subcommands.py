@@ -40,7 +40,7 @@ BUILT_IN = {
     "progress": "report units of work that a script has completed",
     "simulate": "simulate scheduling policies on a workload",
     "setup": "configure slurm-energy and Slurm on this host, or undo that",
-    "build-plugins": "build the slurmctld plugin for the Slurm installed on this host",
+    "build-plugins": "build the plugins for the Slurm installed on this host",
     "db": "check, back up, restore, upgrade, prune and export the database of senergyctld",
     "config": "check, show or write an example of the configuration",
     "template": "batch scripts and site files from templates",

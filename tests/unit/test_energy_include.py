@@ -290,3 +290,12 @@ def test_update_builds_a_plugin_in_use_again_and_suspends_one_that_cannot_be_bui
     assert host.named == ["acct_gather_energy/senergy"]
     assert "prioritysitefactorplugin" not in conf_files.read_settings(host.conf, strict=True)
     assert host.state.fault == ""
+
+
+def test_help_fits_80_columns_and_lists_the_exit_codes_once(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["build-plugins", "--help"])
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("exit codes: ") == 1
