@@ -148,7 +148,8 @@ def policy_text(job: JobUsage) -> str:
 
     The text also states if none or only some of the policy's settings were applied.
     """
-    origin = "requested" if "policy" in job.first.requested else "default"
+    # A record has another policy than its job requested if the request was invalid.
+    origin = "requested" if job.first.requested.get("policy") == job.first.policy else "default"
     done = {"none": ", not set", "part": ", partly set"}.get(applied_part(job.records) or "", "")
     done = tuning_outcome(job.records) or done
     return f"{job.first.policy} ({origin}{done})"

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_examples import answer, job_info, usages
 from test_job_manager import Node, energy_of, env
 
 from slurm_energy.agent.sockets.server import AgentServer
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
+from slurm_energy.records import EnergyRecord
+from slurm_energy.reports.label import policy_text
+
+
+def label_of(record: EnergyRecord) -> str:
+    """Return how the label of the job of a record states its policy."""
+    (job,) = usages([answer(record, job_info(record.job_id))])
+    return policy_text(job)
 
 
 class Beside:
@@ -98,11 +107,31 @@ def test_a_job_with_both_messages_deferred_has_a_record_without_energy(node: Nod
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert record.elapsed_s == pytest.approx(40.0)
-    assert (record.energy_joules, record.applied, record.policy) == (None, (), "monitor")
+    assert (record.energy_joules, record.applied, record.policy) == (None, (), "powersave")
+    assert label_of(record) == "powersave (requested, not set)"
     assert record.requested == {"policy": "powersave", "tag": "x"}
     assert record.notes == (
         "senergyd did not run during the job: no setting was applied, and its energy is unknown",
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "policy", "label"),
+    [
+        ({}, "monitor", "monitor (default)"),
+        ({"cap": "200"}, "cap", "cap (default, not set)"),
+        ({"policy": "nonsense"}, "monitor", "monitor (default)"),
+    ],
+)
+def test_the_record_of_an_unmeasured_job_states_the_policy_that_would_have_applied(
+    node: Node, beside: Beside, flags: dict[str, str], policy: str, label: str
+) -> None:
+    beside.leave("begin", env(**flags), ago_s=60.0)
+    beside.leave("end", env(**flags), ago_s=20.0)
+    beside.deferred.replay()
+    (record,) = node.records()
+    assert (record.policy, record.applied, label_of(record)) == (policy, (), label)
+    assert any("nonsense" in note for note in record.notes) == ("nonsense" in flags.values())
 
 
 def test_taking_messages_twice_changes_nothing(node: Node, beside: Beside) -> None:

@@ -195,7 +195,7 @@ class JobManager:
         whole = components.has_whole_node(context, self._devices.hardware.cpu_count)
         node = context.node or self.node
         session = planner.new_session(context, whole, node, self._devices, self.config, (now + began, began))
-        planner.mark_unmeasured(session, context.flags, self._clock.boot_id, now + ended)
+        planner.mark_unmeasured(session, context.flags, self.config, self._clock.boot_id, now + ended)
         if not self.spool.has(session.record_id):
             self._finalizer.sessions.append(session)
             self._checkpoints.save(session)

@@ -52,6 +52,7 @@ _BOUNDED = {
     "gpu_clock_mhz": ("gpu_clock_mhz", 1.0, "MHz"),
 }
 """Fields of a policy request, with the key of their bounds, the factor to its unit, and the unit."""
+_UNMEASURED = "senergyd did not run during the job: no setting was applied, and its energy is unknown"
 _MIN_WINDOW_S = 1.0
 _MAX_PRODUCT_LENGTH = 128
 _BOOST = "cpufreq.boost[all]"
@@ -126,7 +127,9 @@ def _product(name: str) -> str:
     return shown(name, _MAX_PRODUCT_LENGTH)
 
 
-def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, end_unix: float) -> None:
+def mark_unmeasured(
+    session: Session, flags: Mapping[str, str], config: Config, boot_id: str, end_unix: float
+) -> None:
     """Turn the session of a job that was never measured into that of an ended job.
 
     The record id is computed from job, node and boot, so a repeated call for the same job gives the same id.
@@ -134,15 +137,22 @@ def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, en
     Args:
         session: the job.
         flags: the job's energy flags.
+        config: the configuration.
         boot_id: identifier of the current boot.
         end_unix: Unix time of the job's end in seconds.
     """
+    session.notes = [_UNMEASURED]
     session.requested = _requested_flags(flags)
+    try:
+        request = validate_flags(flags, config, session.user, session.partition)
+    except EnergyError as error:
+        request = _fallback(session, config)
+        session.note(f"{shown(str(error), 200)}; the policy is '{request.policy}'")
+    session.policy, session.model, session.tag = request.policy, request.model, request.tag
     session.boot_id, session.end_unix, session.phase = boot_id, end_unix, CLOSING
     session.job_components = ()
     identity = f"{session.cluster}/{session.node}/{boot_id}/{session.owner}"
     session.record_id = uuid.uuid5(uuid.NAMESPACE_URL, identity).hex
-    session.notes = ["senergyd did not run during the job: no setting was applied, and its energy is unknown"]
 
 
 def parse_request(session: Session, flags: Mapping[str, str], config: Config) -> PolicyRequest:
