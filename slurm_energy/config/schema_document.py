@@ -30,11 +30,15 @@ def example_file(config: Config | None = None, notes: Mapping[tuple[str, str], s
     """Return the text of a configuration file with every key.
 
     Args:
-        config: configuration whose values are written; None: every key is commented out and shows its
-            default.
+        config: configuration whose values are written; None: every key is commented out and shows an
+            example.
         notes: comments behind the values, by section and key; None: no comments.
     """
-    out = ["# slurm-energy: /etc/slurm/energy.toml", "# Commented keys show their defaults.", ""]
+    out = [
+        "# slurm-energy: /etc/slurm/energy.toml",
+        "# Commented keys are examples; `senergy config show` prints the values in force.",
+        "",
+    ]
     for name, cls in SECTIONS.items():
         out += [f"# {_summary(cls)}", f"[{name}]"]
         section = getattr(config, name) if config else None

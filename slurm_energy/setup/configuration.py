@@ -48,7 +48,7 @@ def configuration_text(detected: DetectedValues) -> str:
         detected: the values.
     """
     lines = example_file().splitlines()
-    out = [lines[0], "# Written by `senergy setup`. Commented keys show their defaults."]
+    out = [lines[0], "# Written by `senergy setup`.", lines[1]]
     out += [f"# {escape_controls(note)}".rstrip() for note in detected.notes]
     section = ""
     for line in lines[2:]:

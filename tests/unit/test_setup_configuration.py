@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.config.loader import parse
+from slurm_energy.config.schema_document import example_file
 from slurm_energy.config.section_digests import section_digests, shared_values
 from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.errors import EnergyError, UnavailableError
@@ -198,3 +199,10 @@ def test_a_backup_controller_needs_a_shared_database():
     given = {("controller", "database"): "postgresql://db/energy"}
     both = detection.detected_values(here, given, is_node=False).values
     assert both["cluster", "controller_url"] == [first, second]
+
+
+def test_the_file_says_what_its_commented_keys_are() -> None:
+    lines = configuration_text(DetectedValues({})).splitlines()
+    note = "# Commented keys are examples; `senergy config show` prints the values in force."
+    assert lines[:3] == ["# slurm-energy: /etc/slurm/energy.toml", "# Written by `senergy setup`.", note]
+    assert example_file().splitlines()[1] == note
