@@ -107,7 +107,7 @@ class ControllerHost:
             self.config = load_for_daemon(self.argument, DaemonRole.CONTROLLER, log)
         except EnergyError as error:
             for line in error.lines:
-                log.error("reload refused, the configuration stays as it was: %s", line)
+                log.error("configuration not reloaded: %s", line)
             return
         service_manager.set_log_level(self.log_level or self.config.controller.log_level)
         log.info("configuration read again: %s", self.config.path or "defaults")

@@ -319,7 +319,7 @@ class _Daemon:
             oracle = curve_oracle(config)
         except EnergyError as error:
             for line in error.lines:
-                log.error("reload refused, the configuration stays as it was: %s", line)
+                log.error("configuration not reloaded: %s", line)
             return
         for key in ("listen", "database", "database_password_file", "state_dir"):
             if getattr(config.controller, key) != getattr(self._config.controller, key):

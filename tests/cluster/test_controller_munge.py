@@ -244,7 +244,7 @@ class TestLife:
         else:
             controller.configure(extra=bad)
         controller.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "reload refused" in controller.log.read_text())
+        wait_for(lambda: "configuration not reloaded" in controller.log.read_text())
         assert controller.policies.read_bytes() == good
         assert "day" in [p["name"] for p in controller.client().get("/v1/policies")["policies"]]
 

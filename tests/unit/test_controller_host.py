@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,13 @@ def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatc
     while host.beside is None:
         host.observe_slurmctld()
     assert host.presence().beside_slurmctld is True
+
+
+def test_an_invalid_configuration_is_not_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The journal of both daemons has the same words, because systemctl reload returns 0."""
+    path = tmp_path / "energy.toml"
+    path.write_text("[cluster]\nnam = 'x'\n")
+    host = ControllerHost(before := parse(""), str(path), None)
+    host.reload()
+    assert host.config is before
+    assert "configuration not reloaded: " in caplog.text
