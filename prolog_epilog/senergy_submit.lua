@@ -359,7 +359,8 @@ local function contradiction(values, rules)
             local advice = "' changes nothing; choose another policy or leave the flag out"
             return FLAGS[limit][1] .. ": policy '" .. policy .. advice
         elseif policy and not limit and rules.needs_cap[policy] then
-            return "--energy-policy=" .. policy .. " needs --energy-cap or --energy-gpu-cap"
+            local flags = "--energy-cap, --energy-gpu-cap, --energy-cpu-freq, --energy-gpu-clock or "
+            return "--energy-policy=" .. policy .. " needs " .. flags .. "--energy-power-profile"
         elseif tuning and other and not rules.tuned[policy] then
             local advice = "' is not tuned; choose edp, ed2p or energy, or leave the flag out"
             return FLAGS[tuning][1] .. ": policy '" .. policy .. advice

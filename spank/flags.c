@@ -421,7 +421,11 @@ bool flags_check_combination(const char *const normal[FLAG_COUNT], const struct 
         append(&line, "--%s: policy '%s' changes nothing; choose another policy or leave the flag out",
                flag_names[limit].option, name);
     else if (limit == FLAG_COUNT && policy.needs_cap)
-        append(&line, "--energy-policy=%s needs --energy-cap or --energy-gpu-cap", name);
+        append(&line,
+               "--energy-policy=%s needs --energy-cap, --energy-gpu-cap, --energy-cpu-freq, "
+               "--energy-gpu-clock or "
+               "--energy-power-profile",
+               name);
     else if (tuning != FLAG_COUNT && !policy.tuned)
         append(&line, "--%s: policy '%s' is not tuned; choose edp, ed2p or energy, or leave the flag out",
                flag_names[tuning].option, name);

@@ -155,7 +155,9 @@ def _check_requested(info: PolicyInfo, limits: Sequence[str], user: str | None) 
         )
     if info.needs_cap and not limits:
         raise UsageError(
-            f"--energy-policy: '{name}' needs a cap", todo="give --energy-cap or --energy-gpu-cap"
+            f"--energy-policy: '{name}' needs a cap or a fixed setting",
+            todo="give --energy-cap, --energy-gpu-cap, --energy-cpu-freq, --energy-gpu-clock or "
+            "--energy-power-profile",
         )
 
 

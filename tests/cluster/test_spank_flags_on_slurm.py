@@ -59,6 +59,7 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[])
     return 0;
 }
 """
+LIMITS = "--energy-cap, --energy-gpu-cap, --energy-cpu-freq, --energy-gpu-clock or --energy-power-profile"
 NOT_A_POWER = "is not a power; write watts as 200, 200W or 1.6kW (allowed: 100 to 10000 W)"
 BAD_VALUES = [
     ("energy-cap", "15Wh", f"'15Wh' {NOT_A_POWER}"),
@@ -235,8 +236,8 @@ POINTLESS = "policy 'monitor' changes nothing; choose another policy or leave th
 CONTRADICTIONS = [
     (("--energy-cap=300", "--energy-policy=monitor"), f"--energy-cap: {POINTLESS}"),
     (("--energy-policy=monitor", "--energy-gpu-cap=300"), f"--energy-gpu-cap: {POINTLESS}"),
-    (("--energy-policy=cap",), "--energy-policy=cap needs --energy-cap or --energy-gpu-cap"),
-    (("--energy-tag=a", "--energy-policy=low"), "--energy-policy=low needs --energy-cap or --energy-gpu-cap"),
+    (("--energy-policy=cap",), f"--energy-policy=cap needs {LIMITS}"),
+    (("--energy-tag=a", "--energy-policy=low"), f"--energy-policy=low needs {LIMITS}"),
     (
         ("--energy-slowdown=5", "--energy-policy=lowest"),
         "--energy-slowdown: policy 'lowest' is not tuned; choose edp, ed2p or energy, or leave the flag out",
@@ -270,7 +271,7 @@ def test_components_of_a_heterogeneous_job_are_checked_one_by_one(cluster):
     before, script = cluster.job_count(), script_of_components(cluster, 2)
     components = ["-n1", "--energy-policy=edp", ":", "-n1", "--energy-policy=cap"]
     done = cluster.run("sbatch", *components, script)
-    assert of_ours(done) == ["sbatch: error: --energy-policy=cap needs --energy-cap or --energy-gpu-cap"]
+    assert of_ours(done) == [f"sbatch: error: --energy-policy=cap needs {LIMITS}"]
     assert cluster.job_count() == before
     components = ["-n1", "--energy-policy=monitor", ":", "-n1", "--energy-policy=cap", "--energy-cap=300"]
     done = cluster.run("sbatch", "--parsable", *components, script)
@@ -507,7 +508,7 @@ def test_without_a_usable_policy_file_the_syntax_is_checked(cluster, arguments):
     assert done.returncode == 1
     assert "--energy-cap: '15Wh' is not a power" in done.stderr
     done = cluster.run("srun", "--energy-policy=cap", "true")
-    assert of_ours(done) == ["srun: error: --energy-policy=cap needs --energy-cap or --energy-gpu-cap"]
+    assert of_ours(done) == [f"srun: error: --energy-policy=cap needs {LIMITS}"]
     done = cluster.run("srun", "--energy-cap=200", "true")
     assert (done.returncode, of_ours(done)) == (0, [])
 
@@ -561,7 +562,7 @@ def test_jobs_run_without_an_agent_and_with_one_that_never_answers(cluster):
         ),
         ("ENERGY_TAG", "a\nb", r"--energy-tag: 'a\x0ab' is not a tag; "),
         ("ENERGY_CAP", "", "--energy-cap: '' is not a power; "),
-        ("ENERGY_POLICY", "low", "--energy-policy=low needs --energy-cap or --energy-gpu-cap"),
+        ("ENERGY_POLICY", "low", f"--energy-policy=low needs {LIMITS}"),
     ],
     ids=["out of bounds", "out of bounds, prefixed", "not open", "unknown", "not a tag", "empty", "no cap"],
 )

@@ -291,7 +291,8 @@ def test_a_contradiction_is_told_in_the_words_of_the_plugin(lua, tmp_path, lines
     assert together(lua, *asked, policy_file=path) == [
         f"--energy-cap: {advice}",
         f"--energy-gpu-cap: {advice}",
-        "--energy-policy=cap needs --energy-cap or --energy-gpu-cap",
+        "--energy-policy=cap needs --energy-cap, --energy-gpu-cap, --energy-cpu-freq, --energy-gpu-clock or "
+        "--energy-power-profile",
         "",
         "",
     ]

@@ -505,7 +505,8 @@ def test_a_contradiction_is_told_in_one_line(bare, tmp_path, lines):
     assert bare.together("monitor", "", "200") == (False, f"--energy-gpu-cap: {advice}")
     assert bare.together("cap", "", "") == (
         False,
-        "--energy-policy=cap needs --energy-cap or --energy-gpu-cap",
+        "--energy-policy=cap needs --energy-cap, --energy-gpu-cap, --energy-cpu-freq, --energy-gpu-clock or "
+        "--energy-power-profile",
     )
     assert bare.together("monitor", "", "") == bare.together("cap", "", "200") == (True, "")
     assert bare.together("monitor", power_profile="HPC") == (False, f"--energy-power-profile: {advice}")
