@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import subprocess
 import sys
@@ -31,6 +32,14 @@ with contextlib.suppress(ImportError):  # some tests run where only Slurm and py
     settings.register_profile("same", max_examples=100, derandomize=True, **untimed)
     settings.register_profile("check", settings.get_profile("same"), max_examples=10)
     settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True)
+def _level_of_the_log():
+    """Restore the level of the log, which a daemon started in the process of a test sets."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 @functools.cache
