@@ -36,10 +36,12 @@ with contextlib.suppress(ImportError):  # some tests run where only Slurm and py
 
 @pytest.fixture(autouse=True)
 def _level_of_the_log():
-    """Restore the level of the log, which a daemon started in the process of a test sets."""
-    level = logging.getLogger().level
+    """Restore the levels of the log, which a daemon started in the process of a test sets."""
+    loggers = [logging.getLogger(name) for name in (None, "aiohttp", "asyncio")]
+    levels = [logger.level for logger in loggers]
     yield
-    logging.getLogger().setLevel(level)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @functools.cache
