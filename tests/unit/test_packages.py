@@ -58,6 +58,13 @@ def test_every_package_is_described_and_staged():
     assert all(f"`{package}`" in page for package in described)
 
 
+def test_bash_completion_is_suggested():
+    assert re.search(
+        r"^Suggests: .*bash-completion", (PACKAGING / "debian/control").read_text(), re.MULTILINE
+    )
+    assert "\nSuggests: bash-completion\n" in (PACKAGING / "slurm-energy.spec").read_text()
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_maintainer_scripts_are_valid_and_never_stop_apt(script):
     text = script.read_text()
