@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ examples:
   senergy setup undo --dry-run
   senergy setup undo --yes
 """
+_PROBE_TIMEOUT_S = 3.0
 _ROLES = {
     "controller": "host of slurmctld: senergyctld, the check at submission, slurm.conf",
     "node": "compute node: senergyd, flags and hooks",
@@ -133,14 +135,15 @@ def _options(
     args: argparse.Namespace, role: Role, site: SlurmSite, dialogue: TerminalDialogue
 ) -> PlanOptions:
     from slurm_energy.config.loader import locate
-    from slurm_energy.setup.plan import PlanOptions, Role
+    from slurm_energy.setup.plan import DATABASE_DIRECTORY, PlanOptions, Role
     from slurm_energy.setup.slurm_state import running_settings
 
     values: dict[tuple[str, str], object] = {}
     if role is Role.CONTROLLER and not locate(args.config).exists():
         database = args.database
         if database is None and not (args.yes or args.dry_run):
-            question = "Database of senergyctld: a file, or postgresql:// or mysql:// URL [SQLite file]:"
+            default = f"{DATABASE_DIRECTORY}/senergy.db"
+            question = f"Database (file, postgresql:// or mariadb:// URL) [{default}]:"
             database = dialogue.ask(question, "") or None
         if database:
             values["controller", "database"] = database
@@ -203,7 +206,7 @@ def _finish(args: argparse.Namespace, plan: SetupPlan, outcome: SetupOutcome, si
         emit(["nothing to change: this host is set up"])
     for line in outcome.by_hand:
         note(f"to do: {line}")
-    if plan.role == "controller":
+    if plan.role == "controller" and not outcome.declined:
         emit(["next: senergy setup node on the compute nodes, senergy setup login on login nodes"])
     if not args.no_doctor:
         _doctor(args, site if plan.role == "node" else None)
@@ -223,10 +226,12 @@ def _doctor(args: argparse.Namespace, site: SlurmSite | None) -> None:
     parser = argparse.ArgumentParser()
     doctor.configure(parser)
     config = ["--config", str(args.config)] if args.config else []
-    calls = [["--quiet"]]
+    calls, is_refused = [["--quiet"]], False
     if site is not None and site.node_names:
         # senergyd on a host with several nodes learns their names from the first jobs.
         wait = ["--wait"] if len(site.node_names) == 1 else []
+        if is_refused := _controller_refuses(args.config):
+            wait = []
         calls.append(["--cluster", "-w", ",".join(site.node_names), *wait])
     for call in calls:
         emit(["", f"senergy doctor {' '.join(call)}"])
@@ -235,6 +240,28 @@ def _doctor(args: argparse.Namespace, site: SlurmSite | None) -> None:
             doctor.run(parser.parse_args([*call, *config]))
         except EnergyError as error:
             note(str(error))
+    if is_refused:
+        emit(["next: senergy setup controller on the host of slurmctld, then this command again"])
+
+
+def _controller_refuses(config: Path | None) -> bool:
+    """Return whether every address of senergyctld refuses connections: it is not set up or does not run."""
+    from slurm_energy.config.addresses import parse_url
+    from slurm_energy.config.loader import load
+
+    try:
+        urls = load(config).cluster.controller_url
+    except EnergyError:
+        return False  # the report of doctor states the fault
+    for url in urls:
+        try:
+            socket.create_connection(parse_url(url), _PROBE_TIMEOUT_S).close()
+        except ConnectionRefusedError:
+            continue
+        except OSError:
+            return False
+        return False
+    return True
 
 
 def _undo(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue) -> int:
@@ -250,8 +277,8 @@ def _undo(args: argparse.Namespace, own: OwnFiles, dialogue: TerminalDialogue) -
         return EXIT_OK
     if args.dry_run:
         undo = UndoRun(journal, own, dialogue, UnitManager())
-        for reversal in undo.reversals("slurm.conf", "plugstack", "script", "own"):
-            dialogue.show_reversal(reversal)
+        for reversal in undo.preview():
+            dialogue.show_planned_reversal(reversal)
         emit(f"would stop {one.path}" for one in journal.entries if one.action == "unit")
         return EXIT_OK
     with journal.locked():

@@ -40,8 +40,24 @@ class TerminalDialogue:
         if reversal.data is None:
             emit([f"removing {reversal.file.path}"])
             return
-        emit(["", f"{reversal.file.path}:"])
+        emit(["", f"restoring {reversal.file.path}"])
         emit_verbatim(reversal.diff())
+
+    def show_planned_reversal(self, reversal: FileReversal) -> None:
+        """Print how a file would be restored."""
+        path = reversal.file.path
+        if self._quiet:
+            return
+        if reversal.keep:
+            emit([f"{path} {reversal.remark}"] if reversal.remark else [])
+            return
+        if reversal.data is None:
+            emit([f"would remove {path}"])
+        else:
+            emit(["", f"would restore {path}"])
+            emit_verbatim(reversal.diff())
+        if reversal.remark:
+            emit([f"by hand: {path}: {reversal.remark}"])
 
     def confirm(self, question: str) -> bool:
         """Return whether the administrator agrees. An empty answer means no."""

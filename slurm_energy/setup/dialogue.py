@@ -33,11 +33,13 @@ class SetupOutcome:
     Attributes:
         changed: files, units and restarts that were changed or made; empty if nothing was to do.
         by_hand: what remains to be done by the administrator.
-        kept: data that was not deleted.
+        kept: files and data that were not deleted, with the reason.
+        declined: whether a change of a file of Slurm was declined.
         exit_code: exit code of the command.
     """
 
     changed: list[str] = field(default_factory=list)
     by_hand: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    declined: bool = False
     exit_code: int = EXIT_OK

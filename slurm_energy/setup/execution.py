@@ -112,6 +112,7 @@ class SetupRun:
             self._dialogue.show_change(change)
             if not self._dialogue.confirm(f"Write {change.path}?"):
                 self._todo(f"{change.path} was not changed: {change.reason}", EXIT_FAILURE)
+                self.outcome.declined = True
                 refused = refused or change.path == self._site.job_submit_script
                 continue
             self._write_checked(change)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from slurm_energy import atomic_file
 from slurm_energy.setup.changes import diff
 from slurm_energy.setup.hunk import revert
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
 from slurm_energy.setup.site_file import ENCODING, SiteFile, read_site_file, write_site_file
+
+_STAYS: Final = "was changed by the site and stays; delete it if you no longer need it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +39,27 @@ class FileReversal:
         return diff(self.file.data, self.data, self.file.path)
 
 
-def plan_reversal(entry: SetupEntry, journal: SetupJournal) -> FileReversal:
+def plan_reversal(entry: SetupEntry, journal: SetupJournal, file: SiteFile | None = None) -> FileReversal:
     """Return how a change of a file is taken back.
 
     A file that nobody changed since is restored exactly. In a file that was changed, only lines of setup are
     removed. A new file that was changed stays.
 
+    Args:
+        entry: the change in the journal.
+        journal: journal of this host.
+        file: the file to start from; None: it is read.
+
     Raises:
         EnergyError: the file or its backup cannot be read.
     """
-    path = Path(entry.path)
-    file = read_site_file(path)
+    file = file or read_site_file(Path(entry.path))
     if file.data is None or file.digest == entry.before:
         return FileReversal(entry, file, file.data, "" if file.data else "was deleted meanwhile", True)
     if file.digest == entry.after:
         return FileReversal(entry, file, journal.read_backup(entry) if entry.before else None)
     if not entry.hunks:
-        return FileReversal(entry, file, file.data, "was changed by the site and stays", True)
+        return FileReversal(entry, file, file.data, _STAYS, True)
     text, missing = revert(file.text, entry.hunks)
     remark = "some lines of setup were changed by the site: remove them by hand" if missing else ""
     is_empty = not entry.before and not text.strip()

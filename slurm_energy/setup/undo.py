@@ -15,6 +15,7 @@ from slurm_energy.setup.journal import SetupEntry, SetupJournal
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.removal import FileReversal, plan_reversal, remove_directory, reverse_file
 from slurm_energy.setup.services import Execute, UnitManager, execute
+from slurm_energy.setup.site_file import SiteFile
 
 _SLURM_KINDS: Final = ("slurm.conf", "plugstack")
 
@@ -52,6 +53,23 @@ class UndoRun:
             if entry.facts.get("kind", "own") in kinds:
                 yield self._planned(entry)
 
+    def preview(self) -> list[FileReversal]:
+        """Return how each file would be restored, with all of its changes taken back at once."""
+        combined: dict[str, FileReversal] = {}
+        for entry in reversed(self._journal.entries):
+            if entry.action != "file":
+                continue
+            last = combined.get(entry.path)
+            if last is None:
+                combined[entry.path] = self._planned(entry)
+            elif last.data is not None:
+                one = self._planned(entry, replace(last.file, data=last.data))
+                remark = one.remark or last.remark
+                keep = one.keep and last.keep
+                combined[entry.path] = replace(one, file=last.file, remark=remark, keep=keep)
+        order = {kind: number for number, kind in enumerate((*_SLURM_KINDS, "script", "own"))}
+        return sorted(combined.values(), key=lambda one: order[one.entry.facts.get("kind", "own")])
+
     def execute(self) -> SetupOutcome:
         """Take back every change of the journal.
 
@@ -80,15 +98,15 @@ class UndoRun:
             self._journal.delete()
         return self.outcome
 
-    def _planned(self, entry: SetupEntry) -> FileReversal:
+    def _planned(self, entry: SetupEntry, file: SiteFile | None = None) -> FileReversal:
         """Return how one file is restored. JobSubmitPlugins stays if the script of setup stays."""
         if entry.facts.get("kind") == "slurm.conf" and self._script_stays():
             hunks = tuple(hunk for hunk in entry.hunks if hunk.key != "jobsubmitplugins")
             if len(hunks) < len(entry.hunks):
-                reversal = plan_reversal(replace(entry, hunks=hunks, after=""), self._journal)
+                reversal = plan_reversal(replace(entry, hunks=hunks, after=""), self._journal, file)
                 remark = "JobSubmitPlugins=lua stays, because the site changed job_submit.lua"
                 return replace(reversal, entry=entry, remark=remark)
-        return plan_reversal(entry, self._journal)
+        return plan_reversal(entry, self._journal, file)
 
     def _script_stays(self) -> bool:
         scripts = [
@@ -106,8 +124,10 @@ class UndoRun:
             if not self._dialogue.confirm(f"Restore {path}?"):
                 self._todo(f"{path} was not restored", EXIT_FAILURE)
                 return
-        if reversal.remark:
-            self._todo(f"{path}: {reversal.remark}", EXIT_FAILURE if not reversal.keep else 0)
+        if reversal.keep and reversal.remark:
+            self.outcome.kept.append(f"{path} {reversal.remark}")
+        elif reversal.remark:
+            self._todo(f"{path}: {reversal.remark}", EXIT_FAILURE)
         reverse_file(reversal, self._journal)
         self.outcome.changed.append(str(path))
 

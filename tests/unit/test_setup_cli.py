@@ -3,14 +3,23 @@
 import io
 import json
 import os
+import socket
 import sys
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from slurm_energy.cli import main
+from slurm_energy.cli import doctor, main, setup
 from slurm_energy.cli.setup_dialogue import TerminalDialogue
+from slurm_energy.config import Config
 from slurm_energy.errors import UsageError
+from slurm_energy.setup.dialogue import SetupOutcome
+from slurm_energy.setup.journal import SetupEntry
+from slurm_energy.setup.plan import DATABASE_DIRECTORY, Role, SetupPlan
+from slurm_energy.setup.removal import FileReversal
+from slurm_energy.setup.site_file import SiteFile
 
 SITE = Path(__file__).parents[1] / "setup_sites/plain/etc/slurm"
 
@@ -62,3 +71,52 @@ def test_answers(monkeypatch):
     assert [dialogue.confirm("?") for _ in range(3)] == [True, False, False]
     with pytest.raises(UsageError, match="--yes"):
         dialogue.confirm("?")
+
+
+@pytest.mark.parametrize("declined", [False, True])
+def test_the_next_step_follows_only_if_no_change_was_declined(declined, capsys):
+    args = Namespace(json=False, no_doctor=True)
+    setup._finish(args, SetupPlan(Role.CONTROLLER), SetupOutcome(declined=declined), None)
+    assert ("next: senergy setup node" in capsys.readouterr().out) is not declined
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_node_does_not_wait_for_a_controller_that_is_not_set_up(listens, tmp_path, monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(doctor, "run", lambda args: calls.append((args.cluster, args.wait)))
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        config = tmp_path / "energy.toml"
+        port = server.getsockname()[1]
+        config.write_text(f'[cluster]\ncontroller_url = "http://127.0.0.1:{port}"\n')
+        setup._doctor(Namespace(config=config), SimpleNamespace(node_names=["n1"]))
+    assert calls == [(False, None), (True, doctor.DEFAULT_WAIT_S if listens else None)]
+    text = "next: senergy setup controller on the host of slurmctld, then this command again"
+    assert (text in capsys.readouterr().out) is not listens
+
+
+def test_the_question_for_the_database_names_its_default(monkeypatch, tmp_path):
+    questions = []
+    dialogue = SimpleNamespace(ask=lambda question, default: questions.append(question) or default)
+    args = Namespace(config=tmp_path / "energy.toml", database=None, yes=False, dry_run=False, contain=False)
+    assert setup._options(args, Role.CONTROLLER, None, dialogue).values == {}
+    default = f"{DATABASE_DIRECTORY}/senergy.db"
+    assert questions == [f"Database (file, postgresql:// or mariadb:// URL) [{default}]:"]
+    assert str(Config().controller.database) == default
+
+
+def test_a_dry_run_of_undo_says_what_it_would_do(capsys):
+    entry = SetupEntry(1, "file", "/etc/a")
+    file = SiteFile(Path("/etc/a"), b"a\n")
+    dialogue = TerminalDialogue(agree=False)
+    for reversal in (
+        FileReversal(entry, file, None),
+        FileReversal(entry, file, b"b\n"),
+        FileReversal(entry, file, b"a\n", "stays", keep=True),
+    ):
+        dialogue.show_planned_reversal(reversal)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["would remove /etc/a", "", "would restore /etc/a"]
+    assert "+b" in lines and lines[-1] == "/etc/a stays"

@@ -9,14 +9,16 @@ import pytest
 
 from slurm_energy.errors import AlreadyRunningError, ConfigError, UnavailableError
 from slurm_energy.setup import detection, execution, plan, slurm_state
-from slurm_energy.setup.changes import settle
+from slurm_energy.setup.changes import carry_out, edit, settle
 from slurm_energy.setup.daemon_options import DaemonOptions, daemon_options
 from slurm_energy.setup.execution import SetupRun
+from slurm_energy.setup.hunk import Hunk
 from slurm_energy.setup.journal import SetupJournal
 from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.plan import PlanOptions, Role, make_plan
 from slurm_energy.setup.services import CommandResult
 from slurm_energy.setup.site import read_site
+from slurm_energy.setup.site_file import read_site_file
 from slurm_energy.setup.undo import UndoRun
 from slurm_energy.slurm import conf_files
 
@@ -293,7 +295,7 @@ def test_declined_changes_are_not_made(tmp_path):
     host = Host(tmp_path, "opt")
     before = host.tree()
     _, outcome = host.setup(dialogue=Agreement("Write"))
-    assert outcome.exit_code == 1 and len(outcome.by_hand) == 3
+    assert outcome.exit_code == 1 and len(outcome.by_hand) == 3 and outcome.declined
     assert all(host.tree()[name] == data for name, data in before.items())
     assert not host.site().runs_prolog_at_allocation and not host.site().plugstack.exists()
 
@@ -451,7 +453,29 @@ def test_a_changed_configuration_stays(tmp_path):
     config = host.root / "etc/slurm/energy.toml"
     config.write_text(config.read_text() + '[defaults]\npolicy = "monitor"\n')
     outcome = host.undo()
-    assert config.exists() and any("changed by the site" in line for line in outcome.by_hand)
+    stays = f"{config} was changed by the site and stays; delete it if you no longer need it"
+    assert config.exists() and stays in outcome.kept
+    assert (outcome.by_hand, outcome.exit_code) == ([], 0)
+
+
+def test_a_preview_takes_all_changes_of_a_file_back_at_once(tmp_path):
+    host = Host(tmp_path, "plain")
+    before = host.tree()
+    host.setup()
+    journal = host.journal
+    with journal.locked():
+        text = host.conf.read_bytes()
+        edited = edit(
+            read_site_file(host.conf), (Hunk(0, "", "# slurm-energy setup: later\n"),), "x", "slurm.conf"
+        )
+        carry_out(edited, journal)
+        conf = [
+            one
+            for one in UndoRun(journal, host.own, Agreement(), host.units, host.run).preview()
+            if one.file.path == host.conf
+        ]
+    assert len(conf) == 1 and conf[0].file.data != text
+    assert conf[0].data == before[str(host.conf.relative_to(tmp_path))][1]
 
 
 def test_links_are_followed_only_in_safe_directories(tmp_path):
