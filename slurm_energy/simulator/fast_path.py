@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.compiled import compiled
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
 from slurm_energy.simulator.workload import Workload
@@ -127,7 +127,7 @@ def _power(
     return times[: size + 1], powers[: size + 1]
 
 
-@numba.njit(cache=True)
+@compiled
 def _merge(
     start_s: Floats,
     end_s: Floats,
@@ -166,7 +166,7 @@ def _merge(
     return size
 
 
-@numba.njit(cache=True)
+@compiled
 def _schedule(
     submit_s: Floats,
     units: Ints,
@@ -237,7 +237,7 @@ def _schedule(
     return passes
 
 
-@numba.njit(cache=True)
+@compiled
 def _reserve(
     expected_s: Floats, expected_job: Ints, running: int, units: Ints, need: int, free: int, now: float
 ) -> tuple[float, int]:
@@ -253,7 +253,7 @@ def _reserve(
     return shadow, free - need
 
 
-@numba.njit(cache=True)
+@compiled
 def _push(heap_s: Floats, heap_job: Ints, size: int, time_s: float, job: int) -> int:
     slot = size
     while slot > 0:
@@ -266,7 +266,7 @@ def _push(heap_s: Floats, heap_job: Ints, size: int, time_s: float, job: int) ->
     return size + 1
 
 
-@numba.njit(cache=True)
+@compiled
 def _pop(heap_s: Floats, heap_job: Ints, size: int) -> int:
     size -= 1
     time_s, job = heap_s[size], heap_job[size]
@@ -285,7 +285,7 @@ def _pop(heap_s: Floats, heap_job: Ints, size: int) -> int:
     return size
 
 
-@numba.njit(cache=True)
+@compiled
 def _insert(times_s: Floats, jobs: Ints, size: int, time_s: float, job: int) -> int:
     slot = size
     while slot > 0 and times_s[slot - 1] > time_s:
@@ -295,7 +295,7 @@ def _insert(times_s: Floats, jobs: Ints, size: int, time_s: float, job: int) -> 
     return size + 1
 
 
-@numba.njit(cache=True)
+@compiled
 def _remove(times_s: Floats, jobs: Ints, size: int, job: int) -> int:
     slot = 0
     while jobs[slot] != job:

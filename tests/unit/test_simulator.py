@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -525,3 +527,11 @@ def test_the_fast_path_gives_the_schedule_of_the_engine(jobs, discipline):
 def test_the_fast_path_rejects_runs_that_it_cannot_simulate(name, change):
     setting = ScheduleSettings(**{"discipline": Discipline.EASY, **change})
     assert not fast.supports(rigid([(0, 1, 1)]), [NodeKind("n", 8, 1)], policy(name), setting)
+
+
+def test_a_user_without_a_directory_to_cache_in_can_simulate():
+    """As services with a home that does not exist and packages that only root can write."""
+    code = "import numba.core.caching as c; c.CacheImpl._locator_classes = []; "
+    code += "from slurm_energy.simulator import fast_path; print(fast_path.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "slurm_energy.simulator.fast_path\n"), done.stderr
