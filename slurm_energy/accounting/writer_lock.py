@@ -18,14 +18,15 @@ from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 @contextmanager
 def writer_lock(database: Database) -> Iterator[None]:
-    """Context manager that holds the lock of the only writer.
+    """Context manager with which a command holds the lock of the only writer.
 
     Raises:
         AlreadyRunningError: senergyctld, or another command, holds the lock.
         UnavailableError: the database or its lock file cannot be opened.
     """
     if database.path is not None:
-        descriptor = lock_file(database.path)
+        with _explained_holder(database):
+            descriptor = lock_file(database.path)
         try:
             yield
         finally:
@@ -34,8 +35,19 @@ def writer_lock(database: Database) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with explained(database):
             connection = stack.enter_context(database.connect())
-        lock_connection(connection, database.name)
+        with _explained_holder(database):
+            lock_connection(connection, database.name)
         yield
+
+
+@contextmanager
+def _explained_holder(database: Database) -> Iterator[None]:
+    """Context manager that replaces the remedies of senergyctld by that of a command."""
+    try:
+        yield
+    except AlreadyRunningError:
+        why = "senergyctld, or another command, is running"
+        raise AlreadyRunningError(f"database {database.name}", why, "systemctl stop senergyctld") from None
 
 
 def lock_file(path: Path) -> int:

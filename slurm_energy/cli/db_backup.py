@@ -10,6 +10,7 @@ from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.reports.figure_format import with_unit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +35,7 @@ def _backup(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(result)
     else:
-        emit([f"database {database.name}: saved to {args.file}, {_amount(result)}{size / 1e6:.1f} MB"])
+        emit([f"database {database.name}: saved to {args.file}, {_amount(result)}{with_unit(size, 'B')}"])
     return EXIT_OK
 
 

@@ -18,6 +18,7 @@ from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json, note
 from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, UnavailableError
+from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.time_spec import format_time
 
 _MAX_PROBLEMS: Final = 20
@@ -73,7 +74,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     times = [format_time(figures[f"{name}_record_unix_s"]) for name in ("oldest", "newest")]
     lines = [
         f"database  {figures['database']}",
-        f"store     {figures['store']}, schema {schema}, {figures['size_bytes'] / 1e6:.1f} MB",
+        f"store     {figures['store']}, schema {schema}, {with_unit(figures['size_bytes'], 'B')}",
         f"records   {times[0]} to {times[1]}" if figures["newest_record_unix_s"] else "records   none",
         "",
         f"{'TABLE':<20} {'ROWS':>12}",

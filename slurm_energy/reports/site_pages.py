@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.figure_format import plain
+from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.grid_table import series_lines
 
 _SITE_SETTINGS = (
@@ -102,7 +102,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     lines = [head + (f", up {format_duration(up)}" if up is not None else "")]
     lines += ["  role      " + line for line in controller_roles(answer.get("lease") or {})]
     size = answer.get("database_bytes")
-    megabytes = f", {size / 1e6:.1f} MB" if size is not None else ""
+    megabytes = f", {with_unit(size, 'B')}" if size is not None else ""
     lines.append(f"  database  {answer.get('database', '?')}{megabytes}")
     lines.append(f"  records   {answer.get('records', '?')}, power traces {answer.get('traces', '?')}")
     lines.append(
@@ -235,7 +235,7 @@ def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
         f"  spooled   {_spooled_text(answer)}",
     ]
     if answer.get("rejected"):
-        size = f", {answer['rejected_bytes'] / 1e6:.1f} MB" if answer.get("rejected_bytes") else ""
+        size = f", {with_unit(answer['rejected_bytes'], 'B')}" if answer.get("rejected_bytes") else ""
         lines.append(f"  REJECTED  {answer['rejected']} records{size}: see `senergy spool`")
     if answer.get("unrestored"):
         lines.append(f"  MODIFIED  {', '.join(answer['unrestored'])}: not restored, see senergyd's log")

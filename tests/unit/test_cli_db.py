@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -162,12 +163,19 @@ def test_other_users_get_one_line(monkeypatch):
     assert "permission denied" in done.stderr
 
 
+def test_the_size_of_a_small_backup_is_not_zero(path, capsys):
+    code, out, _ = run(capsys, "backup", "small.gz")
+    assert code == 0 and re.search(r" [1-9][\d.]* k?B$", out.strip()), out
+
+
 def test_restore_and_upgrade_refuse_while_senergyctld_runs(path, capsys):
     run(capsys, "backup", "b.gz")
     database = engine.Database(path)
     with writer_lock(database):
-        assert run(capsys, "restore", "--force", "b.gz")[0] == 7
-        assert run(capsys, "upgrade")[0] == 7
+        for refused in (("restore", "--force", "b.gz"), ("upgrade",)):
+            code, _, err = run(capsys, *refused)
+            why = "senergyctld, or another command, is running: systemctl stop senergyctld"
+            assert (code, err) == (7, f"senergy: error: database {database.name}: {why}\n")
         assert run(capsys, "backup", "c.gz")[0] == 0
         assert run(capsys, "check")[0] == 0
         assert run(capsys, "prune", "traces", "--before", "now")[0] == 0
