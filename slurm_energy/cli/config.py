@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_fitted, emit_json, emit_verbatim
+from slurm_energy.cli.output import emit, emit_fitted, emit_json, emit_verbatim, note
 from slurm_energy.errors import EXIT_CONFIG, EXIT_OK, EnergyError
 
 _CONTROLLER_TIMEOUT_S: Final = 3.0
@@ -81,6 +81,7 @@ def _show(args: argparse.Namespace) -> int:
     types = types_of(config.node_types, args.node) if args.node else {}
     if args.node:
         config = config.for_node(args.node)
+        _note_unknown_node(args.node)
     if args.json:
         values = schema_document.plain_values(config)
         if args.node:
@@ -95,6 +96,16 @@ def _show(args: argparse.Namespace) -> int:
     notes = {place: origin.text(name) for place, origin in places.items()}
     emit_verbatim([head, *schema_document.example_file(config, notes).splitlines()[2:]])
     return EXIT_OK
+
+
+def _note_unknown_node(node: str) -> None:
+    """Print a note if slurm.conf on this host names nodes, but not this one."""
+    from slurm_energy.validation.budget_nodes import NodesOfSlurm
+    from slurm_energy.validation.host import this_host
+
+    names = NodesOfSlurm.of(this_host().slurm).names
+    if names and node not in names:
+        note(f"slurm.conf has no node {node}")
 
 
 def _check(args: argparse.Namespace) -> int:

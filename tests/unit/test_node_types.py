@@ -21,7 +21,7 @@ from slurm_energy.config.value_checks import key
 from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.slurm.hostlist import expand_hostlist
-from slurm_energy.validation import check_file
+from slurm_energy.validation import check_file, host
 from slurm_energy.validation.host import Host, SlurmConf
 
 FILE = """
@@ -235,3 +235,20 @@ class TestReleaseOfTheFile:
         assert finding.todo == "write new_key"
         value, (finding,) = reader.collect(Section, "x", {"old_key": 3, "new_key": 4})
         assert (value.new_key, finding.severity) == (4, Severity.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        ({"nodename": ["big[1-2] CPUs=4"]}, "senergy: note: slurm.conf has no node nodeX\n"),
+        ({"nodename": ["node[X,Y] CPUs=4"]}, ""),
+        ({}, ""),  # a host without slurm.conf
+    ],
+)
+def test_show_names_a_node_that_slurm_does_not_have(tmp_path, capsys, monkeypatch, settings, note):
+    path = tmp_path / "energy.toml"
+    path.write_text(FILE)
+    slurm = SlurmConf(Path("/etc/slurm/slurm.conf"), settings=settings)
+    monkeypatch.setattr(host, "this_host", lambda: Host(frozenset(), slurm))
+    assert main(["config", "show", "--node", "nodeX", str(path)]) == 0
+    assert capsys.readouterr().err == note
