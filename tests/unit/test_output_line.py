@@ -68,3 +68,12 @@ def test_malformed_factors_count_as_unknown(value):
         factors = PresentFactors.from_json(data)
         assert isinstance(factors.text(1.0), str)
         assert PresentFactors.from_json(factors.to_json()) == factors
+
+
+def test_unknown_energy_gives_no_line(tmp_path):
+    made = SharedNode(tmp_path, ())
+    made.begin(7, 8, exclusive=True)
+    made.manager.step("start", 7, "batch")
+    made.use(36.0, {})
+    assert made.manager.step("end", 7, "batch") == {"known": True}
+    made.die()
