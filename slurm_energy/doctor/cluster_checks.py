@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.doctor.cluster_findings import ClusterFindings
+from slurm_energy.doctor.delivery_checks import counted
 from slurm_energy.doctor.node_checks import NODE_CHECKS, NodeResult
 from slurm_energy.doctor.verdict import CheckState
 
@@ -66,7 +67,9 @@ def _slurmctld(findings: ClusterFindings) -> GroupCheck:
         return GroupCheck("slurmctld", CheckState.FAILED, findings.slurm_error, (), cost, fix)
     in_slurm = [node for node in findings.nodes if node.slurm_state]
     expected = sum(node.is_expected for node in in_slurm)
-    return GroupCheck("slurmctld", CheckState.OK, f"{len(in_slurm)} nodes, {expected} expected to be up")
+    return GroupCheck(
+        "slurmctld", CheckState.OK, f"{counted(len(in_slurm), 'node')}, {expected} expected to be up"
+    )
 
 
 def _grouped(name: str, results: Iterable[tuple[str, NodeResult]]) -> list[GroupCheck]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from slurm_energy.doctor.cluster_checks import GroupCheck, is_cluster_healthy
 from slurm_energy.doctor.cluster_findings import ClusterFindings
+from slurm_energy.doctor.delivery_checks import counted
 from slurm_energy.doctor.verdict import CheckState
 from slurm_energy.slurm.hostlist import fold_hostlist
 
@@ -46,7 +47,8 @@ def document(findings: ClusterFindings, checks: Iterable[GroupCheck]) -> dict[st
 def lines(findings: ClusterFindings, checks: Sequence[GroupCheck]) -> list[str]:
     """Return the lines of the report for a terminal."""
     up = sum(node.is_up for node in findings.nodes)
-    text = [f"cluster {findings.cluster}: {len(findings.nodes)} nodes, {up} agents report", ""]
+    reporting = f"{counted(up, 'agent')} {'reports' if up == 1 else 'report'}"
+    text = [f"cluster {findings.cluster}: {counted(len(findings.nodes), 'node')}, {reporting}", ""]
     width = max(len(check.name) for check in checks)
     before = ""
     for check in checks:

@@ -123,7 +123,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
         lines += [f"    {sentence}" for sentence in over]
     nodes = answer.get("nodes", [])
     lines.append(
-        f"  nodes     {len(nodes)} have delivered records"
+        f"  nodes     {len(nodes)} {'has' if len(nodes) == 1 else 'have'} delivered records"
         if nodes
         else "  nodes     no node has delivered a record yet"
     )
@@ -230,7 +230,7 @@ def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
     hertz = answer.get("sampling_hz")
     lines = [
         f"agent       {answer.get('node', '?')}, version {answer.get('version', '?')}"
-        + (f", {plain(hertz)} samples per second" if hertz is not None else ""),
+        + (f", {plain(hertz)} sample{'' if hertz == 1 else 's'} per second" if hertz is not None else ""),
         f"  jobs      {', '.join(map(_job_text, jobs)) if jobs else 'none'}",
         f"  spooled   {_spooled_text(answer)}",
     ]
