@@ -19,6 +19,7 @@ from slurm_energy.config import Config
 from slurm_energy.errors import EnergyError
 from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.protocol.controller_endpoint import NotListeningError
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_INTERVAL_S, LiveReport
 from slurm_energy.quantities import is_number
 
@@ -56,7 +57,7 @@ class LiveReportClient:
         self._on_policies = on_policies
         self._wants_facts = False
         self._failures = RepeatedFailureLog(log)
-        self._failed = 0
+        self._failed = self._unanswered = 0
         self.requested_interval_s = 0.0
 
     async def run(self) -> None:
@@ -71,7 +72,7 @@ class LiveReportClient:
         """Send a report and return the seconds until the next one."""
         cluster = self._config().cluster
         facts = await self._facts.facts(self._config(), requested=self._wants_facts)
-        counts = await self._work(self._facts.counts) | {"failed_reports": self._failed}
+        counts = await self._work(self._facts.counts) | {"failed_reports": self._unanswered}
         report: LiveReport = await self._work(self._jobs.queries.report, self._jobs.node, cluster.name)
         report = dataclasses.replace(report, counts=counts, facts=facts)
         try:
@@ -81,11 +82,13 @@ class LiveReportClient:
         except EnergyError as error:
             self._failures.report(_SUBJECT, f"not accepted, later ones may be: {error}", logging.INFO)
             self._failed += 1
+            # A senergyctld that does not run is no sign of a credential that is not accepted.
+            self._unanswered += not isinstance(error, NotListeningError)
             if len(cluster.controller_url) > 1:
                 return interval_s  # another controller takes over soon
             return min(max(_MAX_RETRY_S, interval_s), interval_s * 2.0 ** min(self._failed, 10))
         self._failures.clear(_SUBJECT, "accepted again")
-        self._failed = 0
+        self._failed = self._unanswered = 0
         self._wants_facts = answer.get("wants_facts") is True
         if facts is not None:
             self._facts.mark_sent(facts)

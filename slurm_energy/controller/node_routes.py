@@ -72,6 +72,7 @@ class NodeRoutes:
     def __init__(self, config: Callable[[], Config], live: LiveReports, run: Runner) -> None:
         self._config, self._live = config, live
         self._slurm = SlurmNodeCache(run)
+        self._started_s = time.monotonic()
 
     @property
     def routes(self) -> RouteGroup:
@@ -98,6 +99,7 @@ class NodeRoutes:
             "schema": SCHEMA_VERSION,
             "slurm_error": error or None,
             "report_interval_s": self._live.interval_s,
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
         }
         if rights.everything:
             answer["config"] = section_digests(config)

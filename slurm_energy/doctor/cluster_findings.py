@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_energy.errors import NotFoundError
+from slurm_energy.quantities import is_number
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 
@@ -59,6 +60,7 @@ class ClusterFindings:
         schema: newest schema of records that senergyctld reads.
         client_version: release of this command.
         report_interval_s: minimum interval of live reports that senergyctld requests.
+        uptime_s: seconds since senergyctld started; None: unknown.
         slurm_error: why Slurm does not answer; empty: it does.
         config: digests of the controller's configuration, see `config.section_digests`.
         is_complete: whether the caller sees all findings. Otherwise only reports and releases are known.
@@ -71,6 +73,7 @@ class ClusterFindings:
     schema: int
     client_version: str
     report_interval_s: float = 0.0
+    uptime_s: float | None = None
     slurm_error: str = ""
     config: Mapping[str, str] = field(default_factory=dict)
     is_complete: bool = True
@@ -113,6 +116,7 @@ def read_response(
         schema=int(answer.get("schema") or 0),
         client_version=client_version,
         report_interval_s=float(answer.get("report_interval_s") or 0.0),
+        uptime_s=uptime_s if is_number(uptime_s := answer.get("uptime_s")) else None,
         slurm_error=error,
         config=answer.get("config") or {},
         is_complete=answer.get("scope") == "all",

@@ -15,6 +15,8 @@ WAITING_TOLERANCE_S: Final = 900.0
 """Records are delivered within seconds. Older ones wait for a reason."""
 ANNOUNCEMENT_TOLERANCE_S: Final = 600.0
 """An agent that has run for so long has seen the begin of the jobs of its node."""
+_AGENT_RETRY_S: Final = 240.0
+"""Maximum pause of an agent that could not reach senergyctld."""
 _REPORT_INTERVAL_S: Final = 30.0
 _LATE_S: Final = 15.0
 
@@ -50,6 +52,11 @@ def _agent(cluster: ClusterFindings, node: NodeFindings) -> NodeResult | None:
     if node.age_s is None:
         if not node.is_expected:
             return NodeResult(CheckState.ABSENT, f"no report; {node.slurm_state or 'unknown'} in Slurm")
+        if cluster.uptime_s is not None and cluster.uptime_s < _AGENT_RETRY_S:
+            what = f"no report since senergyctld started {cluster.uptime_s:.0f} s ago"
+            cost = "agents retry at most every 4 minutes; until then their state is unknown"
+            fix = "senergy doctor --cluster --wait=240"
+            return NodeResult(CheckState.DEGRADED, what, cost, fix)
         cost = "no policy is applied and no job is measured on these nodes"
         fix = "on the node: systemctl status senergyd; senergy doctor"
         return NodeResult(CheckState.FAILED, f"no report; {node.slurm_state} in Slurm", cost, fix)

@@ -19,6 +19,7 @@ from slurm_energy.protocol.controller_endpoint import (
     ActiveControllerError,
     ControllerEndpoint,
     EndpointLimits,
+    NotListeningError,
     RefusedCredentialError,
 )
 
@@ -146,4 +147,7 @@ def _no_active_controller(errors: Sequence[EnergyError]) -> EnergyError:
     if all(isinstance(error, RefusedCredentialError) for error in errors):
         return errors[0]
     reasons = "; ".join(f"{error.what.removeprefix('controller ')}: {error.why}" for error in errors)
-    return UnavailableError("no active controller", reasons, "is senergyctld running?")
+    kind = (
+        NotListeningError if all(isinstance(one, NotListeningError) for one in errors) else UnavailableError
+    )
+    return kind("no active controller", reasons, "is senergyctld running?")

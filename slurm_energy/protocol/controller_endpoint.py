@@ -47,6 +47,10 @@ class _BrokenOffError(UnavailableError):
     """The connection was closed before the end of the response, or the request was cancelled."""
 
 
+class NotListeningError(UnavailableError):
+    """The connection was refused: no senergyctld runs there."""
+
+
 class ActiveControllerError(UnavailableError):
     """The active senergyctld has answered that it cannot process the request now."""
 
@@ -252,7 +256,10 @@ class ControllerEndpoint:
     def _unreachable(self, error: Exception) -> UnavailableError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         broken_off = isinstance(error, (ConnectionResetError, BrokenPipeError))  # RemoteDisconnected too
-        return (_BrokenOffError if broken_off else UnavailableError)(
+        kind = _BrokenOffError if broken_off else UnavailableError
+        if isinstance(error, ConnectionRefusedError):
+            kind = NotListeningError
+        return kind(
             f"controller {self.url}", shown(reason or type(error).__name__, 200), "is senergyctld running?"
         )
 

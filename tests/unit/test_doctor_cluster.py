@@ -139,6 +139,22 @@ def test_one_fact_that_is_wrong_is_one_line(change: dict[str, Any], check: str, 
     assert (name, nodes) == (check, ["n2"]) and words in finding
 
 
+@pytest.mark.parametrize(
+    ("uptime_s", "state", "words"),
+    [
+        (12.0, "degraded", "no report since senergyctld started 12 s ago"),
+        (240.0, "failed", "no report; idle in Slurm"),
+        (None, "failed", "no report; idle in Slurm"),
+        ("soon", "failed", "no report; idle in Slurm"),
+    ],
+)
+def test_agents_may_report_late_after_a_restart_of_the_controller(
+    uptime_s: Any, state: str, words: str
+) -> None:
+    missing = node("n2", None, age_s=None, counts=None)
+    assert faults(node("n1"), missing, uptime_s=uptime_s) == [("agent", state, words, ["n2"])]
+
+
 def test_a_prolog_announces_too_and_another_release_has_other_digests() -> None:
     prolog = FACTS | {"hooks_plugin": None, "prolog": "/l/prolog"}
     assert not faults(node("n1"), facts=(prolog,))
@@ -316,3 +332,8 @@ def test_facts_that_are_nested_deeply_are_refused() -> None:
     with pytest.raises(UsageError, match="nested"):
         facts_text({"config": deep})
     assert facts_text(FACTS)
+
+
+def test_one_node_is_singular() -> None:
+    findings = read_response(response(node("n1")), "http://c:1", __version__)
+    assert lines(findings, cluster_checks(findings))[0] == "cluster tethys: 1 node, 1 agent reports"

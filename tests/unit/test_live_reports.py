@@ -30,6 +30,7 @@ from slurm_energy.controller.node_hosts import NodeHosts, Sender, Verdict
 from slurm_energy.controller.node_routes import NodeRoutes, SlurmNodeCache
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
+from slurm_energy.protocol.controller_endpoint import NotListeningError
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_RECORDS, RUNNING_PATH, LiveReport
 from slurm_energy.protocol.node_states import NODES_PATH
 from slurm_energy.records import EnergyRecord
@@ -158,6 +159,13 @@ class TestClient:
             asyncio.run(client._report(30.0))
         assert ["facts" in body for _, body in self.sent] == [True, True, False, True]
         assert [body["counts"]["failed_reports"] for _, body in self.sent] == [0, 1, 0, 0]
+
+    def test_refused_connections_are_no_reports_without_a_valid_response(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = self.client(monkeypatch, [NotListeningError("c", "Connection refused"), {}])
+        assert [asyncio.run(client._report(30.0)) for _ in range(2)] == [60.0, 30.0]
+        assert [body["counts"]["failed_reports"] for _, body in self.sent] == [0, 0]
 
     def test_failures_are_logged_once_and_slow_it_down(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

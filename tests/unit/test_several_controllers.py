@@ -132,3 +132,15 @@ def test_a_stopped_controller_costs_one_request(two):
         with pytest.raises(UnavailableError, match="no active controller"):
             client(url, two[0].url, total_timeout_s=0.2).get("/v1/status")
         assert client(url, two[0].url, total_timeout_s=30.0).get("/v1/status") == {"ok": True}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_refused_connections_have_an_error_of_their_own(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    urls = [f"http://127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    with pytest.raises(controller_endpoint.NotListeningError):
+        client(*urls).get("/v1/status")
+    for one in sockets:
+        one.close()
