@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from slurm_energy import __version__
 from slurm_energy.scheduling import load_file, policy
-from slurm_energy.simulator import engine, fast_path
+from slurm_energy.simulator import column_engine, engine, fast_path
 from slurm_energy.simulator.inputs import LoadedWorkload, read_workload
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.simulation_result import SimulationResult
@@ -27,6 +27,8 @@ _SHAPE_COLUMNS = (
     *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
     *("predicted_time_s", "predicted_watts"),
 )
+_COMPILED_FROM_JOBS: Final = 5000
+"""Below, compilation of the column engine, once per installation, takes longer than the general engine."""
 _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
 
 
@@ -115,6 +117,8 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     chosen = policy(task.policy)
     if fast_path.supports(work, kinds, chosen, settings):
         outcome = fast_path.simulate(work, kinds, settings)
+    elif work.count >= _COMPILED_FROM_JOBS and column_engine.supports(work, kinds, chosen, settings):
+        outcome = column_engine.simulate(work, kinds, chosen, settings)
     else:
         outcome = engine.simulate(work, kinds, chosen, settings)
     notes = loaded.problems.report() if loaded else []

@@ -17,6 +17,27 @@ def compiled(function: Function) -> Function:
     as accounts of services, wait for the compilation in each process.
     """
     try:
-        return cast(Function, numba.njit(cache=True)(function))
+        cached = numba.njit(cache=True)(function)
     except RuntimeError:  # Numba: no locator available
         return cast(Function, numba.njit(function))
+    _ignore_caches_of_other_releases(cached)
+    return cast(Function, cached)
+
+
+def _ignore_caches_of_other_releases(function: Any) -> None:
+    """Let a function be compiled again if its cache names classes that this release does not have.
+
+    Numba reads the whole cache before it compares the source, and would end with an AttributeError.
+    """
+    file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    load = getattr(file, "_load_index", None)
+    if load is None:
+        return
+
+    def load_if_readable() -> Any:
+        try:
+            return load()
+        except Exception:  # whatever unpickling raises
+            return {}
+
+    file._load_index = load_if_readable

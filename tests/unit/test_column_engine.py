@@ -1,0 +1,147 @@
+"""The compiled engine for all built-in policies gives the schedule of the general engine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.scheduling.backfill import Discipline
+from slurm_energy.scheduling.ranking import Options
+from slurm_energy.scheduling.registry import names, policy
+from slurm_energy.simulator import column_engine, engine, pending_bits
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
+from slurm_energy.simulator.score_kernels import CODES
+from slurm_energy.simulator.step_function import StepFunction
+from slurm_energy.simulator.workload import Workload, workload
+
+Case = tuple[Workload, list[NodeKind], ScheduleSettings]
+ROUNDS = int(os.environ.get("SENERGY_ENGINE_ROUNDS", "10"))  # for each policy; 250 before a release
+
+
+def draw(seed: int) -> Case:
+    """Draw jobs with one to four shapes, on one to three kinds of nodes, many of equal times and sizes."""
+    random = np.random.default_rng(seed)
+    count, kinds = int(random.integers(1, 60)), int(random.integers(1, 4))
+    whole = random.random() < 0.5
+
+    def times(size: int, most: float) -> np.ndarray:
+        if whole:
+            return random.integers(1, int(most), size).astype(float)
+        return random.uniform(0.5, most, size)
+
+    shapes = random.integers(1, 5, count)
+    first = np.concatenate([[0], np.cumsum(shapes)])
+    submit_s = np.sort(times(count, 80.0))
+    if random.random() < 0.3:
+        submit_s[:] = submit_s[0]
+    job: dict[str, Any] = {
+        "submit_s": submit_s,
+        "job_id": random.permutation(count) + 1,
+        "user": random.integers(0, 4, count),
+    }
+    if random.random() < 0.5:
+        job["time_limit_s"] = np.where(random.random(count) < 0.5, times(count, 60.0), np.nan)
+    if random.random() < 0.5:
+        job["deadline_s"] = np.where(random.random(count) < 0.4, submit_s + times(count, 150.0), np.nan)
+    size = int(first[-1])
+    shape: dict[str, Any] = {
+        "units": random.integers(1, 12, size),
+        "hardware": random.integers(0, kinds, size),
+        "time_s": times(size, 40.0),
+        "power_watts": times(size, 300.0),
+    }
+    if random.random() < 0.5:
+        shape |= {"predicted_time_s": times(size, 40.0), "predicted_watts": times(size, 300.0)}
+    nodes = [
+        NodeKind(f"k{kind}", *map(int, random.integers(1, 6, 2)), *map(float, random.integers(0, 100, 2)))
+        for kind in range(kinds)
+    ]
+    options = Options(age_weight=random.choice([0.01, 1.0]), wait_bound_s=random.choice([86_400.0, 30.0]))
+    settings = ScheduleSettings(
+        Discipline.EASY if random.random() < 0.7 else Discipline.STRICT,
+        interval_s=float(random.choice([0.0, 0.0, 7.0])),
+        preemption=None,
+        half_life_s=float(random.choice([np.inf, 50.0])),
+        shares={"a": 2.0},
+        options=options,
+    )
+    return workload(first, job, shape, users=("a", "b", "c", "d")), nodes, settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CODES))
+def test_the_schedule_is_that_of_the_general_engine(name: str) -> None:
+    for seed in range(ROUNDS):
+        jobs, kinds, settings = draw(1000 * CODES[name] + seed)
+        assert column_engine.supports(jobs, kinds, policy(name), settings)
+        quick = column_engine.simulate(jobs, kinds, policy(name), settings)
+        full = engine.simulate(jobs, kinds, policy(name), settings)
+        for column in ("start_s", "end_s", "shape", "outcome"):
+            found, expected = getattr(quick.accounts, column), getattr(full.accounts, column)
+            np.testing.assert_array_equal(found, expected, err_msg=f"seed {seed}: {column}")
+        for column in ("energy_joules", "run_s", "unit_s", "lost_joules", "preemptions", "failures"):
+            np.testing.assert_allclose(
+                getattr(quick.accounts, column), getattr(full.accounts, column), rtol=1e-12
+            )
+        assert (quick.passes, quick.end_s, quick.units) == (full.passes, full.end_s, full.units)
+        assert quick.energy_joules == pytest.approx(full.energy_joules, rel=1e-9)
+        assert quick.idle_joules == pytest.approx(full.idle_joules, rel=1e-6, abs=1e-6)
+        np.testing.assert_array_equal(quick.power[0], full.power[0])
+        np.testing.assert_allclose(quick.power[1], full.power[1], rtol=1e-9)
+        assert quick.peak_watts == pytest.approx(full.peak_watts) and quick.notes == full.notes
+
+
+def test_every_built_in_policy_is_compiled() -> None:
+    assert set(CODES) == {name for name in names() if policy(name).built_in}
+
+
+@pytest.mark.slow
+def test_an_empty_workload_has_an_empty_result() -> None:
+    jobs = workload(np.zeros(1, np.int64), {"submit_s": np.zeros(0)}, {"units": [], "time_s": []})
+    outcome = column_engine.simulate(jobs, [NodeKind("n", 1, 1)], policy("zeus"), ScheduleSettings())
+    assert outcome.end_s == 0.0 and len(outcome.accounts.start_s) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("zeus", {"horizon_s": 5.0}),
+        ("zeus", {"discipline": Discipline.PACKING}),
+        ("zeus", {"discipline": Discipline.CONSERVATIVE}),
+        ("charon", {"budget_watts": StepFunction([0.0], [1000.0])}),
+        ("zeus", {"idle_off_s": 60.0}),
+        ("zeus", {"options": Options(aged_jobs_per_user=2)}),
+        ("kairos", {"preemption": Preemption()}),
+    ],
+)
+def test_other_runs_are_left_to_the_general_engine(name: str, change: dict[str, Any]) -> None:
+    job = {"submit_s": [0.0], "deadline_s": [100.0]}
+    jobs = workload(np.array([0, 1]), job, {"units": [1], "time_s": [1.0]})
+    settings = replace(ScheduleSettings(Discipline.EASY, preemption=None), **change)
+    assert not column_engine.supports(jobs, [NodeKind("n", 8, 1)], policy(name), settings)
+    assert column_engine.supports(
+        jobs, [NodeKind("n", 8, 1)], policy(name), ScheduleSettings(Discipline.EASY, preemption=None)
+    )
+
+
+@pytest.mark.slow
+@given(st.sets(st.integers(0, 9000), max_size=60), st.sets(st.integers(0, 9000), max_size=20))
+def test_sets_of_numbers(members: set[int], removed: set[int]) -> None:
+    bits = pending_bits.empty_set(9001)
+    for number in members:
+        pending_bits.add(bits, number)
+    for number in members & removed:
+        pending_bits.remove(bits, number)
+    left = sorted(members - removed)
+    found, number = [], pending_bits.following(bits, 0)
+    while number >= 0:
+        found.append(number)
+        number = pending_bits.following(bits, number + 1)
+    assert found == left == [pending_bits.member(bits, place) for place in range(len(left))]
