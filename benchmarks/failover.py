@@ -26,7 +26,7 @@ import sqlalchemy
 from claims import Claim, at_most, publish
 
 from slurm_energy.errors import UnavailableError
-from slurm_energy_lab.controller_pair import ControllerPair, running_pair
+from slurm_energy_lab.controller_pair import ControllerPair, PairedController, running_pair
 from slurm_energy_lab.database_servers import SERVERS, DatabaseServer
 from slurm_energy_lab.simulated_agents import SimulatedAgents
 from slurm_energy_lab.simulated_nodes import SimulatedNode, SimulatedWorkload
@@ -128,24 +128,27 @@ def compare(agents: SimulatedAgents, url: str) -> tuple[int, int]:
     return missing + len(agents.figures.rejected), doubled
 
 
-def kill(pair: ControllerPair, _: DatabaseServer) -> float:
-    """Kill the active controller, and start it again after the takeover."""
+def until_taken_over(
+    pair: ControllerPair, act: Callable[[PairedController], object]
+) -> tuple[PairedController, float]:
+    """Act on the active controller, and return it with the seconds until the other one is active."""
     active = pair.wait_active()
     began_s = time.monotonic()
-    active.end(signal.SIGKILL)
+    act(active)
     pair.wait_active(pair.other(active))
-    passed_s = time.monotonic() - began_s
+    return active, time.monotonic() - began_s
+
+
+def kill(pair: ControllerPair, _: DatabaseServer) -> float:
+    """Kill the active controller, and start it again after the takeover."""
+    active, passed_s = until_taken_over(pair, lambda active: active.end(signal.SIGKILL))
     active.start()
     return passed_s
 
 
 def stop(pair: ControllerPair, _: DatabaseServer) -> float:
     """Stop the active controller, continue it after a minute, and wait until it is passive."""
-    active = pair.wait_active()
-    began_s = time.monotonic()
-    active.send(signal.SIGSTOP)
-    pair.wait_active(pair.other(active))
-    passed_s = time.monotonic() - began_s
+    active, passed_s = until_taken_over(pair, lambda active: active.send(signal.SIGSTOP))
     time.sleep(max(0.0, STOPPED_S - passed_s))
     active.send(signal.SIGCONT)
     while active.role() != "passive":
@@ -155,11 +158,7 @@ def stop(pair: ControllerPair, _: DatabaseServer) -> float:
 
 def restart(pair: ControllerPair, _: DatabaseServer) -> float:
     """Restart the active controller as a service manager does."""
-    active = pair.wait_active()
-    began_s = time.monotonic()
-    active.send(signal.SIGTERM)
-    pair.wait_active(pair.other(active))
-    passed_s = time.monotonic() - began_s
+    active, passed_s = until_taken_over(pair, lambda active: active.send(signal.SIGTERM))
     active.end(signal.SIGTERM)
     active.start()
     return passed_s

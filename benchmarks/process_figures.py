@@ -58,7 +58,7 @@ def loopback_bytes() -> int:
 
 
 @dataclass
-class Window:
+class ProcessWindow:
     """What processes used during a time.
 
     Attributes:
@@ -81,14 +81,14 @@ class Window:
 
 
 @contextlib.contextmanager
-def watched(processes: Mapping[str, int], groups: Mapping[str, int] | None = None) -> Iterator[Window]:
+def watched(processes: Mapping[str, int], groups: Mapping[str, int] | None = None) -> Iterator[ProcessWindow]:
     """Measure processes during the `with` block.
 
     Args:
         processes: process ids by name.
         groups: processes that count together with their descendants, by name; only CPU time is measured.
     """
-    window, done, groups = Window(), threading.Event(), groups or {}
+    window, done, groups = ProcessWindow(), threading.Event(), groups or {}
 
     def totals() -> dict[str, float]:
         single = {name: cpu_s(pid) for name, pid in processes.items()}

@@ -20,7 +20,7 @@ from typing import Any
 
 import store_rates
 from claims import Claim, at_most
-from process_figures import Window, cpu_s, resident_mb, watched
+from process_figures import ProcessWindow, cpu_s, resident_mb, watched
 
 from slurm_energy.agent.state.delivery import PERIOD_ROUTE, RECORD_ROUTE
 from slurm_energy.errors import EnergyError
@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace, store: str) -> list[Claim]:
         if server := server_pid(place):
             groups[store] = server
         processes = {"senergyctld": daemons.controller, "munged": daemons.munged}
-        phases: dict[str, Window] = {}
+        phases: dict[str, ProcessWindow] = {}
         begin_s = time.monotonic()
         for name, end_s in phase_ends(arguments):
             with watched(processes, groups) as window:
@@ -222,7 +222,7 @@ def merged(figures: list[dict[str, Any]]) -> dict[str, Any]:
 def evaluate(
     store: str,
     arguments: argparse.Namespace,
-    phases: dict[str, Window],
+    phases: dict[str, ProcessWindow],
     figures: dict[str, Any],
     highest_mb: float,
     stored: int,
@@ -258,7 +258,7 @@ def evaluate(
     ]
 
 
-def describe(window: Window) -> str:
+def describe(window: ProcessWindow) -> str:
     """Return the figures of a phase in one line."""
     cpu = ", ".join(f"{name} {window.cores(name):.3f}" for name in window.cpu_s)
     memory = ", ".join(f"{name} {mb:.0f} MB" for name, mb in window.max_mb.items())

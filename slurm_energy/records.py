@@ -391,10 +391,9 @@ def _setting(data: Any) -> AppliedSetting:
         raise UsageError(f"energy record: bad setting: {str(error)[:200]}") from None
     _check_extra(extra)
     texts = (setting.setting, setting.requested, setting.note)
-    optional = (setting.original, setting.applied)
+    known = [text for text in (setting.original, setting.applied) if text is not None]
     if not (
-        all(_is_text(text, MAX_SETTING_TEXT) for text in texts)
-        and all(text is None or _is_text(text, MAX_SETTING_TEXT) for text in optional)
+        all(_is_text(text, MAX_SETTING_TEXT) for text in (*texts, *known))
         and isinstance(setting.restored, bool | None)
     ):
         raise UsageError(f"energy record: bad setting {str(setting.setting)[:60]!r}")

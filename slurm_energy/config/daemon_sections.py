@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slurm_energy.config.addresses import ControllerUrls, parse_listen, url_faults
 from slurm_energy.config.database_location import DatabaseLocation, parse_database
@@ -25,6 +26,25 @@ from slurm_energy.config.value_checks import (
     users_and_groups,
     values_of,
 )
+
+
+def _log_level() -> Any:
+    return key(
+        "info",
+        "Minimum log level: debug, info, warning or error; --log-level overrides it. SIGUSR1 sets debug "
+        "until SIGUSR2 or a reload.",
+        one_of(*LOG_LEVELS),
+    )
+
+
+def _log_levels(part: str) -> Any:
+    """Return the key for levels of parts of a daemon, of which `part` is an example."""
+    return key(
+        {},
+        "Other levels of parts of the program, by package or module below slurm_energy/.",
+        values_of(*LOG_LEVELS),
+        show={part: "debug"},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +136,8 @@ class AgentConfig:
         "Write a line about energy, emissions and cost at the end of the output of batch jobs. Users switch "
         "it off with SENERGY_OUTPUT_LINE=0 in the environment of sbatch.",
     )
-    log_level: str = key(
-        "info",
-        "Minimum log level: debug, info, warning or error; --log-level overrides it. SIGUSR1 sets debug "
-        "until SIGUSR2 or a reload.",
-        one_of(*LOG_LEVELS),
-    )
-    log_levels: dict[str, str] = key(
-        {},
-        "Other levels of parts of the program, by package or module below slurm_energy/.",
-        values_of(*LOG_LEVELS),
-        show={"agent.state": "debug"},
-    )
+    log_level: str = _log_level()
+    log_levels: dict[str, str] = _log_levels("agent.state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,18 +213,8 @@ class ControllerConfig:
         "Days to keep finished runs, from which jobs are predicted, and decisions about jobs.",
         check=between(0, 36500),
     )
-    log_level: str = key(
-        "info",
-        "Minimum log level: debug, info, warning or error; --log-level overrides it. SIGUSR1 sets debug "
-        "until SIGUSR2 or a reload.",
-        one_of(*LOG_LEVELS),
-    )
-    log_levels: dict[str, str] = key(
-        {},
-        "Other levels of parts of the program, by package or module below slurm_energy/.",
-        values_of(*LOG_LEVELS),
-        show={"controller.store": "debug"},
-    )
+    log_level: str = _log_level()
+    log_levels: dict[str, str] = _log_levels("controller.store")
 
     @property
     def state_folder(self) -> Path:

@@ -308,7 +308,7 @@ def _pass(
         if blocked:
             job, shape = backfill_job(policy, jobs, state.pending, now, state.free, held)
         else:
-            job, shape = first_job(policy, jobs, state.pending, now)
+            job, shape = first_job(policy, jobs, state.pending, now, state.free, held)
         if job < 0:
             return
         if jobs.units[shape] > state.free[jobs.hardware[shape]]:

@@ -153,29 +153,35 @@ def _classes(jobs: JobColumns, policy: PolicyRules, widths: int, changing: int) 
 @compiled
 def enter(pending: PendingColumns, jobs: JobColumns, job: int) -> None:
     """Add a job to the pending jobs."""
-    place = jobs.place[job]
-    if jobs.urgent[job]:
-        add(pending.urgent, place)
-    else:
-        add(pending.ranks, job)
-        add(_ranks(pending.sizes, pending.sizes.of_job[job]), job)
-    add(pending.places, place)
-    add(_places(pending.sizes, pending.sizes.of_job[job]), place)
+    _change_sets(pending, jobs, job, True)
     _count_shapes(pending, jobs, job, 1)
 
 
 @compiled
 def leave(pending: PendingColumns, jobs: JobColumns, job: int) -> None:
     """Remove a job from the pending jobs."""
-    place = jobs.place[job]
-    if jobs.urgent[job]:
-        remove(pending.urgent, place)
-    else:
-        remove(pending.ranks, job)
-        remove(_ranks(pending.sizes, pending.sizes.of_job[job]), job)
-    remove(pending.places, place)
-    remove(_places(pending.sizes, pending.sizes.of_job[job]), place)
+    _change_sets(pending, jobs, job, False)
     _count_shapes(pending, jobs, job, -1)
+
+
+@compiled
+def _change_sets(pending: PendingColumns, jobs: JobColumns, job: int, is_pending: bool) -> None:
+    place, size = jobs.place[job], pending.sizes.of_job[job]
+    if jobs.urgent[job]:
+        _change(pending.urgent, place, is_pending)
+    else:
+        _change(pending.ranks, job, is_pending)
+        _change(_ranks(pending.sizes, size), job, is_pending)
+    _change(pending.places, place, is_pending)
+    _change(_places(pending.sizes, size), place, is_pending)
+
+
+@compiled
+def _change(bits: BitSet, number: int, is_member: bool) -> None:
+    if is_member:
+        add(bits, number)
+    else:
+        remove(bits, number)
 
 
 @compiled
@@ -226,7 +232,14 @@ def moment(
 
 
 @compiled
-def first_job(policy: PolicyRules, jobs: JobColumns, pending: PendingColumns, now: Moment) -> tuple[int, int]:
+def first_job(
+    policy: PolicyRules,
+    jobs: JobColumns,
+    pending: PendingColumns,
+    now: Moment,
+    free: Ints,
+    held: HeadReservation,
+) -> tuple[int, int]:
     """Return the first pending job in the order of the policy, and its shape; (-1, -1): there is none."""
     aged = now.longest_wait_s >= policy.wait_bound_s
     place = following(pending.places, 0)
@@ -238,16 +251,10 @@ def first_job(policy: PolicyRules, jobs: JobColumns, pending: PendingColumns, no
         if shape >= 0:
             return job, shape
         place = following(pending.places, place + 1)
-    best, best_shape, best_score = -1, -1, np.inf
-    place = following(pending.urgent, 0)
-    while place >= 0:
-        job = jobs.by_place[place]
-        place = following(pending.urgent, place + 1)
-        score, shape = evaluate(policy, jobs, job, now.now_s, now.usage, now.middle)
-        if shape >= 0 and _is_better(jobs, job, score, best, best_score):
-            best, best_shape, best_score = job, shape, score
+    best, best_shape = _urgent_job(policy, jobs, pending, now, free, held, False)
     if best >= 0:
         return best, best_shape
+    best_score = np.inf
     job = following(pending.ranks, 0)
     while job >= 0:
         if least_score(policy, jobs.key[job], now.longest_wait_s, now.least_usage) > best_score:
@@ -277,20 +284,10 @@ def backfill_job(
         job, shape = _aged_backfill_job(policy, jobs, pending, now, free, held)
         if job >= 0:
             return job, shape
-    best, best_shape, best_score = -1, -1, np.inf
-    place = following(pending.urgent, 0)
-    while place >= 0:
-        job = jobs.by_place[place]
-        place = following(pending.urgent, place + 1)
-        score, shape = evaluate(policy, jobs, job, now.now_s, now.usage, now.middle)
-        if (
-            shape >= 0
-            and _is_better(jobs, job, score, best, best_score)
-            and _fits(jobs, job, shape, now.now_s, free, held)
-        ):
-            best, best_shape, best_score = job, shape, score
+    best, best_shape = _urgent_job(policy, jobs, pending, now, free, held, True)
     if best >= 0:
         return best, best_shape
+    best_score = np.inf
     for index in range(len(pending.sizes.units)):
         if pending.sizes.units[index] > free[pending.sizes.kind[index]]:
             continue
@@ -307,6 +304,35 @@ def backfill_job(
             ):
                 best, best_shape, best_score = job, shape, score
             job = following(members, job + 1)
+    return best, best_shape
+
+
+@compiled
+def _urgent_job(
+    policy: PolicyRules,
+    jobs: JobColumns,
+    pending: PendingColumns,
+    now: Moment,
+    free: Ints,
+    held: HeadReservation,
+    fitting: bool,
+) -> tuple[int, int]:
+    """Return the first of the jobs that come before others because of a deadline, and its shape.
+
+    (-1, -1): there is none. If `fitting`, only jobs count that fit now without delaying a reservation.
+    """
+    best, best_shape, best_score = -1, -1, np.inf
+    place = following(pending.urgent, 0)
+    while place >= 0:
+        job = jobs.by_place[place]
+        place = following(pending.urgent, place + 1)
+        score, shape = evaluate(policy, jobs, job, now.now_s, now.usage, now.middle)
+        if (
+            shape >= 0
+            and _is_better(jobs, job, score, best, best_score)
+            and (not fitting or _fits(jobs, job, shape, now.now_s, free, held))
+        ):
+            best, best_shape, best_score = job, shape, score
     return best, best_shape
 
 

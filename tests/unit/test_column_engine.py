@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.scheduling.registry import names, policy
-from slurm_energy.simulator import column_engine, engine, pending_bits
+from slurm_energy.simulator import campaign, column_engine, engine, pending_bits
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
 from slurm_energy.simulator.score_kernels import CODES
@@ -96,6 +97,23 @@ def test_the_schedule_is_that_of_the_general_engine(name: str) -> None:
         np.testing.assert_array_equal(quick.power[0], full.power[0])
         np.testing.assert_allclose(quick.power[1], full.power[1], rtol=1e-9)
         assert quick.peak_watts == pytest.approx(full.peak_watts) and quick.notes == full.notes
+
+
+@pytest.mark.parametrize(("count", "compiled"), [(4999, False), (5000, True)])
+def test_compilation_is_for_large_workloads(
+    count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = workload(
+        np.arange(count + 1), {"submit_s": np.zeros(count)}, {"units": [1] * count, "time_s": [1.0] * count}
+    )
+    settings, used = ScheduleSettings(Discipline.EASY), []
+    scenario: Any = SimpleNamespace(nodes=lambda: [NodeKind("n", 1, 1)], settings=lambda seed: settings)
+    result = engine.simulate(draw(0)[0], draw(0)[1], policy("zeus"), settings)
+    for module in (column_engine, engine):
+        monkeypatch.setattr(module, "simulate", lambda *_, module=module: used.append(module) or result)
+    monkeypatch.setattr(campaign, "workload_of", lambda *_: (jobs, None))
+    campaign.run(scenario, campaign.CampaignTask("zeus", 0))
+    assert used == [column_engine if compiled else engine]
 
 
 def test_every_built_in_policy_is_compiled() -> None:
