@@ -146,12 +146,31 @@ def _options(
             question = f"Database (file, postgresql:// or mariadb:// URL) [{default}]:"
             database = dialogue.ask(question, "") or None
         if database:
-            values["controller", "database"] = database
+            values["controller", "database"] = _without_password(database)
     has_alloc = None
     if role is not Role.CONTROLLER and not site.runs_prolog_at_allocation and not site.is_configless_client:
         running = running_settings(site)
         has_alloc = running.runs_prolog_at_allocation if running else None
     return PlanOptions(args.contain, args.config, values, has_alloc)
+
+
+def _without_password(database: str) -> str:
+    """Return the location of a database as given.
+
+    Raises:
+        UsageError: it contains a password.
+    """
+    from slurm_energy.config.database_location import parse_database
+
+    try:
+        has_password = parse_database(database).password is not None
+    except ValueError:
+        return database  # the check of the whole configuration names the fault and the key
+    if has_password:
+        why = "contains a password, which `ps` and energy.toml would show to all users"
+        todo = "write both keys to energy.toml first: controller.database and database_password_file"
+        raise UsageError("--database", why, todo)
+    return database
 
 
 def _say_notes(plan: SetupPlan, site: SlurmSite, dialogue: TerminalDialogue) -> None:

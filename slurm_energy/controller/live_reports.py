@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any, Final
 
 from slurm_energy.accounting.plausibility import PlausibilityCheck
@@ -18,7 +19,7 @@ from slurm_energy.controller.recent_refusals import RecentRefusals
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
-from slurm_energy.protocol.live_reports import MAX_INTERVAL_S, LiveReport
+from slurm_energy.protocol.live_reports import MAX_INTERVAL_S, LiveReport, readable_records
 from slurm_energy.protocol.query_parameters import refuse_unknown, words
 from slurm_energy.quantities import shown
 from slurm_energy.records import EnergyRecord
@@ -269,7 +270,7 @@ def _read(body: bytes, check: PlausibilityCheck) -> tuple[LiveReport, tuple[Runn
         raise
     except EnergyError as error:  # a clock that is ahead
         raise UsageError(str(error)) from None
-    return report, tuple(map(_running_record, report.records, data["records"]))
+    return report, tuple(starmap(_running_record, readable_records(data["records"])))
 
 
 def _running_record(record: EnergyRecord, item: Mapping[str, Any]) -> RunningRecord:

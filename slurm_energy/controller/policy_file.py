@@ -65,14 +65,19 @@ class PolicyPublication:
         return self._current.to_json()
 
 
-def policies_answer(config: Config) -> dict[str, Any]:
+def policies_answer(config: Config, *, with_node_power: bool = True) -> dict[str, Any]:
     """Return the response to `GET /v1/policies`: every energy policy with its base, bounds and defaults.
 
     A policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A site's own policy also has
     `settings`, which holds its keys in the configuration file. `shared` holds the values that must agree on
     all hosts, from which `senergy setup` writes the configuration of a node.
+
+    Args:
+        config: the configuration.
+        with_node_power: include section `node_power` of the node types, which may name the address and the
+            user of a baseboard management controller.
     """
-    policies = []
+    policies, shared = [], shared_values(config)
     for policy in catalogue(config).values():
         site = config.policies.get(policy.name)
         entry = dataclasses.asdict(policy) | {"objective": policy.objective, "built_in": site is None}
@@ -86,5 +91,13 @@ def policies_answer(config: Config) -> dict[str, Any]:
         ],
         "defaults": dataclasses.asdict(config.defaults),
         "tuning": dataclasses.asdict(config.tuning),
-        "shared": shared_values(config),
+        "shared": shared if with_node_power else _without_node_power(shared),
     }
+
+
+def _without_node_power(shared: Mapping[str, Any]) -> dict[str, Any]:
+    types = {
+        name: {key: value for key, value in values.items() if key != "node_power"}
+        for name, values in shared.get("node_types", {}).items()
+    }
+    return {**shared, **({"node_types": types} if types else {})}

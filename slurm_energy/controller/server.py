@@ -295,8 +295,8 @@ class ControllerServer:
 
         return handler
 
-    async def _get_policies(self, _: web.Request, __: Caller, ___: bytes) -> ResponseContent:
-        return policies_answer(self.config)
+    async def _get_policies(self, _: web.Request, caller: Caller, __: bytes) -> ResponseContent:
+        return policies_answer(self.config, with_node_power=caller.rights.everything)
 
     async def _get_status(self, _: web.Request, caller: Caller, __: bytes) -> ResponseContent:
         figures = await self._current_statistics()

@@ -204,7 +204,8 @@ class ControllerEndpoint:
             answer = json.loads(content)
         except (ValueError, RecursionError):
             answer = None
-        if not isinstance(answer, dict):
+        is_object = isinstance(answer, dict)
+        if not is_object:
             answer = {}
         if "proof" not in answer and status != 200:
             raise self._unproven(status, answer, release)
@@ -213,6 +214,10 @@ class ControllerEndpoint:
             verifier.check(content, credential, status)
         except ProofError as error:
             raise ProofError(f"controller {self.url}", error.why, error.todo) from None
+        if not is_object:
+            raise UnavailableError(
+                f"controller {self.url}", "the response is not a JSON object", "is it senergyctld?"
+            )
         del answer["proof"]
         if status == 200:
             return answer

@@ -6,9 +6,10 @@ job has the key `watts` in addition: its present power by component.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,7 +86,7 @@ class LiveReport:
         items = data.get("records")
         if not isinstance(items, list) or len(items) > MAX_LIVE_RECORDS:
             raise UsageError(f"live report: 'records' is not a list of at most {MAX_LIVE_RECORDS} records")
-        records = tuple(record for item in items if (record := _record(item)) is not None)
+        records = tuple(record for record, _ in readable_records(items))
         for record in records:
             if (record.cluster, record.node) != (cluster, node):
                 raise UsageError(f"live report: job {record.job_id} is on another node")
@@ -97,12 +98,15 @@ class LiveReport:
         )
 
 
-def _record(data: Any) -> EnergyRecord | None:
-    """Return a record of a report; None if its schema is newer than this release reads."""
-    try:
-        return EnergyRecord.from_json(data)
-    except NewerSchemaError:
-        return None
+def readable_records(items: Sequence[Any]) -> Iterator[tuple[EnergyRecord, Any]]:
+    """Yield the records of a report, each with its JSON value, without those of a newer schema.
+
+    Raises:
+        UsageError: a value is not a record.
+    """
+    for item in items:
+        with contextlib.suppress(NewerSchemaError):
+            yield EnergyRecord.from_json(item), item
 
 
 def check_watts(data: Any) -> dict[str, float | None]:

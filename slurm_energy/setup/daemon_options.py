@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Final
 
 _ENVIRONMENT_FILES: Final = ("etc/default/{}", "etc/sysconfig/{}")
 _MAX_BYTES: Final = 1 << 16
+_SLURM_USER: Final = "slurm"  # another SlurmUser may be one of the service accounts, which prove nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,12 @@ def _option(words: list[str], name: str) -> str:
 
 
 def _processes(name: str, root: Path) -> Iterator[Path]:
-    """Yield the directories in /proc of the processes of a program that belong to root or a Slurm user."""
+    """Yield the directories in /proc of the processes of a program that belong to root or the user slurm."""
     for folder in sorted(root.glob("proc/[0-9]*")):
         with contextlib.suppress(OSError):
             # A user can choose the name, arguments and environment of a process, even of a set-uid program.
             is_named = (folder / "comm").read_text().strip() == name
-            if is_named and all(map(_is_system_user, (folder.stat().st_uid, *_user_ids(folder)))):
+            if is_named and all(map(_is_slurms, (folder.stat().st_uid, *_user_ids(folder)))):
                 yield folder
 
 
@@ -89,8 +91,13 @@ def _user_ids(process: Path) -> list[int]:
     raise ProcessLookupError(str(process))
 
 
-def _is_system_user(uid: int) -> bool:
-    return uid < 1000 or uid == os.geteuid()
+def _is_slurms(uid: int) -> bool:
+    """Return whether a process of this user may name the slurm.conf that root's setup edits."""
+    if uid in (0, os.geteuid()):
+        return True
+    with contextlib.suppress(KeyError):
+        return uid == pwd.getpwnam(_SLURM_USER).pw_uid
+    return False
 
 
 def _strings(path: Path) -> list[str]:

@@ -19,6 +19,8 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 ENCODING: Final = "latin-1"
 """Decodes every byte to one character, so that a text that is written back is unchanged."""
 
+_ACCESS_LIST: Final = "system.posix_acl_access"
+
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
@@ -112,6 +114,7 @@ def write_site_file(path: Path, data: bytes, mode: int, uid: int, gid: int) -> N
                 if (uid, gid) != (os.geteuid(), os.getegid()):
                     os.fchown(descriptor, uid, gid)
                 os.fchmod(descriptor, mode)
+                _copy_access_list(path, descriptor)
                 os.fsync(descriptor)
             temporary.replace(path)
         except BaseException:
@@ -123,6 +126,17 @@ def write_site_file(path: Path, data: bytes, mode: int, uid: int, gid: int) -> N
         raise ForbiddenError(str(path), "cannot be written", "run it as root") from None
     except OSError as error:
         raise UnavailableError(str(path), error.strerror or str(error)) from None
+
+
+def _copy_access_list(path: Path, descriptor: int) -> None:
+    """Give an open file the access control list of another file, if that has one."""
+    try:
+        access_list = os.getxattr(path, _ACCESS_LIST)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOENT, errno.ENOTSUP):
+            return
+        raise
+    os.setxattr(descriptor, _ACCESS_LIST, access_list)
 
 
 def temporary_path(path: Path) -> Path:

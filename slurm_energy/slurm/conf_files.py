@@ -169,7 +169,7 @@ def _text(path: Path) -> list[str]:
 
     Comments are removed, continued lines are joined, and `\x` becomes `x`.
     """
-    text = _contents(path).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    text = contents(path).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     lines, begun = list[str](), ""
     for raw in text.split("\n"):
         line = _COMMENT.sub(r"\1", raw).rstrip()
@@ -181,7 +181,7 @@ def _text(path: Path) -> list[str]:
     return [*lines, begun] if begun else lines
 
 
-def _contents(path: Path) -> bytes:
+def contents(path: Path) -> bytes:
     """Return the contents of a regular file. A FIFO is not waited for.
 
     Raises:

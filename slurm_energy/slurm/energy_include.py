@@ -192,7 +192,7 @@ def _write(state: PluginState, own_lines: str) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return conf_files.contents(path).decode(errors="replace")
     except OSError:
         return ""
 
@@ -218,7 +218,7 @@ def _named_plugins(include: Path) -> set[ExactPlugin]:
 
 
 def _included_names(conf: Path) -> set[str]:
-    lines = conf.read_text(errors="replace").splitlines()
+    lines = conf_files.contents(conf).decode(errors="replace").splitlines()
     words = [line.split() for line in lines]
     return {Path(pair[1]).name for pair in words if len(pair) > 1 and pair[0].lower() == "include"}
 

@@ -299,3 +299,11 @@ def test_help_fits_80_columns_and_lists_the_exit_codes_once(capsys, monkeypatch)
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert text.count("exit codes: ") == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_instead_of_slurm_conf_is_not_waited_for(host, monkeypatch):
+    host.conf.unlink()
+    os.mkfifo(host.conf)
+    with pytest.raises(UnavailableError, match="regular file"):
+        host.state()

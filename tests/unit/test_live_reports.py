@@ -268,6 +268,17 @@ class TestController:
 
         controller.session(story)
 
+    def test_records_of_a_newer_schema_leave_the_others_in_place(self, controller: Controller) -> None:
+        mixed = report("n1", 1, 2)
+        mixed["records"][0]["schema"] = 10**6
+
+        async def story(c: Controller) -> None:
+            await c.post(mixed, target=LIVE_PATH)
+            _, answer = await c.get(f"{RUNNING_PATH}?job=2", OPERATOR)
+            assert [one["job_id"] for one in answer["records"]] == [2]
+
+        controller.session(story)
+
     def test_the_last_report_of_a_node_counts(self, controller: Controller) -> None:
         async def story(c: Controller) -> None:
             for jobs in ((1, 2), (2,), ()):

@@ -97,6 +97,18 @@ def test_flags_are_accepted_within_the_widest_bounds():
     }
 
 
+def test_only_operators_see_the_address_of_a_management_controller():
+    config = parse(
+        '[node_types.bmc]\nnodes = "gpu01"\n'
+        '[node_types.bmc.node_power]\nsource = "redfish"\nbmc = "https://10.9.8.7"\n'
+        'bmc_user = "monitor"\nbmc_password_file = "/etc/bmc"\n'
+    )
+    assert "10.9.8.7" in str(policies_answer(config))
+    answer = policies_answer(config, with_node_power=False)
+    assert "10.9.8.7" not in str(answer) and "monitor" not in str(answer["shared"])
+    assert answer["shared"]["node_types"]["bmc"]["nodes"] == "gpu01"
+
+
 def test_all_nodes_of_a_cluster_with_one_file_have_the_same_digests():
     config = parse(FILE)
     assert section_digests(config.for_node("gpu03")) == section_digests(config)

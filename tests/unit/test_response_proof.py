@@ -48,6 +48,13 @@ def test_a_true_response_is_json_and_verified(parts):
     assert list(json.loads(content)) == ["records", "proof"]
 
 
+def test_a_signed_response_that_is_no_object_is_one_error(monkeypatch):
+    client, _ = ask(monkeypatch, 200, lambda _: b'[{"records":[]}]')
+    monkeypatch.setattr(ResponseVerifier, "check", lambda *_: None)
+    with pytest.raises(UnavailableError, match="not a JSON object"):
+        client.get("/v1/status")
+
+
 def test_every_part_is_bound():
     content = sealed({"accepted": ["a"]})
     for changed in (

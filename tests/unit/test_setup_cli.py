@@ -53,6 +53,14 @@ def test_the_plan_as_json(options, capsys):
     assert any(change["path"].endswith("/slurm.conf") for change in document["changes"])
 
 
+def test_a_password_is_refused_on_the_command_line(options, tmp_path, capsys):
+    url = "--database=postgresql://senergy:s3cret@db/senergy"
+    assert main.main(["setup", "controller", "--dry-run", url, *options]) == 2
+    error = capsys.readouterr().err
+    assert "--database: contains a password" in error and "s3cret" not in error
+    assert not (tmp_path / "energy.toml").exists()
+
+
 def test_without_a_terminal_yes_is_needed(options, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main.main(["setup", "node", *options]) == 2

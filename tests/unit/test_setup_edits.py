@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.setup import hunk, job_submit_edit, plugstack_edit, slurm_conf_edit
 from slurm_energy.setup.conf_text import conf_lines, ends_continued, raw_lines
 from slurm_energy.setup.lua_tokens import LuaSyntaxError, lua_tokens
-from slurm_energy.setup.site_file import read_site_file
+from slurm_energy.setup.site_file import read_site_file, write_site_file
 from slurm_energy.slurm import conf_files
 
 LIBRARY = Path("/usr/lib/slurm-energy")
@@ -272,3 +273,18 @@ def test_a_file_of_the_site_that_is_no_file_is_one_error(tmp_path, make):
     make(tmp_path / "plugstack.conf")
     with pytest.raises(ConfigError, match="regular file"):
         read_site_file(tmp_path / "plugstack.conf")
+
+
+def test_an_access_control_list_stays(tmp_path):
+    """`getfacl` and `setfacl` may be absent: entries are tag, permissions and id in little-endian order."""
+    path = tmp_path / "slurm.conf"
+    path.write_text("ClusterName=a\n")
+    entries = [(1, 6, -1), (2, 4, 12345), (4, 4, -1), (16, 4, -1), (32, 0, -1)]
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", packed)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error.strerror}")
+    write_site_file(path, b"ClusterName=b\n", path.stat().st_mode & 0o777, os.geteuid(), os.getegid())
+    assert path.read_bytes() == b"ClusterName=b\n"
+    assert os.getxattr(path, "system.posix_acl_access") == packed

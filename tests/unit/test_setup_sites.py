@@ -370,6 +370,18 @@ def test_a_set_uid_program_with_the_name_of_a_daemon_names_no_file(tmp_path):
     assert daemon_options("slurmd", tmp_path) == DaemonOptions()
 
 
+def test_a_service_account_names_no_file_for_root(tmp_path):
+    process = tmp_path / "proc/7"
+    process.mkdir(parents=True)
+    (process / "comm").write_text("slurmctld\n")
+    (process / "cmdline").write_bytes(b"slurmctld\0-f\0/conf/7\0")
+    for user, conf in (("www-data", None), ("root", Path("/conf/7"))):
+        uid = pwd.getpwnam(user).pw_uid
+        ids = "\t".join([str(uid)] * 4)
+        (process / "status").write_text(f"Name:\tslurmctld\nUid:\t{ids}\n")
+        assert daemon_options("slurmctld", tmp_path).conf == conf
+
+
 def test_nothing_is_edited_on_a_configless_node(tmp_path):
     host = Host(tmp_path, "plain")
     cache = host.root / "var/lib/slurm/slurmd/conf-cache"
