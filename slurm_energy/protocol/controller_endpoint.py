@@ -201,12 +201,11 @@ class ControllerEndpoint:
         self, status: int, content: bytes, credential: str, release: str | None = None
     ) -> dict[str, Any]:
         try:
-            answer = json.loads(content)
+            parsed = json.loads(content)
         except (ValueError, RecursionError):
-            answer = None
-        is_object = isinstance(answer, dict)
-        if not is_object:
-            answer = {}
+            parsed = None
+        is_object = isinstance(parsed, dict)
+        answer: dict[str, Any] = parsed if is_object else {}
         if "proof" not in answer and status != 200:
             raise self._unproven(status, answer, release)
         verifier = ResponseVerifier(uids_of(self._controller_users), self._munge_socket)
