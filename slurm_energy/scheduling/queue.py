@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.errors import UsageError
+from slurm_energy.signals import SignalColumns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,6 +36,9 @@ class Jobs:
             rows in `Users`.
         aged_starts: number of the owner's jobs that started recently after they had waited longer than the
             bound.
+        latest_start_s: time up to which the start may be deferred, see `slurm_energy.deferral`; NaN: the job
+            is not deferrable.
+        checkpointable: whether the job can be suspended and resumed.
     """
 
     job_id: Ints
@@ -48,6 +52,8 @@ class Jobs:
     nice: Floats
     owner: Ints
     aged_starts: Ints
+    latest_start_s: Floats
+    checkpointable: Bools
 
     @property
     def count(self) -> int:
@@ -82,6 +88,8 @@ def jobs(job_id: Ints, submit_s: Floats, **columns: Column) -> Jobs:
         "nice": np.zeros(count),
         "owner": np.asarray(columns.get("user", np.zeros(count)), np.int64),
         "aged_starts": np.zeros(count, np.int64),
+        "latest_start_s": np.full(count, np.nan),
+        "checkpointable": np.zeros(count, np.bool_),
     }
     given = _complete("jobs", count, defaults, {"submit_s": submit_s}, columns)
     return Jobs(job_id=np.asarray(job_id, np.int64), submit_s=np.asarray(submit_s, np.float64), **given)
@@ -206,12 +214,14 @@ class Queue:
 
     Attributes:
         now_s: current time in seconds, on the clock of `jobs.submit_s`.
+        signals: price, carbon intensity and other signals from the current time on; None: none is known.
     """
 
     now_s: float
     jobs: Jobs
     alternatives: Alternatives
     users: Users = field(default_factory=Users)
+    signals: SignalColumns | None = None
 
     @property
     def wait_s(self) -> Floats:

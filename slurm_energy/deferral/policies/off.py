@@ -1,0 +1,23 @@
+"""The deferral policy `off`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.deferral.registry import register
+from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue, DeferralReason
+
+
+@register("off")
+def off(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
+    """Defer no job."""
+    unknown = np.full(queue.count, np.nan)
+    return DeferralPlan(
+        job_id=queue.job_id,
+        start_s=np.full(queue.count, queue.now_s),
+        reason=np.full(queue.count, DeferralReason.URGENT, np.int64),
+        cost_now=unknown,
+        cost=unknown,
+        deviation=unknown,
+        rejected=np.zeros(queue.count, np.bool_),
+    )

@@ -1,0 +1,127 @@
+"""Registry of deferral policies by name.
+
+A policy is one function in one file of `policies/`. A site's Python file can register its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue
+from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion
+
+Plan = Callable[[DeferralQueue, DeferralOptions], DeferralPlan]
+OFF: Final = "off"
+_BUILT_IN: Final = "slurm_energy.deferral.policies."
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralPolicy:
+    """A deferral policy.
+
+    Attributes:
+        name: name in commands and configuration, lower case.
+        function: the planning function. `plan` checks its result.
+        summary: first line of the function's docstring.
+    """
+
+    name: str
+    function: Plan
+    summary: str
+
+    def plan(self, queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
+        """Return the planned starts of pending jobs.
+
+        Raises:
+            UsageError: a site's own policy failed, or a plan is invalid. The message states why on one line.
+        """
+        try:
+            plan = self.function(queue, options)
+            wrong = _fault(plan, queue)
+        except (Exception, SystemExit) as error:
+            if self.function.__module__.startswith(_BUILT_IN):
+                raise
+            why = f"{type(error).__name__}: {shown(str(error), 120)}"
+            raise UsageError(f"deferral policy '{self.name}'", why) from None
+        if wrong:
+            raise UsageError(
+                f"deferral policy '{self.name}'", wrong, "see DeferralPlan in slurm_energy.deferral"
+            )
+        return plan
+
+
+_policies: dict[str, DeferralPolicy] = {}
+
+
+def register(name: str) -> Callable[[Plan], Plan]:
+    """Return a decorator that registers a planning function as a deferral policy.
+
+    Raises:
+        UsageError: another function has that name.
+    """
+
+    def decorate(function: Plan) -> Plan:
+        existing = _policies.get(name)
+        if existing is not None and existing.function.__module__ != function.__module__:
+            where = existing.function.__module__
+            raise UsageError(f"deferral policy '{shown(name)}' is registered already", f"in {where}")
+        summary = (function.__doc__ or "").strip().partition("\n")[0]
+        _policies[name] = DeferralPolicy(name, function, summary)
+        return function
+
+    return decorate
+
+
+def policy(name: str) -> DeferralPolicy:
+    """Return the deferral policy registered under a name.
+
+    Raises:
+        NotFoundError: there is no policy of this name. The message suggests the nearest names.
+    """
+    _load_built_in()
+    registered = _policies.get(name)
+    if registered is None:
+        candidates = sorted(_policies)
+        hint = suggestion(name, candidates) or f"one of {', '.join(candidates)}"
+        raise NotFoundError(f"deferral policy '{shown(name)}' is not known", todo=hint)
+    return registered
+
+
+def names() -> list[str]:
+    """Return the names of all registered deferral policies, sorted."""
+    _load_built_in()
+    return sorted(_policies)
+
+
+def plan(name: str, queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
+    """Return the planned starts of pending jobs under the deferral policy `name`."""
+    return policy(name).plan(queue, options)
+
+
+def _fault(plan: DeferralPlan, queue: DeferralQueue) -> str:
+    """Return why a plan is invalid; empty if it is valid."""
+    start_s = np.asarray(plan.start_s)
+    if start_s.shape != (queue.count,):
+        return f"it has {start_s.size} starts for {queue.count} jobs"
+    if np.any(np.isnan(start_s)) or np.any(start_s < queue.now_s):
+        return "a start is not a number or lies in the past"
+    latest_s = np.where(queue.deferrable, queue.latest_start_s, queue.now_s)
+    late = start_s > latest_s
+    if np.any(late):
+        return f"job {int(queue.job_id[np.argmax(late)])} would start later than its latest start"
+    return ""
+
+
+def _load_built_in() -> None:
+    from slurm_energy.deferral import policies
+
+    for module in pkgutil.iter_modules(policies.__path__):
+        importlib.import_module(f"{policies.__name__}.{module.name}")

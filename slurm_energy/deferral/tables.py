@@ -1,0 +1,219 @@
+"""Input and result of deferral policies as columns. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from slurm_energy.errors import UsageError
+from slurm_energy.scheduling.queue import Bools, Floats, Ints, Queue
+from slurm_energy.signals import SignalColumns
+
+SLOT_S = 900.0
+"""Default length of a slot, in which starts are planned: 15 minutes, as in CE-DLA."""
+
+
+class DeferralReason(IntEnum):
+    """Why a job has its planned start."""
+
+    URGENT = 0
+    """The job is not deferrable."""
+    NO_FORECAST = 1
+    """The signal that the policy needs is unknown."""
+    NO_SLACK = 2
+    """The job must start before the next slot."""
+    GOOD_NOW = 3
+    """Starting now is among the best choices that the forecast offers."""
+    DEFERRED = 4
+    """A later start is expected to be better."""
+    NO_ROOM = 5
+    """Better slots are full; the job may start at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Free resources of the cluster over time, for the starts of deferred jobs.
+
+    Slot 0 begins at `start_s`, and all slots are `step_s` long. The last slot also describes all later times.
+
+    Attributes:
+        start_s: start of slot 0, at or before the current time.
+        step_s: length of a slot in seconds.
+        units: units of each kind of hardware that running jobs and reservations leave free, counted as in
+            `Alternatives.gpus`, shape (kinds, slots).
+        watts: power that they leave free under the budget, shape (slots,); None: no budget.
+    """
+
+    start_s: float
+    step_s: float
+    units: Floats
+    watts: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralOptions:
+    """Parameters that a site sets for all deferral policies.
+
+    Attributes:
+        slot_s: length of a slot in seconds; planned starts lie at multiples of it.
+        best_share: a job starts at once if its cost now is within this best share of the starts that its
+            slack offers, 0 to 1.
+        uncertainty_weight: number of standard deviations of the forecast that are added to the cost of later
+            starts, so that an uncertain advantage does not defer a job.
+        min_saving: minimum expected saving, as a share of the cost of starting at once, that defers a job.
+        solver_limit_s: time limit of the solver of `cedla` in seconds.
+        soft: whether `cedla` may exceed the latest start of jobs if the capacity does not suffice, at a
+            penalty. The planned start is never later than `latest_start_s` in either case: jobs without
+            room may start at once. With False such jobs are rejected (`DeferralPlan.rejected`).
+        weights: further weights by name, for a site's own policies.
+    """
+
+    slot_s: float = SLOT_S
+    best_share: float = 0.0
+    uncertainty_weight: float = 0.5
+    min_saving: float = 0.02
+    solver_limit_s: float = 2.0
+    soft: bool = True
+    weights: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralQueue:
+    """Pending jobs in one shape each, in the order in which they get resources; columns have shape (n,).
+
+    Attributes:
+        now_s: current time in seconds.
+        job_id: number of the job.
+        earliest_s: earliest start, at least `now_s`.
+        latest_start_s: latest start; NaN: the job is not deferrable.
+        time_s: predicted run time.
+        power_watts: predicted mean power.
+        units: number of units.
+        hardware: row of the kind of hardware in `Capacity.units`.
+        checkpointable: whether the job can be suspended and resumed.
+        signals: signals of the cluster; None: none is known.
+        capacity: free resources; None: unlimited.
+    """
+
+    now_s: float
+    job_id: Ints
+    earliest_s: Floats
+    latest_start_s: Floats
+    time_s: Floats
+    power_watts: Floats
+    units: Floats
+    hardware: Ints
+    checkpointable: Bools
+    signals: SignalColumns | None = None
+    capacity: Capacity | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of jobs."""
+        return len(self.job_id)
+
+    @property
+    def deferrable(self) -> Bools:
+        """Mask of the jobs that may start later than now."""
+        return self.latest_start_s > self.now_s  # False for NaN
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralPlan:
+    """Planned starts of pending jobs; columns have shape (n,), in the order of the `DeferralQueue`.
+
+    Attributes:
+        job_id: number of the job.
+        start_s: earliest start that the policy grants, at least `now_s` and never later than the job's latest
+            start (or `now_s`, if that has passed). `now_s`: the job may start at once.
+        reason: the `DeferralReason`.
+        cost_now: expected cost of starting at once, in `unit`; NaN: unknown.
+        cost: expected cost of the planned start, in `unit`; NaN: unknown.
+        deviation: standard deviation of `cost`; NaN: unknown.
+        rejected: jobs for which a policy with hard constraints found no room.
+        unit: unit of the costs: `currency` or `g`.
+    """
+
+    job_id: Ints
+    start_s: Floats
+    reason: Ints
+    cost_now: Floats
+    cost: Floats
+    deviation: Floats
+    rejected: Bools
+    unit: str = "currency"
+
+    @property
+    def expected_saving(self) -> Floats:
+        """Expected saving against starting at once, in `unit`; NaN: unknown."""
+        return self.cost_now - self.cost
+
+    @property
+    def deferred(self) -> Bools:
+        """Mask of the jobs that wait for a later slot."""
+        return self.reason == DeferralReason.DEFERRED
+
+
+def deferral_queue(
+    queue: Queue, choice: ArrayLike | None = None, capacity: Capacity | None = None
+) -> DeferralQueue:
+    """Return the pending jobs of a queue in one shape each, as deferral policies take them.
+
+    Args:
+        queue: the pending jobs with their alternatives and signals.
+        choice: row in `queue.alternatives` of each job's shape, as in `Ranking.choice`. Negative or None: the
+            job's first alternative.
+        capacity: free resources; None: unlimited.
+    """
+    first = queue.alternatives.first[:-1]
+    rows = first if choice is None else np.asarray(choice, np.int64)
+    rows = np.where(rows < 0, first, rows)
+    table = queue.alternatives
+    return DeferralQueue(
+        now_s=queue.now_s,
+        job_id=queue.jobs.job_id,
+        earliest_s=np.full(queue.jobs.count, queue.now_s),
+        latest_start_s=queue.jobs.latest_start_s,
+        time_s=table.time_s[rows],
+        power_watts=table.power_watts[rows],
+        units=table.gpus[rows].astype(np.float64),
+        hardware=table.hardware[rows],
+        checkpointable=queue.jobs.checkpointable,
+        signals=queue.signals,
+        capacity=capacity,
+    )
+
+
+def latest_start_s(
+    submit_s: ArrayLike,
+    slack_s: ArrayLike,
+    deadline_s: ArrayLike,
+    limit_s: ArrayLike,
+    max_slack_s: float = np.inf,
+) -> Floats:
+    """Return the latest start of jobs; NaN: the job is not deferrable.
+
+    The latest start is the earlier of submission plus slack and deadline minus time limit. A job with neither
+    is not deferrable. The slack is at most `max_slack_s`.
+
+    Args:
+        submit_s: time at which each job became eligible.
+        slack_s: slack in seconds; NaN: none given. 0: the job is not deferrable.
+        deadline_s: time by which the job must have ended; NaN: none.
+        limit_s: time limit of each job in seconds; NaN counts as unknown, so that a deadline gives no slack.
+        max_slack_s: maximum slack that the site grants.
+
+    Raises:
+        UsageError: a slack is negative.
+    """
+    submit, slack = np.asarray(submit_s, np.float64), np.asarray(slack_s, np.float64)
+    if np.any(slack < 0):
+        raise UsageError("slack", "is negative")
+    deadline = np.asarray(deadline_s, np.float64) - np.asarray(limit_s, np.float64)
+    by_slack = submit + np.minimum(slack, max_slack_s)
+    by_deadline = np.minimum(deadline, submit + max_slack_s)
+    latest: Floats = np.fmin(by_slack, np.where(np.isnan(deadline), np.nan, by_deadline))
+    return np.where(latest > submit, latest, np.nan)

@@ -1,0 +1,132 @@
+"""Signals of a cluster or site as columns over time slots, with forecasts and uncertainty. Plain data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slurm_energy.errors import UsageError
+
+Floats = NDArray[np.float64]
+
+
+class SignalName(StrEnum):
+    """A signal: the name of its column in `SignalColumns`, with the unit."""
+
+    PRICE = "price_per_kwh"
+    CARBON = "carbon_g_per_kwh"
+    RENEWABLE = "renewable_share"
+    BUDGET = "budget_watts"
+    OUTSIDE = "outside_celsius"
+
+
+@dataclass(frozen=True, slots=True)
+class SignalForecast:
+    """Values of one signal in h consecutive time slots; both columns have shape (h,).
+
+    Attributes:
+        mean: expected value in each slot; NaN: unknown.
+        deviation: standard deviation of the value around `mean`; 0: the value is known.
+        source: origin of the values for people, such as `entsoe DE-LU (day-ahead)` or `history of 28 days`.
+    """
+
+    mean: Floats
+    deviation: Floats
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.mean.shape != self.deviation.shape or self.mean.ndim != 1:
+            raise UsageError("signal forecast", "mean and deviation must be columns of the same length")
+
+    @property
+    def known(self) -> bool:
+        """Whether the value of at least one slot is known."""
+        return bool(np.any(np.isfinite(self.mean)))
+
+
+def constant_forecast(value: float, slots: int, source: str = "constant") -> SignalForecast:
+    """Return a forecast with one known value in all slots."""
+    return SignalForecast(np.full(slots, float(value)), np.zeros(slots), source)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalColumns:
+    """Signals of one cluster from the current time on. Slot i covers start_s + i step_s to the next slot.
+
+    Attributes:
+        start_s: start of slot 0 in seconds, at or before the current time, on the clock of `Queue.now_s`
+            (Unix time in senergyctld, seconds from the start of the simulation in the simulator).
+        step_s: length of a slot in seconds.
+        price_per_kwh: price of electricity in units of the currency per kWh; may be negative.
+        carbon_g_per_kwh: carbon intensity in grams of CO2 equivalents per kWh.
+        renewable_share: share of renewable sources in the generation, 0 to 1.
+        budget_watts: power budget of the cluster in watts; infinity: no limit.
+        outside_celsius: outside temperature in degrees Celsius, from which the PUE follows.
+
+    A signal without any source is None. All others have the same number of slots.
+    """
+
+    start_s: float
+    step_s: float
+    price_per_kwh: SignalForecast | None = None
+    carbon_g_per_kwh: SignalForecast | None = None
+    renewable_share: SignalForecast | None = None
+    budget_watts: SignalForecast | None = None
+    outside_celsius: SignalForecast | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.step_s > 0 and math.isfinite(self.step_s) and math.isfinite(self.start_s)):
+            raise UsageError("signals", "start and step must be finite, and the step positive")
+        lengths = {len(signal.mean) for name in SignalName if (signal := self.forecast(name)) is not None}
+        if len(lengths) > 1:
+            raise UsageError("signals", f"columns of {min(lengths)} and {max(lengths)} slots")
+
+    @property
+    def slots(self) -> int:
+        """Number of slots; 0 without any signal."""
+        return max((len(s.mean) for name in SignalName if (s := self.forecast(name)) is not None), default=0)
+
+    @property
+    def slot_start_s(self) -> Floats:
+        """Start of each slot in seconds, shape (h,)."""
+        starts: Floats = self.start_s + self.step_s * np.arange(self.slots)
+        return starts
+
+    @property
+    def end_s(self) -> float:
+        """End of the last slot."""
+        return self.start_s + self.step_s * self.slots
+
+    def forecast(self, name: SignalName | str) -> SignalForecast | None:
+        """Return the column of a signal; None: there is no source for it."""
+        column: SignalForecast | None = getattr(self, SignalName(name).value)
+        return column
+
+    def values(self, name: SignalName | str, time_s: ArrayLike) -> Floats:
+        """Return the expected values of a signal at the given times; NaN outside the slots or unknown."""
+        return self._at(name, time_s, deviation=False)
+
+    def deviations(self, name: SignalName | str, time_s: ArrayLike) -> Floats:
+        """Return the standard deviations of a signal at the given times; NaN outside the slots or unknown."""
+        return self._at(name, time_s, deviation=True)
+
+    def at(self, name: SignalName | str, time_s: float) -> float | None:
+        """Return the expected value of a signal at one time; None: unknown."""
+        value = float(self.values(name, time_s))
+        return None if math.isnan(value) else value
+
+    def _at(self, name: SignalName | str, time_s: ArrayLike, *, deviation: bool) -> Floats:
+        times = np.asarray(time_s, np.float64)
+        column = self.forecast(name)
+        if column is None or not self.slots:
+            return np.full(times.shape, np.nan)
+        row = np.floor((times - self.start_s) / self.step_s)
+        inside = (row >= 0) & (row < self.slots)
+        rows = np.where(inside, row, 0).astype(np.int64)
+        values = column.deviation if deviation else column.mean
+        result: Floats = np.where(inside, values[rows], np.nan)
+        return result
