@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
-from slurm_energy.scheduling.backfill import Candidate, Discipline, Release, choose
-from slurm_energy.scheduling.queue import Floats, Ints, Queue
-from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.scheduling.registry import Policy
-from slurm_energy.simulator import deadlines
 from slurm_energy.simulator.budget_control import SLACK_WATTS, BudgetControl
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
+from slurm_energy.simulator.deadline_preemption import DeadlinePreemption
 from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
+from slurm_energy.simulator.job_demand import JobDemand
 from slurm_energy.simulator.node_power import NodePower
 from slurm_energy.simulator.power_commitment import PowerCommitment
 from slurm_energy.simulator.running_jobs import UNLIMITED, RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.scheduling_pass import SchedulingPass
 from slurm_energy.simulator.simulation_result import JobOutcome, SimulationResult
 from slurm_energy.simulator.workload import Workload
 
@@ -68,7 +67,20 @@ class Simulation:
         self._pass_due = math.inf
         self._over_s = 0.0
         self._arrivals_left = workload.count
-        self._size = workload.sizes(self._cluster.total)
+        demand = JobDemand(workload, self._cluster, self._runs, self._commitment, self._control)
+        self._preemption = self._deadline_preemption(demand)
+        self._scheduling = SchedulingPass(
+            workload,
+            self._cluster,
+            policy,
+            settings,
+            runs=self._runs,
+            events=self._events,
+            demand=demand,
+            commitment=self._commitment,
+            control=self._control,
+            start=self._start,
+        )
 
     def run(self) -> SimulationResult:
         """Simulate until all jobs are done or the configured end is reached, and return the result."""
@@ -114,6 +126,23 @@ class Simulation:
             request_pass=self._request_pass,
         )
 
+    def _deadline_preemption(self, demand: JobDemand) -> DeadlinePreemption | None:
+        """Return the preemption for deadlines; None if the policy or the settings do not permit it."""
+        rules = self._settings.preemption
+        if not self._policy.preempts or rules is None:
+            return None
+        return DeadlinePreemption(
+            self._jobs,
+            self._cluster,
+            rules,
+            runs=self._runs,
+            events=self._events,
+            demand=demand,
+            left_watts=self._left_watts,
+            interrupt=partial(self._interrupt, failure=False),
+            start=self._start,
+        )
+
     def _unfinished(self) -> bool:
         return bool(self._pending or self._runs.running or self._arrivals_left)
 
@@ -144,8 +173,8 @@ class Simulation:
             return
         self._pending[job] = None
         self._request_pass()
-        if self._policy.preempts and self._settings.preemption:
-            risk_s = deadlines.at_risk_s(self._jobs, job, self._settings.preemption)
+        if self._preemption is not None:
+            risk_s = self._preemption.at_risk_s(job)
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
@@ -219,108 +248,9 @@ class Simulation:
         self._passes += 1
         if self._control is not None:
             self._control.begin_pass()
-        if self._policy.preempts and self._settings.preemption:
-            self._preempt_for_deadlines()
-        rows = np.fromiter(self._pending, np.int64, len(self._pending))
-        users = self._runs.users(self._events.now_s)
-        queue, shapes = self._jobs.queue(rows, self._events.now_s, self._runs.left, users, self._size)
-        self._mark_possible(queue, shapes)
-        ranking = self._policy.rank(queue, self._settings.options)
-        candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
-        free = self._free()
-        boots = self._control is not None and self._power.switches_off
-        need_now = self._need_now if boots else None
-        discipline = self._settings.discipline
-        for chosen in choose(discipline, candidates, self._events.now_s, free, need_now, self._releases):
-            if self._may_start(chosen):
-                self._start(chosen.job, chosen.shape)
-
-    def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
-        """Mark in `queue` the shapes (ways to run a job) from which the policy may choose.
-
-        Under the discipline packing, these are the shapes that fit now (thesis, Algorithm 3). Under the other
-        disciplines all shapes are offered, and a job waits for its chosen shape. A job that has waited longer
-        than the bound also gets all shapes and a reservation. Power counts as a resource if the budget binds
-        every policy. A policy that keeps the budget itself (Charon) ranks without regard to power.
-
-        Args:
-            queue: table of the pending jobs, modified in place.
-            shapes: row in the workload of each shape in `queue`.
-        """
-        table = queue.alternatives
-        fits = table.gpus <= self._cluster.total[table.hardware]
-        if self._settings.discipline == Discipline.PACKING:
-            aged = queue.wait_s >= self._settings.options.wait_bound_s
-            now = table.gpus <= self._cluster.free[table.hardware]
-            if self._settings.hard_budget and self._control is not None:
-                now[now] &= self._added_watts(shapes[now]) <= self._control.headroom_watts()
-            fits &= np.repeat(aged, np.diff(table.first)) | now
-        table.possible[:] = fits
-
-    def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:
-        if self._control is not None:
-            self._control.added_watts(
-                shapes[ranking.choice[ranking.choice >= 0]].tolist()
-            )  # all at once is faster
-        for index in ranking.order(job_id):
-            choice, job = ranking.choice[index], int(rows[index])
-            if choice < 0:
-                continue
-            shape = int(shapes[choice])
-            limit_s = float(self._runs.left[job]) * self._jobs.limit_s(job, shape)
-            candidate = Candidate(job, shape, self._need(shape), limit_s, bool(ranking.tier[index] == AGED))
-            if self._keeps_floors(candidate):
-                yield candidate
-            elif candidate.aged:
-                return  # no other job may delay it
-
-    def _may_start(self, candidate: Candidate) -> bool:
-        """Return whether the budget admits a job and the limits in force leave its power free.
-
-        If only the latter fails, limits are lowered so that the job may start in a later pass.
-        """
-        if self._control is None:
-            return True
-        watts = float(self._added_watts(np.array([candidate.shape]))[0])
-        return self._keeps_floors(candidate) and self._control.admit(watts) and self._control.make_room(watts)
-
-    def _keeps_floors(self, candidate: Candidate) -> bool:
-        """Return whether the floors of all running jobs keep the budget until the candidate has ended."""
-        if self._control is None:
-            return True
-        return self._control.keeps_floors(candidate.job, candidate.shape, candidate.limit_s)
-
-    def _need(self, shape: int) -> Floats:
-        need = np.zeros(len(self._cluster.total) + 1)
-        need[self._jobs.hardware[shape]] = self._jobs.units[shape]
-        need[-1] = max(0.0, float(self._job_watts([shape])[0]))
-        return need
-
-    def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
-        """Return the power that a job in each of the given shapes adds once its nodes are on, in watts."""
-        if self._control is None:
-            return [self._runs.extra_watts(shape) for shape in shapes]
-        return self._control.added_watts(shapes)
-
-    def _need_now(self, candidate: Candidate) -> Floats:
-        """Return the units and watts that a job takes if it starts now, power of nodes to boot included."""
-        return np.append(candidate.need[:-1], self._added_watts(np.array([candidate.shape])))
-
-    def _added_watts(self, shapes: Ints) -> Floats:
-        """Return by how many watts the committed power would grow by one job in each of the given shapes.
-
-        Committed power is the highest future power of the cluster if no further job starts.
-        """
-        kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
-        return self._commitment.added_watts(kinds, units, np.array(self._job_watts(shapes.tolist())))
-
-    def _free(self) -> Floats:
-        watts = math.inf if self._control is None else self._control.headroom_watts()
-        return np.append(self._cluster.free, watts)
-
-    def _releases(self) -> list[Release]:
-        """Return the units and watts of each running job, with the time of the job's expected end."""
-        return [(run.start_s + run.limit_s, self._need(run.shape)) for run in self._runs.running.values()]
+        if self._preemption is not None:
+            self._preemption.run(self._pending)
+        self._scheduling.run(self._pending)
 
     def _start(self, job: int, shape: int) -> bool:
         allocation = self._cluster.allocate(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
@@ -337,33 +267,6 @@ class Simulation:
         self._expect_end(run)
         self._request_control()
         return True
-
-    def _preempt_for_deadlines(self) -> None:
-        """Interrupt jobs without a deadline where a pending job would otherwise miss its deadline.
-
-        Source: thesis, Algorithm 7.
-        """
-        for job in [job for job in self._pending if not np.isnan(self._jobs.deadline_s[job])]:
-            rules = self._settings.preemption
-            assert rules is not None
-            selection = deadlines.select_preemption(
-                self._jobs, self._runs, self._cluster, job, self._events.now_s, rules
-            )
-            if selection is None:
-                continue
-            if self._preemption_watts(selection) > self._left_watts():
-                continue
-            for victim in selection.victims:
-                self._interrupt(self._runs.running[victim], failure=False)
-            self._start(job, selection.shape)
-
-    def _preemption_watts(self, selection: deadlines.PreemptionSelection) -> float:
-        """Return by how many watts the committed power grows if a job replaces those it interrupts."""
-        held = [pair for victim in selection.victims for pair in self._runs.running[victim].allocation]
-        self._cluster.release(held)
-        added_watts = float(self._added_watts(np.array([selection.shape]))[0])
-        self._cluster.take(held)
-        return added_watts
 
     def _result(self, end_s: float) -> SimulationResult:
         self._advance(end_s)

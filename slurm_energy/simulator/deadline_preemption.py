@@ -1,17 +1,17 @@
-"""Selection of the jobs to preempt for a pending job whose deadline is at risk.
-
-The module only selects jobs. The engine interrupts them.
-"""
+"""Preemption of running jobs without a deadline for pending jobs whose deadline is at risk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.simulator.cluster import Cluster
-from slurm_energy.simulator.running_jobs import RunningJobs
+from slurm_energy.simulator.event_queue import EventQueue
+from slurm_energy.simulator.job_demand import JobDemand
+from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import Preemption
 from slurm_energy.simulator.workload import Workload
 
@@ -29,6 +29,72 @@ class PreemptionSelection:
     shape: int
     victims: tuple[int, ...]
     lost_joules: float
+
+
+class DeadlinePreemption:
+    """Interrupts jobs without a deadline where a pending job would otherwise miss its deadline.
+
+    Args:
+        jobs: all jobs.
+        cluster: the nodes.
+        rules: settings of preemption.
+        runs: the running jobs.
+        events: the simulated clock.
+        demand: resources that jobs need.
+        left_watts: function that returns the power that the budget leaves.
+        interrupt: function that interrupts a running job.
+        start: function that starts a job in a shape.
+    """
+
+    def __init__(
+        self,
+        jobs: Workload,
+        cluster: Cluster,
+        rules: Preemption,
+        *,
+        runs: RunningJobs,
+        events: EventQueue,
+        demand: JobDemand,
+        left_watts: Callable[[], float],
+        interrupt: Callable[[RunningJob], None],
+        start: Callable[[int, int], object],
+    ) -> None:
+        self._jobs = jobs
+        self._cluster = cluster
+        self._rules = rules
+        self._runs = runs
+        self._events = events
+        self._demand = demand
+        self._left_watts = left_watts
+        self._interrupt = interrupt
+        self._start = start
+
+    def at_risk_s(self, job: int) -> float:
+        """Return the time in seconds from which a pending job's deadline is at risk."""
+        return at_risk_s(self._jobs, job, self._rules)
+
+    def run(self, pending: Iterable[int]) -> None:
+        """Start those pending jobs, given by row, that would otherwise miss their deadline.
+
+        Source: thesis, Algorithm 7.
+        """
+        for job in [job for job in pending if not np.isnan(self._jobs.deadline_s[job])]:
+            selection = select_preemption(
+                self._jobs, self._runs, self._cluster, job, self._events.now_s, self._rules
+            )
+            if selection is None or self._added_watts(selection) > self._left_watts():
+                continue
+            for victim in selection.victims:
+                self._interrupt(self._runs.running[victim])
+            self._start(job, selection.shape)
+
+    def _added_watts(self, selection: PreemptionSelection) -> float:
+        """Return by how many watts the committed power grows if a job replaces those it interrupts."""
+        held = [pair for victim in selection.victims for pair in self._runs.running[victim].allocation]
+        self._cluster.release(held)
+        added_watts = float(self._demand.added_watts(np.array([selection.shape]))[0])
+        self._cluster.take(held)
+        return added_watts
 
 
 def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:

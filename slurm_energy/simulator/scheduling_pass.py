@@ -1,0 +1,135 @@
+"""The scheduling pass: the policy ranks the pending jobs, and the discipline selects those that start now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from slurm_energy.scheduling.backfill import Candidate, Discipline, choose
+from slurm_energy.scheduling.queue import Ints, Queue
+from slurm_energy.scheduling.ranking import AGED, Ranking
+from slurm_energy.scheduling.registry import Policy
+from slurm_energy.simulator.budget_control import BudgetControl
+from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.event_queue import EventQueue
+from slurm_energy.simulator.job_demand import JobDemand
+from slurm_energy.simulator.power_commitment import PowerCommitment
+from slurm_energy.simulator.running_jobs import RunningJobs
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.workload import Workload
+
+
+class SchedulingPass:
+    """Selection of the pending jobs that start now.
+
+    Args:
+        jobs: all jobs.
+        cluster: the nodes.
+        policy: scheduling policy.
+        settings: discipline, budget and options of the policy.
+        runs: the running jobs.
+        events: the simulated clock.
+        demand: resources that jobs need.
+        commitment: power that the cluster may reach.
+        control: control loop of the power budget; None: no budget.
+        start: function that starts a job in a shape.
+    """
+
+    def __init__(
+        self,
+        jobs: Workload,
+        cluster: Cluster,
+        policy: Policy,
+        settings: ScheduleSettings,
+        *,
+        runs: RunningJobs,
+        events: EventQueue,
+        demand: JobDemand,
+        commitment: PowerCommitment,
+        control: BudgetControl | None,
+        start: Callable[[int, int], object],
+    ) -> None:
+        self._jobs = jobs
+        self._cluster = cluster
+        self._policy = policy
+        self._settings = settings
+        self._runs = runs
+        self._events = events
+        self._demand = demand
+        self._commitment = commitment
+        self._control = control
+        self._start = start
+        self._size = jobs.sizes(cluster.total)
+
+    def run(self, pending: Iterable[int]) -> None:
+        """Start those of the pending jobs, given by row, that may start now."""
+        rows = np.fromiter(pending, np.int64)
+        now_s = self._events.now_s
+        queue, shapes = self._jobs.queue(rows, now_s, self._runs.left, self._runs.users(now_s), self._size)
+        self._mark_possible(queue, shapes)
+        ranking = self._policy.rank(queue, self._settings.options)
+        candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
+        free = self._demand.free()
+        boots = self._control is not None and self._commitment.switches_off
+        need_now = self._demand.need_now if boots else None
+        discipline = self._settings.discipline
+        for chosen in choose(discipline, candidates, now_s, free, need_now, self._demand.releases):
+            if self._may_start(chosen):
+                self._start(chosen.job, chosen.shape)
+
+    def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
+        """Mark in `queue` the shapes (ways to run a job) from which the policy may choose.
+
+        Under the discipline packing, these are the shapes that fit now (thesis, Algorithm 3). Under the other
+        disciplines all shapes are offered, and a job waits for its chosen shape. A job that has waited longer
+        than the bound also gets all shapes and a reservation. Power counts as a resource if the budget binds
+        every policy. A policy that keeps the budget itself (Charon) ranks without regard to power.
+
+        Args:
+            queue: table of the pending jobs, modified in place.
+            shapes: row in the workload of each shape in `queue`.
+        """
+        table = queue.alternatives
+        fits = table.gpus <= self._cluster.total[table.hardware]
+        if self._settings.discipline == Discipline.PACKING:
+            aged = queue.wait_s >= self._settings.options.wait_bound_s
+            now = table.gpus <= self._cluster.free[table.hardware]
+            if self._settings.hard_budget and self._control is not None:
+                now[now] &= self._demand.added_watts(shapes[now]) <= self._control.headroom_watts()
+            fits &= np.repeat(aged, np.diff(table.first)) | now
+        table.possible[:] = fits
+
+    def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:
+        if self._control is not None:
+            chosen = shapes[ranking.choice[ranking.choice >= 0]]
+            self._control.added_watts(chosen.tolist())  # all at once is faster
+        for index in ranking.order(job_id):
+            choice, job = ranking.choice[index], int(rows[index])
+            if choice < 0:
+                continue
+            shape = int(shapes[choice])
+            limit_s = float(self._runs.left[job]) * self._jobs.limit_s(job, shape)
+            candidate = Candidate(
+                job, shape, self._demand.need(shape), limit_s, bool(ranking.tier[index] == AGED)
+            )
+            if self._keeps_floors(candidate):
+                yield candidate
+            elif candidate.aged:
+                return  # no other job may delay it
+
+    def _may_start(self, candidate: Candidate) -> bool:
+        """Return whether the budget admits a job and the limits in force leave its power free.
+
+        If only the latter fails, limits are lowered so that the job may start in a later pass.
+        """
+        if self._control is None:
+            return True
+        watts = float(self._demand.added_watts(np.array([candidate.shape]))[0])
+        return self._keeps_floors(candidate) and self._control.admit(watts) and self._control.make_room(watts)
+
+    def _keeps_floors(self, candidate: Candidate) -> bool:
+        """Return whether the floors of all running jobs keep the budget until the candidate has ended."""
+        if self._control is None:
+            return True
+        return self._control.keeps_floors(candidate.job, candidate.shape, candidate.limit_s)
