@@ -18,11 +18,11 @@ from slurm_energy.simulator.inputs import LoadedWorkload, read_workload
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.step_function import integral_of_product, read_steps
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workload import REQUEST_COLUMNS, Workload
 from slurm_energy.simulator.workload_generator import Predict, generate
 from slurm_energy.worker_processes import end_with_parent
 
-_JOB_COLUMNS = ("job_id", "user", "time_limit_s", "compute_share")
+_JOB_COLUMNS = ("job_id", "user", "time_limit_s", "compute_share", *REQUEST_COLUMNS)
 _SHAPE_COLUMNS = (
     *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
     *("predicted_time_s", "predicted_watts"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +12,14 @@ from slurm_energy.scheduling.queue import Floats, Ints, Queue, Users
 from slurm_energy.scheduling.queue import alternatives as alternatives_of
 from slurm_energy.scheduling.queue import jobs as jobs_of
 
-_WHOLE_NUMBERS = frozenset({"job_id", "user", "hardware", "units", "batch"})
+_WHOLE_NUMBERS = frozenset(
+    {"job_id", "user", "partition", "qos", "reservation", "licenses", "hardware", "units", "batch"}
+)
+
+REQUEST_COLUMNS: Final = ("unit_memory_gib", "partition", "qos", "reservation", "licenses")
+"""Columns of what jobs request besides units; the constraints of a cluster use them."""
+REQUEST_NAMES: Final = ("partitions", "qos_names", "reservations", "license_names")
+"""Names to which these columns refer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,10 @@ class Workload:
         time_limit_s: requested time limit, on which backfill relies; NaN: the predicted time.
         compute_share: share of the run time that is inversely proportional to the clock, for the response to
             power limits; NaN: the oracle's default.
+        unit_memory_gib: memory that each unit of the job needs on its node; NaN: none requested.
+        partition, qos, reservation: row in `partitions`, `qos_names` and `reservations`; -1: none requested.
+        licenses: licenses that the job holds while it runs, one column per name in `license_names`, shape
+            (n, l).
         first: n + 1 indices; the shapes of job i are at first[i] to first[i + 1] - 1.
         hardware, units, batch, cap_watts: a shape: kind of hardware, number of GPUs (or nodes), batch size,
             power cap.
@@ -37,6 +48,7 @@ class Workload:
         predicted_time_s, predicted_watts: run time and power that the policy assumes.
         users: names of the users.
         names: names of the jobs; empty if they have none.
+        partitions, qos_names, reservations, license_names: names that the jobs request.
     """
 
     job_id: Ints
@@ -45,6 +57,11 @@ class Workload:
     deadline_s: Floats
     time_limit_s: Floats
     compute_share: Floats
+    unit_memory_gib: Floats
+    partition: Ints
+    qos: Ints
+    reservation: Ints
+    licenses: Ints
     first: Ints
     hardware: Ints
     units: Ints
@@ -56,6 +73,10 @@ class Workload:
     predicted_watts: Floats
     users: tuple[str, ...] = ("user0",)
     names: tuple[str, ...] = field(default=())
+    partitions: tuple[str, ...] = field(default=())
+    qos_names: tuple[str, ...] = field(default=())
+    reservations: tuple[str, ...] = field(default=())
+    license_names: tuple[str, ...] = field(default=())
 
     @property
     def count(self) -> int:
@@ -130,7 +151,7 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
         first: the shapes of job i are the rows first[i] to first[i + 1] - 1, shape (n + 1,).
         job: columns of jobs by name; `submit_s` is required.
         shape: columns of shapes by name; `units` and `time_s` are required.
-        **more: names of the users as `users` and names of the jobs as `names`.
+        **more: names of users, jobs, partitions and so on: the remaining attributes of `Workload`.
 
     Raises:
         UsageError: a time or power is impossible. The message names the job.
@@ -144,6 +165,11 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
         "deadline_s": np.broadcast_to(np.nan, count),
         "time_limit_s": np.broadcast_to(np.nan, count),
         "compute_share": np.broadcast_to(np.nan, count),
+        "unit_memory_gib": np.broadcast_to(np.nan, count),
+        "partition": np.broadcast_to(np.int64(-1), count),
+        "qos": np.broadcast_to(np.int64(-1), count),
+        "reservation": np.broadcast_to(np.int64(-1), count),
+        "licenses": np.broadcast_to(np.int64(0), (count, 0)),
         **job,
     }
     details: dict[str, Any] = {

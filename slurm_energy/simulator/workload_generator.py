@@ -17,7 +17,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.scenario_schema import ModelSection
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workload import REQUEST_COLUMNS, REQUEST_NAMES, Workload, workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,12 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
             "submit_s": submit_s,
             "user": user,
             "deadline_s": np.where(urgent, submit_s + section.deadline_factor * shortest_s, np.nan),
+            **({} if trace is None else {name: getattr(trace, name) for name in REQUEST_COLUMNS}),
         },
         _columns(scenario, random, [chosen[m] for m in model_of], scale),
         users=tuple(f"user{n}" for n in range(section.users)) if trace is None else trace.users,
         names=tuple(scenario.models[m].name or scenario.models[m].profile for m in model_of),
+        **({} if trace is None else {name: getattr(trace, name) for name in REQUEST_NAMES}),
     )
 
 
