@@ -110,6 +110,7 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and settings.horizon_s is None
         and settings.budget_watts is None
         and settings.idle_off_s is None
+        and settings.power_saving is None
         and settings.options.aged_jobs_per_user is None
         and not any(kind.failures_per_s for kind in kinds)
         and not (preempts and not np.all(np.isnan(jobs.deadline_s)))

@@ -17,6 +17,7 @@ from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.job_demand import JobDemand
 from slurm_energy.simulator.node_power import NodePower
 from slurm_energy.simulator.power_commitment import PowerCommitment
+from slurm_energy.simulator.power_saving_control import PowerSavingControl
 from slurm_energy.simulator.running_jobs import UNLIMITED, RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.scheduling_pass import SchedulingPass
@@ -63,6 +64,7 @@ class Simulation:
         self._commitment = PowerCommitment(self._cluster, self._power, self._runs, self._events)
         self._control = self._budget_control() if settings.hard_budget or policy.keeps_budget else None
         self._pending: dict[int, None] = {}
+        self._saving = self._power_saving()
         self._passes = 0
         self._pass_due = math.inf
         self._over_s = 0.0
@@ -93,6 +95,8 @@ class Simulation:
         if self._control is not None:
             self._control.begin()
         self._power.begin()
+        if self._saving is not None:
+            self._saving.begin()
         horizon_s = self._settings.horizon_s
         while self._events.next_s < math.inf and (horizon_s is not None or self._unfinished()):
             time_s = self._events.next_s
@@ -142,6 +146,14 @@ class Simulation:
             interrupt=partial(self._interrupt, failure=False),
             start=self._start,
         )
+
+    def _power_saving(self) -> PowerSavingControl | None:
+        """Return the control of power saving by forecast; None without it."""
+        saving = self._settings.power_saving
+        if saving is None:
+            return None
+        parts = (self._jobs, self._cluster, self._power, self._runs, self._pending, self._events)
+        return PowerSavingControl(saving, *parts, left_watts=self._left_watts)
 
     def _unfinished(self) -> bool:
         return bool(self._pending or self._runs.running or self._arrivals_left)

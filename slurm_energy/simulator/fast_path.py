@@ -29,6 +29,7 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and settings.horizon_s is None
         and settings.budget_watts is None
         and settings.idle_off_s is None
+        and settings.power_saving is None
     )
     rigid = len(jobs.first) == jobs.count + 1 == int(jobs.first[-1]) + 1
     return plain and rigid and len(kinds) == 1 and kinds[0].failures_per_s == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -46,19 +47,51 @@ class NodePower:
     ) -> None:
         self._cluster = cluster
         self._idle_off_s = settings.idle_off_s
+        self.switches_off = settings.idle_off_s is not None or settings.power_saving is not None
         self._events = events
         self._interrupt_node = interrupt_node
         self._may_add_watts = may_add_watts
         self._request_pass = request_pass
         self._random = np.random.default_rng(settings.seed)
         self._free_since: dict[int, float] = {}
+        self._on_since: dict[int, float] = {}
         self._settled_s: dict[int, float] = {}
         self._deferred: set[int] = set()
 
-    @property
-    def switches_off(self) -> bool:
-        """Whether idle nodes are switched off."""
-        return self._idle_off_s is not None
+    def idle_s(self, node: int) -> float:
+        """Return the seconds for which a node has been on without a job; 0 if it is not."""
+        return self._events.now_s - self._free_since.get(node, self._events.now_s)
+
+    def on_s(self, node: int) -> float:
+        """Return the seconds since the last boot of a node; infinity if it has not booted."""
+        return self._events.now_s - self._on_since.get(node, -math.inf)
+
+    def is_idle(self, node: int) -> bool:
+        """Return whether a node is on and no job holds a unit of it."""
+        return node in self._free_since and self._cluster.state[node] == NodePowerState.ON
+
+    def shut_down(self, node: int) -> None:
+        """Shut down an idle node, if the budget has room for the shutdown; else when it has."""
+        self._deferred.discard(node)
+        if not self.is_idle(node):
+            return
+        highest_watts = max(self._watts(node, NodePowerState.STOPPING), self._watts(node, NodePowerState.OFF))
+        added_watts = highest_watts - self._watts(node, NodePowerState.ON)
+        if added_watts > 0 and not self._may_add_watts(added_watts):
+            self._deferred.add(node)
+            return
+        del self._free_since[node]
+        self._change(node, NodePowerState.STOPPING, self._kind(node).shutdown_s, self._stopped)
+
+    def boot_watts(self, node: int) -> float:
+        """Return by how much a node that is off raises the power if it is booted and stays on."""
+        highest_watts = max(self._watts(node, NodePowerState.BOOTING), self._watts(node, NodePowerState.ON))
+        return highest_watts - self._watts(node, NodePowerState.OFF)
+
+    def boot(self, node: int) -> None:
+        """Boot a node that is off, ahead of a job."""
+        if self._cluster.state[node] == NodePowerState.OFF:
+            self._change(node, NodePowerState.BOOTING, self._kind(node).boot_s, self._turn_on)
 
     def steps(self) -> list[PowerStep]:
         """Return the future changes of power of all nodes that boot, shut down or are repaired, unordered."""
@@ -109,7 +142,7 @@ class NodePower:
     def retry_shutdowns(self) -> None:
         """Shut down idle nodes whose shutdown the power budget prevented before."""
         for node in sorted(self._deferred):
-            self._turn_off(node)
+            self.shut_down(node)
 
     def _at(self, time_s: float, change: Callable[[int], None], node: int) -> None:
         """Schedule the call `change(node)` at the simulated time `time_s`."""
@@ -150,26 +183,18 @@ class NodePower:
             self._idle(node)
 
     def _idle(self, node: int) -> None:
-        if self._idle_off_s is None or not self._cluster.is_free(node):
+        if not self.switches_off or not self._cluster.is_free(node):
             return
         self._free_since[node] = self._events.now_s
-        self._at(self._events.now_s + self._idle_off_s, self._turn_off, node)
+        if self._idle_off_s is not None:
+            self._at(self._events.now_s + self._idle_off_s, self._turn_off, node)
 
     def _turn_off(self, node: int) -> None:
-        """Shut down a node that has been idle long enough, if the budget has room for the shutdown."""
-        self._deferred.discard(node)
-        since_s = self._free_since.get(node)
+        """Shut down a node that has been idle long enough, unless a job has used it in the meantime."""
         assert self._idle_off_s is not None
-        if since_s is None or self._events.now_s < since_s + self._idle_off_s:
-            return  # a job used it in the meantime
-        if self._cluster.state[node] != NodePowerState.ON:
-            return
-        highest_watts = max(self._watts(node, NodePowerState.STOPPING), self._watts(node, NodePowerState.OFF))
-        added_watts = highest_watts - self._watts(node, NodePowerState.ON)
-        if added_watts > 0 and not self._may_add_watts(added_watts):
-            self._deferred.add(node)
-            return
-        self._change(node, NodePowerState.STOPPING, self._kind(node).shutdown_s, self._stopped)
+        since_s = self._free_since.get(node)
+        if since_s is not None and self._events.now_s >= since_s + self._idle_off_s:
+            self.shut_down(node)
 
     def _stopped(self, node: int) -> None:
         if self._cluster.state[node] == NodePowerState.STOPPING:
@@ -178,6 +203,7 @@ class NodePower:
     def _turn_on(self, node: int) -> None:
         if self._cluster.state[node] == NodePowerState.BOOTING:
             self._settle(node, NodePowerState.ON)
+            self._on_since[node] = self._events.now_s
             self._idle(node)
 
     def _plan_failure(self, node: int) -> None:

@@ -21,15 +21,17 @@ from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.scenario_schema import (
     KindSection,
     ModelSection,
+    PowerSavingSection,
     PowerSection,
     ScheduleSection,
     WorkloadSection,
 )
-from slurm_energy.simulator.schedule_settings import BudgetRules, Preemption, ScheduleSettings
+from slurm_energy.simulator.schedule_settings import BudgetRules, PowerSaving, Preemption, ScheduleSettings
 from slurm_energy.simulator.step_function import StepFunction, read_steps
 from slurm_energy.spelling import suggestion
 
 _SHIPPED = Path(__file__).parent / "scenarios"
+_POWER_SAVING = ("idle_off", "forecast")
 _FILES = (("workload", "file"), ("power", "budget_file"), ("power", "price_file"), ("power", "carbon_file"))
 """Keys that name files relative to the scenario."""
 
@@ -48,6 +50,7 @@ class Scenario:
         workload: section of the workload.
         schedule: section of the schedule.
         power: section of budget, power states and prices.
+        power_saving: section of power saving by forecast.
         models: neural networks that jobs train.
         sweep: name of a key, as `section.key`, and the values that are simulated one after the other.
         label: label of this variant if the scenario is one of a sweep; empty otherwise. See `sweeps`.
@@ -61,6 +64,7 @@ class Scenario:
     workload: WorkloadSection
     schedule: ScheduleSection
     power: PowerSection
+    power_saving: PowerSavingSection
     models: tuple[ModelSection, ...] = field(default=())
     sweep: tuple[str, tuple[Any, ...]] = ("", ())
     label: str = ""
@@ -97,12 +101,21 @@ class Scenario:
             preemption=Preemption(checkpoint_s, schedule.restart_s, schedule.margin_s)
             if schedule.preemption
             else None,
-            idle_off_s=None if power.idle_off_s < 0 else power.idle_off_s,
+            idle_off_s=None if power.idle_off_s < 0 or self._saves_by_forecast else power.idle_off_s,
+            power_saving=self._power_saving() if self._saves_by_forecast else None,
             half_life_s=schedule.half_life_hours * 3600 or infinite,
             shares=schedule.shares,
             options=Options(schedule.age_weight, schedule.wait_bound_hours * 3600, schedule.weights),
             seed=seed,
         )
+
+    @property
+    def _saves_by_forecast(self) -> bool:
+        return self.power.power_saving == "forecast"
+
+    def _power_saving(self) -> PowerSaving:
+        section = self.power_saving
+        return PowerSaving(section.rules(), section.reserve_nodes, section.reserve_percent / 100)
 
     def budget(self) -> StepFunction | None:
         """Return the power budget over time; None if there is none."""
@@ -168,7 +181,17 @@ def parse(text: str, path: Path) -> Scenario:
     """
     data, texts = _with_base(text, path, depth=0)
     reader = TableReader(path, text)
-    sections = ("title", "extends", "cluster", "workload", "model", "schedule", "power", "sweep")
+    sections = (
+        "title",
+        "extends",
+        "cluster",
+        "workload",
+        "model",
+        "schedule",
+        "power",
+        "power_saving",
+        "sweep",
+    )
     for name in data:
         if name not in sections:
             raise reader.fail(name, "", "unknown section", f"known: {', '.join(sections)}")
@@ -188,6 +211,7 @@ def parse(text: str, path: Path) -> Scenario:
         workload=reader.section(WorkloadSection, "workload", data.get("workload", {})),
         schedule=reader.section(ScheduleSection, "schedule", data.get("schedule", {})),
         power=reader.section(PowerSection, "power", data.get("power", {})),
+        power_saving=reader.section(PowerSavingSection, "power_saving", data.get("power_saving", {})),
         models=reader.sections(ModelSection, "model", models),
         sweep=_sweep(data["sweep"], reader) if "sweep" in data else ("", ()),
     )
@@ -259,6 +283,14 @@ def _check(scenario: Scenario, reader: TableReader) -> None:
         raise reader.fail(
             "power", "distribution", f"one of {', '.join(DistributionPolicy)}, not '{shown(distribution)}'"
         )
+    if scenario.power.power_saving not in _POWER_SAVING:
+        raise reader.fail(
+            *("power", "power_saving"),
+            f"one of {', '.join(_POWER_SAVING)}, not '{shown(scenario.power.power_saving)}'",
+        )
+    saving = scenario.power_saving
+    if saving.risk > saving.wake_probability:
+        raise reader.fail("power_saving", "risk", "must not be above wake_probability: nodes would flap")
     if not scenario.workload.file and not scenario.models:
         raise reader.fail("workload", "", "jobs come from a file or from [[model]] tables", "give one")
     for index, model in enumerate(scenario.models):

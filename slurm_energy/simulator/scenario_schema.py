@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_energy.config.value_checks import between, key
+from slurm_energy.power_saving.rule import PowerSavingRules
 
+_RULES = PowerSavingRules()
 _positive = between(1e-9, 1e15)
 _share = between(0, 1)
 _not_negative = between(0, 1e15)
@@ -135,5 +137,49 @@ class PowerSection:
     announced: bool = key(True, "Steps of the budget are known ahead.")
     interrupt: bool = key(True, "Interrupt jobs where lower power limits do not suffice.")
     idle_off_s: float = key(-1.0, "Idle time after which a node is switched off; -1: never.")
+    power_saving: str = key(
+        "idle_off", "idle_off: nodes are switched off after idle_off_s; forecast: see [power_saving]."
+    )
     price_file: str = key("", "CSV with columns time_s, price (per MWh).")
     carbon_file: str = key("", "CSV with columns time_s, gco2_per_kwh.")
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSavingSection:
+    """Parameters of `power.power_saving = "forecast"`, `[power_saving]`; as in energy.toml."""
+
+    risk: float = key(
+        _RULES.risk,
+        "Maximum probability that a node that is powered down is needed before this pays.",
+        _share,
+    )
+    wake_probability: float = key(
+        _RULES.wake_probability,
+        "Probability of being needed within its boot time from which on a node is powered up ahead.",
+        _share,
+    )
+    min_saving: float = key(
+        _RULES.min_saving,
+        "Minimum expected saving, as a multiple of the energy of shutdown and boot.",
+        _not_negative,
+    )
+    min_idle_s: float = key(
+        _RULES.min_idle_s, "Minimum idle time before a node is powered down.", _not_negative
+    )
+    min_on_s: float = key(_RULES.min_on_s, "Minimum time between power-up and power-down.", _not_negative)
+    cycle_s: float = key(_RULES.cycle_s, "Time between two decisions.", _positive)
+    max_down: int = key(
+        _RULES.max_down, "Maximum number of nodes powered down in one cycle.", between(1, 1e9)
+    )
+    max_up: int = key(
+        _RULES.max_up, "Maximum number of nodes powered up ahead in one cycle.", between(1, 1e9)
+    )
+    reserve_nodes: int = key(0, "Idle nodes of each kind that stay on.", between(0, 1e9))
+    reserve_percent: float = key(0.0, "Idle nodes that stay on, in percent of each kind.", between(0, 100))
+
+    def rules(self) -> PowerSavingRules:
+        """Return the parameters of the rule."""
+        return PowerSavingRules(
+            *(self.risk, self.wake_probability, self.min_saving, self.min_idle_s, self.min_on_s),
+            *(self.cycle_s, self.max_down, self.max_up),
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slurm_energy.power_saving.rule import PowerSavingRules
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.step_function import StepFunction
@@ -48,6 +49,21 @@ class BudgetRules:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerSaving:
+    """Power saving by the forecast of idle gaps.
+
+    Attributes:
+        rules: parameters of the rule.
+        reserve_nodes: warm reserve of each kind of nodes, in nodes.
+        reserve_share: warm reserve as a share of each kind of nodes; the larger reserve applies.
+    """
+
+    rules: PowerSavingRules = field(default_factory=PowerSavingRules)
+    reserve_nodes: int = 0
+    reserve_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleSettings:
     """Settings of one simulation in addition to cluster, workload and policy.
 
@@ -61,6 +77,7 @@ class ScheduleSettings:
         budget_rules: how the budget is kept.
         preemption: settings of preemption for policies that preempt; None: no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None: nodes stay on.
+        power_saving: power saving by the forecast of idle gaps; None: nodes are not switched off by it.
         half_life_s: half life of the users' usage, for fair shares.
         shares: fair shares by user name; other users have 1.
         options: options of the policy.
@@ -75,6 +92,7 @@ class ScheduleSettings:
     budget_rules: BudgetRules = field(default_factory=BudgetRules)
     preemption: Preemption | None = field(default_factory=Preemption)
     idle_off_s: float | None = None
+    power_saving: PowerSaving | None = None
     half_life_s: float = float("inf")
     shares: dict[str, float] = field(default_factory=dict)
     options: Options = field(default_factory=Options)

@@ -1,0 +1,237 @@
+"""Energy and added waits of power saving: fixed idle times, the forecast rule, and the clairvoyant bound.
+
+Each trace is simulated as a whole under every setting. The defaults of the forecast rule were chosen on the
+first half of the time of the traces (`--half first`). The table shows the second half, which the choice has
+not seen. The clairvoyant bound is the least energy without any added wait: each idle gap of the schedule with
+all nodes on is used where that pays, and nodes boot in time.
+
+Needs: pip install '.[simulation]', and a folder with the traces lublin_256.swf, pai-100k.csv and
+sample_eagle_data.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.power_saving.node_energy import NodeEnergy
+from slurm_energy.power_saving.offline_bound import clairvoyant_saving_joules
+from slurm_energy.power_saving.rule import PowerSavingRules
+from slurm_energy.scheduling.backfill import Discipline
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.scheduling.registry import policy
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.inputs.workload_file import read_workload
+from slurm_energy.simulator.schedule_settings import PowerSaving, ScheduleSettings
+from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.workload import Workload, workload
+
+IDLE_TIMES_S = (60.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
+RISKS = ((0.1, 0.3), (0.2, 0.5), (0.3, 0.6), (0.5, 0.8))
+BUSY_WATTS = 350.0
+KIND = NodeKind(
+    "node",
+    0,
+    1,
+    idle_watts=150.0,
+    off_watts=10.0,
+    boot_s=180.0,
+    boot_watts=200.0,
+    shutdown_s=30.0,
+    shutdown_watts=150.0,
+)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace and the cluster on which it runs."""
+
+    name: str
+    jobs: Workload
+    kind: NodeKind
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Energy and waits in a part of the simulated time."""
+
+    energy_kwh: float
+    mean_wait_s: float
+    p99_wait_s: float
+    max_added_s: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("traces", type=Path, help="folder with the traces")
+    parser.add_argument(
+        "--half", choices=("first", "second"), default="second", help="part of the time shown"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the rows to FILE as JSON")
+    parser.add_argument("--only", default="", help="only the trace whose name begins with this text")
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    print("| trace | power saving | energy, kWh | saved | of the bound | added mean wait, s | largest, s |")
+    print("|---|---|---|---|---|---|---|")
+    for trace in traces(args.traces):
+        if trace.name.startswith(args.only):
+            for row in compare(trace, args.half):
+                rows.append(row)
+                print(line(row), flush=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1))
+    return 0
+
+
+def traces(folder: Path) -> Iterator[Trace]:
+    """Yield the traces, each on a cluster on which it leaves nodes idle."""
+    jobs = read_workload(folder / "lublin_256.swf", ["node"], watts_per_unit=BUSY_WATTS).workload
+    yield Trace("lublin", part(jobs, 4000), replace(KIND, nodes=256))
+    yield eagle(folder / "sample_eagle_data.csv")
+    names = {"submit_s": "arrival_time", "time_s": "length", "units": "cpus"}
+    jobs = read_workload(folder / "pai-100k.csv", ["node"], renamed=names, watts_per_unit=BUSY_WATTS).workload
+    jobs = replace(
+        jobs, submit_s=jobs.submit_s * 3600, time_s=jobs.time_s * 3600, predicted_time_s=jobs.time_s * 3600
+    )
+    yield Trace("pai", part(jobs, 4000), replace(KIND, nodes=192))
+
+
+def part(jobs: Workload, count: int) -> Workload:
+    """Return the first `count` jobs."""
+    rows = slice(0, count)
+    return workload(
+        np.arange(count + 1),
+        {"submit_s": jobs.submit_s[rows] - jobs.submit_s[0]},
+        {
+            "units": jobs.units[rows],
+            "time_s": jobs.time_s[rows],
+            "power_watts": jobs.units[rows] * BUSY_WATTS,
+        },
+    )
+
+
+def eagle(path: Path) -> Trace:
+    """Return the sample of NREL's Eagle."""
+    with path.open() as file:
+        table = [row for row in csv.DictReader(file) if float(row["run_time"] or 0) > 0]
+    table.sort(key=lambda row: row["submit_time"])
+    submit = np.array([datetime.fromisoformat(row["submit_time"]).timestamp() for row in table])
+    units = np.array([max(1, int(row["nodes_req"])) for row in table])
+    time_s = np.array([float(row["run_time"]) for row in table])
+    jobs = workload(
+        np.arange(len(table) + 1),
+        {
+            "submit_s": submit - submit[0],
+            "time_limit_s": np.array([float(r["wallclock_req"]) for r in table]),
+        },
+        {"units": units, "time_s": time_s, "power_watts": units * BUSY_WATTS},
+    )
+    return Trace("eagle", jobs, replace(KIND, nodes=2 * int(units.max())))
+
+
+def compare(trace: Trace, half: str) -> Iterator[dict[str, Any]]:
+    """Simulate a trace under all settings and yield the rows of the table for one half of it."""
+    base = run(trace, ScheduleSettings(discipline=Discipline.EASY))
+    middle_s = float(trace.jobs.submit_s[-1]) / 2
+    span = (0.0, middle_s) if half == "first" else (middle_s, 2 * middle_s)
+    on = figures(base, base, *span)
+    bound_kwh = on.energy_kwh - bound_saving(trace, base, *span) / 3.6e6
+    fixed = {idle_s: run(trace, settings(idle_off_s=idle_s)) for idle_s in IDLE_TIMES_S}
+    rules = [PowerSavingRules(risk=risk, wake_probability=wake) for risk, wake in RISKS]
+    tried = [run(trace, settings(power_saving=PowerSaving(one, 0, 0.0))) for one in rules]
+    results = {
+        "all on": base,
+        **{f"SuspendTime {idle_s:.0f} s": result for idle_s, result in fixed.items()},
+        **{f"forecast, risk {one.risk}": result for one, result in zip(rules, tried, strict=True)},
+        "forecast, 5 % warm": run(trace, settings(power_saving=PowerSaving(PowerSavingRules(), 0, 0.05))),
+    }
+    for name, result in results.items():
+        yield row(trace.name, name, figures(result, base, *span), on, bound_kwh)
+    yield row(trace.name, "clairvoyant bound", replace(on, energy_kwh=bound_kwh), on, bound_kwh)
+
+
+def settings(**more: Any) -> ScheduleSettings:
+    return ScheduleSettings(discipline=Discipline.EASY, **more)
+
+
+def run(trace: Trace, chosen: ScheduleSettings) -> SimulationResult:
+    return simulate(trace.jobs, [trace.kind], policy("fcfs"), chosen)
+
+
+def figures(result: SimulationResult, base: SimulationResult, start_s: float, end_s: float) -> Figures:
+    """Return the energy between two times, and the waits of the jobs submitted between them."""
+    times_s, watts = result.power
+    rows = (result.workload.submit_s >= start_s) & (result.workload.submit_s < end_s)
+    wait_s = work_wait_s(result)[rows]
+    added_s = wait_s - work_wait_s(base)[rows]
+    return Figures(
+        energy_joules(times_s, watts, start_s, end_s) / 3.6e6,
+        float(wait_s.mean()),
+        float(np.quantile(wait_s, 0.99)),
+        float(added_s.max()),
+    )
+
+
+def work_wait_s(result: SimulationResult) -> Floats:
+    """Return the seconds from submission until work began, boots of nodes included."""
+    shapes = result.workload.first[:-1]
+    waited: Floats = result.accounts.end_s - result.workload.time_s[shapes] - result.workload.submit_s
+    return waited
+
+
+def energy_joules(times_s: Floats, watts: Floats, start_s: float, end_s: float) -> float:
+    """Return the integral of a step function between two times."""
+    stops_s = np.append(times_s[1:], np.inf)
+    length_s = np.clip(np.minimum(stops_s, end_s) - np.maximum(times_s, start_s), 0.0, None)
+    return float(np.sum(length_s * watts))
+
+
+def bound_saving(trace: Trace, base: SimulationResult, start_s: float, end_s: float) -> float:
+    """Return the clairvoyant saving between two times, in joules."""
+    kind = trace.kind
+    energy = NodeEnergy(
+        kind.idle_watts, kind.off_watts, kind.boot_s, kind.boot_watts, kind.shutdown_s, kind.shutdown_watts
+    )
+    starts = np.concatenate([base.accounts.start_s, base.accounts.end_s])
+    sizes = base.workload.units[base.workload.first[:-1]].astype(float)
+    order = np.argsort(starts, kind="stable")
+    times_s, busy = starts[order], np.cumsum(np.concatenate([sizes, -sizes])[order])
+    inside = (times_s > start_s) & (times_s < end_s)
+    before = busy[times_s <= start_s]
+    times_s = np.concatenate([[start_s], times_s[inside]])
+    busy = np.concatenate([[before[-1] if len(before) else 0.0], busy[inside]])
+    return clairvoyant_saving_joules(energy, times_s, busy, kind.nodes, end_s)
+
+
+def row(trace: str, name: str, got: Figures, on: Figures, bound_kwh: float) -> dict[str, Any]:
+    saved_kwh = on.energy_kwh - got.energy_kwh
+    return {
+        "trace": trace,
+        "setting": name,
+        "energy_kwh": got.energy_kwh,
+        "saved_share": saved_kwh / on.energy_kwh,
+        "share_of_bound": saved_kwh / (on.energy_kwh - bound_kwh),
+        "added_mean_wait_s": got.mean_wait_s - on.mean_wait_s,
+        "added_max_s": got.max_added_s,
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    return (
+        f"| {row['trace']} | {row['setting']} | {row['energy_kwh']:.0f} | {row['saved_share']:.1%} | "
+        f"{row['share_of_bound']:.0%} | {row['added_mean_wait_s']:.0f} | {row['added_max_s']:.0f} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""Forecast of the additional nodes that jobs need within the next minutes to hours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DAY_S: Final = 86400.0
+_HOUR_S: Final = 3600.0
+_WEEK_DAYS: Final = 7
+_HORIZONS_S: Final = (0.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
+_OTHER_HOUR_WEIGHT: Final = 0.02
+"""Weight of a sample from another hour of the day, relative to one from the same hour."""
+_OTHER_DAY_WEIGHT: Final = 0.25
+"""Weight of a sample from a weekend on a working day, and conversely."""
+_HALF_LIFE_S: Final = 14 * DAY_S
+
+
+def horizons(points_s: Sequence[float]) -> Floats:
+    """Return the ends of the forecast's time bins in seconds from now, ascending; the first one is 0.
+
+    Args:
+        points_s: times that must be among them, such as the boot time.
+    """
+    points = [point for point in points_s if 0 < point < float("inf")]
+    return np.unique(np.array([*_HORIZONS_S, *points]))
+
+
+@dataclass(frozen=True, slots=True)
+class DemandForecast:
+    """Additional demand for nodes in time bins, as s equally possible courses with weights.
+
+    Demand is counted in nodes; a job on half of a node counts 0.5.
+
+    Attributes:
+        horizon_s: ends of the bins in seconds from now, shape (h,).
+        peaks: highest demand of jobs that have not arrived yet, by course and bin, shape (s, h).
+        weights: weights of the courses with the sum 1, shape (s,).
+    """
+
+    horizon_s: Floats
+    peaks: Floats
+    weights: Floats
+
+    def rise(self, known: Floats) -> Floats:
+        """Return the highest additional demand until the end of each bin, shape (s, h).
+
+        Args:
+            known: change of the demand by jobs that are known, by bin, shape (h,). See `known_change`.
+        """
+        rise: Floats = np.maximum.accumulate(self.peaks + known, axis=1)
+        return rise
+
+    def probability(self, known: Floats, nodes: Floats) -> Floats:
+        """Return the probability that more than the given nodes are needed by the end of each bin.
+
+        Args:
+            known: change of the demand by jobs that are known, by bin, shape (h,).
+            nodes: numbers of nodes, shape (k,).
+
+        Returns:
+            Shape (k, h); it does not decrease with time and does not increase with the number of nodes.
+        """
+        rise = self.rise(known)
+        order = np.argsort(rise, axis=0, kind="stable")
+        limits = np.asarray(nodes, np.float64) + 1e-9
+        probability = np.empty((len(limits), rise.shape[1]))
+        for column in range(rise.shape[1]):
+            rows = order[:, column]
+            tail = np.append(np.cumsum(self.weights[rows][::-1])[::-1], 0.0)
+            probability[:, column] = tail[np.searchsorted(rise[rows, column], limits, side="right")]
+        probability = np.maximum.accumulate(np.minimum(1.0, probability), axis=1)  # sums differ by rounding
+        return np.asarray(probability, np.float64)
+
+
+def known_change(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
+    """Return the highest change of the demand in each bin by jobs that are known, shape (h,).
+
+    Args:
+        horizon_s: ends of the bins in seconds from now, shape (h,).
+        in_s: time of each change in seconds from now: starts of pending, deferred or reserved jobs, and
+            ends of running jobs; shape (c,). Changes in the past count now.
+        nodes: nodes that are needed more (positive) or less (negative) from then on, shape (c,).
+    """
+    return _bin_peaks(horizon_s, np.maximum(in_s, 0.0), nodes)
+
+
+def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
+    """Return the highest cumulative sum of changes in each bin; releases precede requests at equal times."""
+    order = np.lexsort((nodes, in_s))
+    level = np.concatenate([[0.0], np.cumsum(nodes[order])])
+    ends = np.searchsorted(in_s[order], horizon_s, side="right")
+    # Changes at time 0 belong together to the first bin: a release and a request at once need no node.
+    starts = np.concatenate([[ends[0]], ends[:-1]])
+    peaks = np.array(
+        [level[first : last + 1].max() for first, last in zip(starts.tolist(), ends.tolist(), strict=True)]
+    )
+    return np.asarray(peaks, np.float64)
+
+
+class DemandHistory:
+    """Past arrivals of jobs in one pool, from which courses of the demand are sampled.
+
+    A course is what followed a moment in the past: the nodes that the jobs that arrived later would have
+    used, had each started on arrival.
+
+    Args:
+        horizon_s: ends of the time bins, from `horizons`.
+        step_s: seconds between two sampled moments.
+        max_days: age in days from which on courses are forgotten.
+        utc_offset_s: offset of local time, in which hours of the day and weekdays are counted.
+    """
+
+    def __init__(
+        self, horizon_s: Floats, step_s: float = 900.0, max_days: float = 56.0, utc_offset_s: float = 0.0
+    ) -> None:
+        self._horizon_s = horizon_s
+        self._step_s = step_s
+        self._max_samples = max(1, int(max_days * DAY_S / step_s))
+        self._utc_offset_s = utc_offset_s
+        self._times: list[float] = []
+        self._peaks: list[Floats] = []
+        self._latest: tuple[int, DemandForecast] | None = None
+
+    @property
+    def covered_s(self) -> float:
+        """Seconds between the first and the last sampled moment."""
+        return self._times[-1] - self._times[0] if self._times else 0.0
+
+    def extend(self, begin_s: float, until_s: float, submit_s: Floats, time_s: Floats, nodes: Floats) -> None:
+        """Sample the moments that have not been sampled yet and whose course is complete.
+
+        Args:
+            begin_s: time from which on all arrivals are known.
+            until_s: time until which all arrivals are known.
+            submit_s: arrival of each job, ascending, on the same clock, shape (n,).
+            time_s: run time of each job in seconds, shape (n,).
+            nodes: nodes of each job, shape (n,).
+        """
+        first_s = self._times[-1] + self._step_s if self._times else begin_s
+        last_s = until_s - float(self._horizon_s[-1])
+        moments_s = np.arange(first_s, last_s + 1e-9, self._step_s)[-self._max_samples :]
+        lows = np.searchsorted(submit_s, moments_s, side="right").tolist()
+        highs = np.searchsorted(submit_s, moments_s + self._horizon_s[-1], side="right").tolist()
+        for moment_s, low, high in zip(moments_s.tolist(), lows, highs, strict=True):
+            begins_s = submit_s[low:high] - moment_s
+            changes_s = np.concatenate([begins_s, begins_s + time_s[low:high]])
+            sizes = np.concatenate([nodes[low:high], -nodes[low:high]])
+            self._times.append(moment_s)
+            self._peaks.append(_bin_peaks(self._horizon_s, changes_s, sizes))
+        self._latest = None
+        surplus = len(self._times) - self._max_samples
+        if surplus > 0:
+            del self._times[:surplus], self._peaks[:surplus]
+
+    def forecast(self, now_s: float) -> DemandForecast:
+        """Return the forecast at a time, in which courses from the same hour of similar days weigh most.
+
+        Without history the forecast has one course, in which no job arrives.
+        """
+        step = int(now_s // self._step_s)
+        if self._latest is None or self._latest[0] != step:
+            self._latest = (step, self._forecast(step * self._step_s))
+        return self._latest[1]
+
+    def _forecast(self, now_s: float) -> DemandForecast:
+        if not self._times:
+            shape = (1, len(self._horizon_s))
+            return DemandForecast(self._horizon_s, np.zeros(shape), np.ones(1))
+        return DemandForecast(
+            self._horizon_s, np.array(self._peaks), self._weights(np.array(self._times), now_s)
+        )
+
+    def _weights(self, times_s: Floats, now_s: float) -> Floats:
+        hours = np.abs(self._hour_of_day(times_s) - self._hour_of_day(now_s))
+        same_hour = np.minimum(hours, 24 - hours) <= 1.0
+        same_day = self._is_weekend(times_s) == self._is_weekend(now_s)
+        weights = np.where(same_hour, 1.0, _OTHER_HOUR_WEIGHT) * np.where(same_day, 1.0, _OTHER_DAY_WEIGHT)
+        weights = weights * 0.5 ** (np.maximum(0.0, now_s - times_s) / _HALF_LIFE_S)
+        normalised: Floats = weights / weights.sum()
+        return normalised
+
+    def _hour_of_day(self, time_s: Any) -> Any:
+        return (time_s + self._utc_offset_s) % DAY_S / _HOUR_S
+
+    def _is_weekend(self, time_s: Any) -> Any:
+        # 1 January 1970 was a Thursday.
+        return ((time_s + self._utc_offset_s) // DAY_S + 3) % _WEEK_DAYS >= 5

@@ -1,0 +1,263 @@
+"""The rule of power saving: which nodes to power down or up now, with reason and expected saving.
+
+The nodes of a pool are interchangeable. The idle nodes have ranks from 0: the node of rank k is used only
+when more than k additional nodes are needed. The probability of this event over time follows from the
+forecast, and with it the expected idle gap of each rank and the saving of powering it down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.power_saving.demand_forecast import DAY_S, DemandForecast, DemandHistory, Floats, Ints
+from slurm_energy.power_saving.node_energy import NodeEnergy
+
+Bools = NDArray[np.bool_]
+
+_MIN_HISTORY_S: Final = DAY_S
+
+
+class NodeActivity(IntEnum):
+    """What a node does, as far as power saving is concerned."""
+
+    BUSY = 0
+    IDLE = 1
+    OFF = 2
+    BOOTING = 3
+    STOPPING = 4
+    UNAVAILABLE = 5
+
+
+class KeepReason(StrEnum):
+    """Why an idle node stays on."""
+
+    EXPECTED_DEMAND = "jobs are expected to need it before powering down pays"
+    NO_SAVING = "the expected saving does not cover shutdown and boot"
+    RESERVE = "it belongs to the warm reserve"
+    MIN_IDLE = "it has not been idle long enough"
+    MIN_ON = "it has not been on long enough"
+    PROTECTED = "it is excluded, drained or reserved"
+    CYCLE_LIMIT = "the limit of changes per cycle is reached"
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSavingRules:
+    """Parameters of the rule.
+
+    Attributes:
+        risk: maximum probability that a node that is powered down is needed before the break-even time.
+        wake_probability: probability of being needed within boot time and one cycle from which on a node is
+            powered up ahead; above `risk`. 1: nodes are powered up only for the warm reserve.
+        min_saving: minimum expected saving, as a multiple of the energy of shutdown and boot.
+        min_idle_s: seconds for which a node must have been idle.
+        min_on_s: seconds for which a node must have been on.
+        cycle_s: seconds between two decisions.
+        max_down, max_up: maximum number of nodes that are powered down and up in one cycle.
+    """
+
+    risk: float = 0.2
+    wake_probability: float = 0.5
+    min_saving: float = 0.5
+    min_idle_s: float = 60.0
+    min_on_s: float = 300.0
+    cycle_s: float = 60.0
+    max_down: int = 16
+    max_up: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNodes:
+    """The n nodes of one pool: nodes that are interchangeable for jobs.
+
+    Attributes:
+        activity: a `NodeActivity` each, shape (n,).
+        protected: nodes that power saving never changes, shape (n,): they are drained, reserved, failed, of
+            an excluded partition or excluded by the site.
+        idle_s: seconds for which the node has been idle, shape (n,).
+        on_s: seconds for which the node has been on, shape (n,).
+        free_share: free capacity of the busy nodes in nodes, which new jobs can use.
+    """
+
+    activity: Ints
+    protected: Bools
+    idle_s: Floats
+    on_s: Floats
+    free_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """Decision for one pool. Rows are those of `PoolNodes`.
+
+    Attributes:
+        down: nodes to power down now, first ones first.
+        down_saving_joules: expected saving of each of them.
+        up: nodes to power up now.
+        up_probability: probability that each of them is needed soon; 1 for the warm reserve.
+        kept: number of idle nodes that stay on, by reason.
+        needed_soon: nodes that are needed within the break-even time with a probability above `risk`.
+    """
+
+    down: list[int] = field(default_factory=list)
+    down_saving_joules: list[float] = field(default_factory=list)
+    up: list[int] = field(default_factory=list)
+    up_probability: list[float] = field(default_factory=list)
+    kept: dict[KeepReason, int] = field(default_factory=dict)
+    needed_soon: int = 0
+
+    @property
+    def saving_joules(self) -> float:
+        """Expected saving of all nodes that are powered down."""
+        return float(sum(self.down_saving_joules))
+
+
+def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float, float]:
+    """Return the times that the bins of the forecast must contain: of powering up, and of powering down.
+
+    The second time is not less than the first one. A node that is powered down is therefore not powered up
+    again while the forecast stays the same: hysteresis.
+    """
+    up_s = energy.boot_s + rules.cycle_s
+    break_even_s = energy.break_even_s
+    return up_s, max(up_s, break_even_s if np.isfinite(break_even_s) else up_s)
+
+
+def rules_without_history(
+    rules: PowerSavingRules, energy: NodeEnergy, history: DemandHistory
+) -> PowerSavingRules:
+    """Return the rules for a history. With less than a day of it, nodes must idle for the break-even time.
+
+    A rule that waits for the break-even time never uses more than twice the energy of the best decision.
+    """
+    if history.covered_s >= _MIN_HISTORY_S:
+        return rules
+    return replace(rules, min_idle_s=max(rules.min_idle_s, energy.break_even_s))
+
+
+def plan_pool(
+    nodes: PoolNodes,
+    energy: NodeEnergy,
+    forecast: DemandForecast,
+    known: Floats,
+    rules: PowerSavingRules,
+    *,
+    reserve: int = 0,
+    max_down: int | None = None,
+    max_up: int | None = None,
+) -> PoolPlan:
+    """Decide which nodes of a pool to power down or up now.
+
+    Args:
+        nodes: the nodes.
+        energy: their energy.
+        forecast: demand of jobs that have not arrived yet. Its bins contain `forecast_points`.
+        known: change of the demand by known jobs in each bin, from `known_change`.
+        rules: parameters of the rule.
+        reserve: number of idle nodes that stay on beyond the known demand of this moment (warm reserve).
+        max_down: what is left of the limit of powering down in this cycle; None: that of `rules`.
+        max_up: what is left of the limit of powering up in this cycle; None: that of `rules`.
+    """
+    is_warm = _is(nodes, NodeActivity.IDLE) | _is(nodes, NodeActivity.BOOTING)
+    warm = int(np.count_nonzero(is_warm & ~nodes.protected))
+    off = np.flatnonzero(_is(nodes, NodeActivity.OFF) & ~nodes.protected)
+    ranks: Floats = np.arange(warm + len(off), dtype=np.float64)
+    probability = forecast.probability(known, ranks + nodes.free_share)
+    up_s, down_s = forecast_points(energy, rules)
+    p_up = probability[:, _bin(forecast, up_s)]
+    p_down = probability[:, _bin(forecast, down_s)]
+    now_needed = max(0, int(np.ceil(float(known[0]) - nodes.free_share - 1e-9)))
+    saving = expected_saving_joules(energy, forecast.horizon_s, probability)
+    stays = p_down > rules.risk
+    unprofitable = ~(saving > 0) | (saving < rules.min_saving * energy.cycle_joules)
+    kept: Bools = ranks < now_needed + reserve
+    keep = _count_kept(np.asarray(stays | unprofitable | kept, np.bool_), warm)
+    plan = PoolPlan(needed_soon=int(np.count_nonzero(stays)))
+    _choose_down(plan, nodes, rules, warm - keep, saving[keep:warm], max_down)
+    _note_kept(plan, stays[:keep], kept[:keep])
+    if not plan.down:
+        wanted: Bools = (p_up > rules.wake_probability) & np.bool_(energy.boot_s > 0)
+        wanted[: min(len(wanted), now_needed + reserve)] = True
+        count = _count_kept(wanted, len(ranks)) - warm
+        limit = rules.max_up if max_up is None else max_up
+        for place in range(max(0, min(count, limit, len(off)))):
+            rank = warm + place
+            plan.up.append(int(off[place]))
+            plan.up_probability.append(1.0 if rank < now_needed + reserve else float(p_up[rank]))
+    return plan
+
+
+def expected_saving_joules(energy: NodeEnergy, horizon_s: Floats, probability: Floats) -> Floats:
+    """Return the expected saving of powering each rank down now until it is needed, shape (k,).
+
+    Gaps that last longer than the forecast count with its length, so that the saving is underestimated.
+
+    Args:
+        energy: energy of the nodes.
+        horizon_s: ends of the bins, shape (h,).
+        probability: probability that a rank is needed by the end of a bin, shape (k, h).
+    """
+    survival = 1.0 - probability
+    gap_s = np.sum(np.diff(horizon_s) * (survival[:, :-1] + survival[:, 1:]) / 2, axis=1)
+    saving: Floats = energy.saved_watts * gap_s - energy.cycle_joules
+    return saving
+
+
+def _is(nodes: PoolNodes, activity: NodeActivity) -> Bools:
+    matches: Bools = nodes.activity == int(activity)
+    return matches
+
+
+def _bin(forecast: DemandForecast, time_s: float) -> int:
+    last = len(forecast.horizon_s) - 1
+    return min(last, int(np.searchsorted(forecast.horizon_s, time_s - 1e-9)))
+
+
+def _count_kept(wanted: Bools, limit: int) -> int:
+    """Return how many ranks are kept: all up to the last wanted one below `limit`."""
+    places = np.flatnonzero(wanted[:limit])
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+def _choose_down(
+    plan: PoolPlan,
+    nodes: PoolNodes,
+    rules: PowerSavingRules,
+    surplus: int,
+    saving: Floats,
+    max_down: int | None,
+) -> None:
+    """Choose the nodes to power down, those first that have been idle longest."""
+    idle = np.flatnonzero(_is(nodes, NodeActivity.IDLE))
+    reasons: list[KeepReason] = []
+    candidates: list[int] = []
+    for row in idle[np.argsort(-nodes.idle_s[idle], kind="stable")].tolist():
+        if nodes.protected[row]:
+            reasons.append(KeepReason.PROTECTED)
+        elif len(candidates) < surplus:
+            if not nodes.idle_s[row] >= rules.min_idle_s:
+                reasons.append(KeepReason.MIN_IDLE)
+            elif not nodes.on_s[row] >= rules.min_on_s:
+                reasons.append(KeepReason.MIN_ON)
+            else:
+                candidates.append(row)
+    limit = max(0, rules.max_down if max_down is None else max_down)
+    reasons.extend([KeepReason.CYCLE_LIMIT] * (len(candidates) - limit))
+    plan.down.extend(candidates[:limit])
+    # The last ranks are needed last. They belong to the nodes that are powered down first.
+    plan.down_saving_joules.extend(saving[::-1][: len(plan.down)].tolist())
+    for reason in reasons:
+        plan.kept[reason] = plan.kept.get(reason, 0) + 1
+
+
+def _note_kept(plan: PoolPlan, stays: Bools, reserved: Bools) -> None:
+    for is_needed, is_reserved in zip(stays.tolist(), reserved.tolist(), strict=True):
+        if is_needed:
+            reason = KeepReason.EXPECTED_DEMAND
+        else:
+            reason = KeepReason.RESERVE if is_reserved else KeepReason.NO_SAVING
+        plan.kept[reason] = plan.kept.get(reason, 0) + 1
