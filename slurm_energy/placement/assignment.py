@@ -1,0 +1,89 @@
+"""Placement of jobs one by one. Each placed job counts in the expected load that the next jobs see.
+
+Without this, all jobs of a burst would see the same short queue at the best cluster and go there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.placement.choice import PlacementOptions, choose
+from slurm_energy.placement.expected_load import ExpectedLoad
+from slurm_energy.placement.scores import PlacementScores, score
+from slurm_energy.placement.sites import Floats, JobColumns, Site
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """A job before its submission, with its predictions on each of m clusters.
+
+    Attributes:
+        units: units that it needs on each cluster, shape (m,).
+        run_s: predicted run time in seconds, shape (m,); NaN: it cannot run there.
+        watts: predicted mean power in watts, shape (m,).
+        home: index of the cluster with its data, or `NO_HOME`.
+        data_bytes: bytes to transfer to another cluster.
+    """
+
+    units: Floats
+    run_s: Floats
+    watts: Floats
+    home: int
+    data_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedJob:
+    """A decision for one job.
+
+    Attributes:
+        site: index of the chosen cluster; -1: no cluster can run it.
+        reason: why, in words that complete "because".
+        start_s: expected start; NaN: none.
+        scores: predicted figures on each cluster, one row.
+        wait_s: expected time in the queue on each cluster, shape (m,); infinite: it is too large for it.
+        score: weighted score on each cluster, shape (m,).
+    """
+
+    site: int
+    reason: str
+    start_s: float
+    scores: PlacementScores
+    wait_s: Floats
+    score: Floats
+
+
+def place(
+    request: PlacementRequest,
+    sites: Sequence[Site],
+    loads: Sequence[ExpectedLoad],
+    options: PlacementOptions,
+    now_s: float,
+) -> PlacedJob:
+    """Choose the cluster of a job and add the job to the expected load of that cluster."""
+    waits = np.full(len(sites), np.inf)
+    for at, load in enumerate(loads):
+        if np.isfinite(request.run_s[at]):
+            start_s = load.earliest_start_s(float(request.units[at]), float(request.run_s[at]), now_s)
+            waits[at] = start_s - now_s
+    jobs = JobColumns(
+        run_s=request.run_s[None, :],
+        watts=request.watts[None, :],
+        wait_s=waits[None, :],
+        home=np.array([request.home], np.int64),
+        data_bytes=np.array([request.data_bytes], np.float64),
+    )
+    scores = score(jobs, sites, now_s)
+    choice = choose(scores, jobs.home, options, now_s)
+    site = int(choice.site[0])
+    start_s = float("nan")
+    if site >= 0:
+        # The data may arrive after the units are free; the units may then be taken for a while.
+        earliest_s = float(scores.start_s[0, site])
+        units, run_s = float(request.units[site]), float(request.run_s[site])
+        start_s = loads[site].earliest_start_s(units, run_s, earliest_s)
+        loads[site].add(units, start_s, run_s)
+    return PlacedJob(site, choice.reason[0], start_s, scores, waits, choice.score[0])
