@@ -303,7 +303,7 @@ class SlurmClusters:
     def _start(self) -> None:
         self._start_munged()
         self._database = MariadbServer()
-        self._start_slurmdbd()
+        self._start_slurmdbd(self._database)
         first = next(iter(self.clusters.values()))
         self.wait_for(lambda: first.try_run("sacctmgr", "-n", "list", "cluster").returncode == 0, "slurmdbd")
         for name in self.clusters:
@@ -330,7 +330,7 @@ class SlurmClusters:
         )
         self.wait_for(lambda: processes.accepts(self.munge_socket), "munged")
 
-    def _start_slurmdbd(self) -> None:
+    def _start_slurmdbd(self, server: MariadbServer) -> None:
         conf = self.directory / "slurmdbd.conf"
         conf.write_text(
             _SLURMDBD_CONF.format(
@@ -348,7 +348,7 @@ class SlurmClusters:
                 env=os.environ
                 | {
                     "SLURM_CONF": str(self.directory / "slurm.conf"),
-                    "MYSQL_UNIX_PORT": str(self._database.directory / "mariadb.sock"),
+                    "MYSQL_UNIX_PORT": str(server.directory / "mariadb.sock"),
                     "PATH": _search_path(),
                 },
                 stdin=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ import numpy as np
 from slurm_energy.placement.choice import PlacementOptions, choose
 from slurm_energy.placement.expected_load import ExpectedLoad
 from slurm_energy.placement.scores import PlacementScores, score
-from slurm_energy.placement.sites import Floats, JobColumns, Site
+from slurm_energy.placement.sites import Floats, PlacementJobs, Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PlacementRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedJob:
+class PlacementDecision:
     """A decision for one job.
 
     Attributes:
@@ -62,14 +62,14 @@ def place(
     loads: Sequence[ExpectedLoad],
     options: PlacementOptions,
     now_s: float,
-) -> PlacedJob:
+) -> PlacementDecision:
     """Choose the cluster of a job and add the job to the expected load of that cluster."""
     waits = np.full(len(sites), np.inf)
     for at, load in enumerate(loads):
         if np.isfinite(request.run_s[at]):
             start_s = load.earliest_start_s(float(request.units[at]), float(request.run_s[at]), now_s)
             waits[at] = start_s - now_s
-    jobs = JobColumns(
+    jobs = PlacementJobs(
         run_s=request.run_s[None, :],
         watts=request.watts[None, :],
         wait_s=waits[None, :],
@@ -86,4 +86,4 @@ def place(
         units, run_s = float(request.units[site]), float(request.run_s[site])
         start_s = loads[site].earliest_start_s(units, run_s, earliest_s)
         loads[site].add(units, start_s, run_s)
-    return PlacedJob(site, choice.reason[0], start_s, scores, waits, choice.score[0])
+    return PlacementDecision(site, choice.reason[0], start_s, scores, waits, choice.score[0])

@@ -87,9 +87,7 @@ def options_of(policy: str, weights: Mapping[str, float], **more: float) -> Plac
     return PlacementOptions(POLICIES[policy], **more)
 
 
-def choose(
-    scores: PlacementScores, home: Ints, options: PlacementOptions, now_s: float
-) -> PlacementChoice:
+def choose(scores: PlacementScores, home: Ints, options: PlacementOptions, now_s: float) -> PlacementChoice:
     """Choose a cluster for each of n jobs by the predicted figures alone.
 
     Expected load is not updated between the jobs; see `assignment` for jobs that are placed one by one.
@@ -109,9 +107,7 @@ def choose(
     return PlacementChoice(np.array(chosen, np.int64), reasons, total)
 
 
-def _weighted(
-    scores: PlacementScores, options: PlacementOptions, now_s: float
-) -> tuple[Floats, Floats]:
+def _weighted(scores: PlacementScores, options: PlacementOptions, now_s: float) -> tuple[Floats, Floats]:
     """Return the weighted scores and their standard deviations, both of shape (n, m)."""
     columns = {
         "cost": scores.cost,

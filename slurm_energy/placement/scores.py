@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_energy.placement.sites import NO_HOME, Floats, JobColumns, Site
+from slurm_energy.placement.sites import NO_HOME, Floats, PlacementJobs, Site
 from slurm_energy.placement.sunlight import mean_sunlight
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.signals import SignalColumns, SignalName
@@ -45,7 +45,7 @@ class PlacementScores:
     sunlight: Floats
 
 
-def score(jobs: JobColumns, sites: Sequence[Site], now_s: float) -> PlacementScores:
+def score(jobs: PlacementJobs, sites: Sequence[Site], now_s: float) -> PlacementScores:
     """Return the predicted figures of jobs that are submitted at `now_s`.
 
     The transfer of the data begins at the submission and takes place while the job waits, so that the job

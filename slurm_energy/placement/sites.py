@@ -42,7 +42,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class JobColumns:
+class PlacementJobs:
     """n jobs with predictions for each of m clusters.
 
     Attributes:

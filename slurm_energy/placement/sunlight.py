@@ -21,7 +21,8 @@ def sunlight(unix_s: ArrayLike, latitude_degrees: float, longitude_degrees: floa
 
     Args:
         unix_s: Unix time in seconds.
-        latitude_degrees, longitude_degrees: position, north and east positive; NaN: the result is NaN.
+        latitude_degrees: latitude, north positive; NaN: the result is NaN.
+        longitude_degrees: longitude, east positive; NaN: the result is NaN.
     """
     days = np.asarray(unix_s, np.float64) / _DAY_S
     day_of_year = np.mod(days, _YEAR_DAYS) + 1.0
@@ -34,9 +35,7 @@ def sunlight(unix_s: ArrayLike, latitude_degrees: float, longitude_degrees: floa
     return result
 
 
-def mean_sunlight(
-    start_s: float, end_s: float, latitude_degrees: float, longitude_degrees: float
-) -> float:
+def mean_sunlight(start_s: float, end_s: float, latitude_degrees: float, longitude_degrees: float) -> float:
     """Return the mean of `sunlight` from `start_s` to `end_s` in Unix time, sampled every 15 minutes."""
     steps = int(min(_MAX_STEPS, max(1.0, np.ceil((end_s - start_s) / _STEP_S))))
     middles = start_s + (np.arange(steps) + 0.5) * (end_s - start_s) / steps
