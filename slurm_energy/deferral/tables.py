@@ -118,7 +118,8 @@ class DeferralQueue:
     @property
     def deferrable(self) -> Bools:
         """Mask of the jobs that may start later than now."""
-        return self.latest_start_s > self.now_s  # False for NaN
+        later: Bools = self.latest_start_s > self.now_s  # False for NaN
+        return later
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ class DeferralPlan:
     @property
     def deferred(self) -> Bools:
         """Mask of the jobs that wait for a later slot."""
-        return self.reason == DeferralReason.DEFERRED
+        deferred: Bools = self.reason == int(DeferralReason.DEFERRED)
+        return deferred
 
 
 def deferral_queue(

@@ -93,8 +93,7 @@ class SignalColumns:
     @property
     def slot_start_s(self) -> Floats:
         """Start of each slot in seconds, shape (h,)."""
-        starts: Floats = self.start_s + self.step_s * np.arange(self.slots)
-        return starts
+        return self.start_s + self.step_s * np.arange(self.slots, dtype=np.float64)
 
     @property
     def end_s(self) -> float:

@@ -1,0 +1,193 @@
+"""Choice of the best start of each job among slots with limited resources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.deferral.slot_fit import SlotFit
+from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue, DeferralReason
+from slurm_energy.deferral.window_costs import CostCurve, candidate_starts, cost_curve, start_costs
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.signals import SignalName
+
+NONE = -1
+"""Slot of a job without room."""
+_BLOCK_JOBS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class StartTable:
+    """Costs of the d deferrable jobs by start.
+
+    Attributes:
+        rows: row of each job in the `DeferralQueue`, shape (d,).
+        starts_s: candidate starts, the first is now, shape (s,).
+        count: number of candidate starts that each job may use, shape (d,).
+        cost: expected cost by start, shape (d, s); infinity: not allowed.
+        spread: standard deviation of the cost, shape (d, s).
+    """
+
+    rows: Ints
+    starts_s: Floats
+    count: Ints
+    cost: Floats
+    spread: Floats
+
+    def score(self, options: DeferralOptions) -> Floats:
+        """Return the cost of each start with the penalty of its uncertainty, shape (d, s)."""
+        return self.cost + options.uncertainty_weight * self.spread
+
+
+def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions) -> StartTable:
+    """Return the costs of all deferrable jobs of a queue by start."""
+    rows = np.flatnonzero(queue.deferrable)
+    latest = queue.latest_start_s[rows]
+    starts = candidate_starts(queue.now_s, float(np.max(latest, initial=queue.now_s)), options.slot_s)
+    count = np.searchsorted(starts, latest, side="right")
+    earliest = np.searchsorted(starts, np.minimum(queue.earliest_s[rows], latest), side="left")
+    cost, spread = np.empty((len(rows), len(starts))), np.empty((len(rows), len(starts)))
+    for begin in range(0, len(rows), _BLOCK_JOBS):
+        part = slice(begin, begin + _BLOCK_JOBS)
+        jobs = rows[part]
+        cost[part], spread[part] = start_costs(curve, starts, queue.time_s[jobs], queue.power_watts[jobs])
+    columns = np.arange(len(starts))
+    refused = (columns >= count[:, None]) | (columns < np.minimum(earliest, count - 1)[:, None])
+    cost[refused] = np.inf
+    return StartTable(rows, starts, count, cost, spread)
+
+
+def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
+    """Place jobs one after the other, each in its best slot that has room.
+
+    Args:
+        queue: the jobs.
+        table: the deferrable jobs and the starts.
+        score: score of each job by start, the lowest is best; infinity: not allowed. Shape (d, s).
+        fit: free resources, from which the jobs take theirs.
+        order: order in which the jobs are placed, shape (d,).
+
+    Returns:
+        The slot of each job, shape (d,); `NONE`: no allowed slot has room.
+    """
+    best = np.argmin(score, axis=1) if len(score) else np.zeros(0, np.int64)
+    time_s, units = queue.time_s[table.rows], queue.units[table.rows]
+    watts, kinds = queue.power_watts[table.rows], queue.hardware[table.rows]
+    if not fit.limited or fit.fits_all(best, time_s, kinds, units, watts):
+        return best
+    _, after = fit.spans(best, time_s)
+    slots = np.full(len(best), NONE, np.int64)
+    for job in order.tolist():
+        row, end = int(best[job]), int(after[job])
+        resources = int(kinds[job]), float(units[job]), float(watts[job])
+        if not fit.fits(row, end, *resources):
+            count = int(table.count[job])
+            ends = fit.spans(np.arange(count), time_s[job])[1]
+            possible = fit.possible(ends, *resources)
+            scores = np.where(possible, score[job, :count], np.inf)
+            row = int(np.argmin(scores))
+            if not np.isfinite(scores[row]):
+                continue
+            end = int(ends[row])
+        fit.take(row, end, *resources)
+        slots[job] = row
+    return slots
+
+
+def reserve_urgent(queue: DeferralQueue, table: StartTable, fit: SlotFit) -> None:
+    """Take the resources of the jobs that are not deferrable, each at the first slot that has room."""
+    if not fit.limited:
+        return
+    urgent = np.flatnonzero(~queue.deferrable)
+    starts = np.arange(len(table.starts_s))
+    for job in urgent.tolist():
+        ends = fit.spans(starts, queue.time_s[job])[1]
+        resources = int(queue.hardware[job]), float(queue.units[job]), float(queue.power_watts[job])
+        if fit.fits(0, int(ends[0]), *resources):
+            fit.take(0, int(ends[0]), *resources)
+            continue
+        possible = fit.possible(ends, *resources)
+        if np.any(possible):
+            row = int(np.argmax(possible))
+            fit.take(row, int(ends[row]), *resources)
+
+
+def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bools:
+    """Return which jobs should start at once, because no later start is better by enough; shape (d,)."""
+    now = score[:, :1]
+    better = np.sum(score < now, axis=1)
+    best = np.min(score, axis=1, initial=np.inf)
+    saving = table.cost[:, 0] - best
+    enough = saving > options.min_saving * np.abs(table.cost[:, 0])
+    result: Bools = (better <= options.best_share * table.count) & np.isfinite(now[:, 0])
+    result |= np.isfinite(now[:, 0]) & ~enough
+    return result
+
+
+def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: SignalName) -> DeferralPlan:
+    """Return the plan of the policies `cheapest` and `cleanest`.
+
+    A job starts at once if its present cost is within the best `best_share` of the starts that its slack
+    offers, or if no later start saves more than `min_saving`. Otherwise it starts at the best slot that has
+    room. Jobs with the earliest latest start choose first.
+
+    Args:
+        queue: the pending jobs.
+        options: parameters.
+        signal: the signal to minimise.
+    """
+    curve = cost_curve(queue.signals, signal)
+    if curve is None:
+        return immediate_plan(queue, DeferralReason.NO_FORECAST, signal)
+    table = start_table(queue, curve, options)
+    score = table.score(options)
+    now = best_now(table, score, options)
+    score[now, 0] = -np.inf
+    fit = SlotFit(table.starts_s, queue.capacity)
+    reserve_urgent(queue, table, fit)
+    order = np.lexsort((table.rows, queue.latest_start_s[table.rows], ~now))
+    return plan_of(queue, table, place(queue, table, score, fit, order), signal)
+
+
+def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: SignalName) -> DeferralPlan:
+    """Return the plan in which the deferrable jobs start in the given slots.
+
+    Args:
+        queue: the pending jobs.
+        table: the deferrable jobs and the starts.
+        slots: slot of each deferrable job, shape (d,); `NONE`: no room, so the job may start at once.
+        signal: the signal that was minimised.
+    """
+    plan = immediate_plan(queue, DeferralReason.URGENT, signal)
+    chosen = np.maximum(slots, 0)
+    jobs = np.arange(len(slots))
+    plan.start_s[table.rows] = table.starts_s[chosen]
+    reason = np.where(slots > 0, DeferralReason.DEFERRED, DeferralReason.GOOD_NOW)
+    reason[slots == NONE] = DeferralReason.NO_ROOM
+    reason[(slots == 0) & (table.count <= 1)] = DeferralReason.NO_SLACK
+    plan.reason[table.rows] = reason
+    if len(slots):
+        plan.cost_now[table.rows] = _finite(table.cost[:, 0])
+        plan.cost[table.rows] = _finite(table.cost[jobs, chosen])
+        plan.deviation[table.rows] = table.spread[jobs, chosen]
+    return plan
+
+
+def immediate_plan(queue: DeferralQueue, reason: DeferralReason, signal: SignalName) -> DeferralPlan:
+    """Return the plan in which all jobs may start at once; `reason` holds for the deferrable ones."""
+    reasons = np.where(queue.deferrable, int(reason), int(DeferralReason.URGENT))
+    return DeferralPlan(
+        job_id=queue.job_id,
+        start_s=np.full(queue.count, queue.now_s),
+        reason=reasons.astype(np.int64),
+        cost_now=np.full(queue.count, np.nan),
+        cost=np.full(queue.count, np.nan),
+        deviation=np.full(queue.count, np.nan),
+        rejected=np.zeros(queue.count, np.bool_),
+        unit="g" if signal is SignalName.CARBON else "currency",
+    )
+
+
+def _finite(values: Floats) -> Floats:
+    return np.where(np.isfinite(values), values, np.nan)

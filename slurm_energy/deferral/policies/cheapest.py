@@ -1,0 +1,14 @@
+"""The deferral policy `cheapest`."""
+
+from __future__ import annotations
+
+from slurm_energy.deferral.planning import windowed_plan
+from slurm_energy.deferral.registry import register
+from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue
+from slurm_energy.signals import SignalName
+
+
+@register("cheapest")
+def cheapest(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
+    """Defer jobs to the cheapest window in their slack."""
+    return windowed_plan(queue, options, SignalName.PRICE)

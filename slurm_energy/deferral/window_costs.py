@@ -1,0 +1,112 @@
+"""Expected cost, or emissions, of a job by its start: energy times price over the time in which it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.signals import SignalColumns, SignalName
+from slurm_energy.signals.pue import DEFAULT_PUE, PueModel, site_factor
+
+_MAX_SLOTS: Final = 4 * 24 * 14
+"""Maximum number of planned slots: two weeks of 15 minutes. Later starts are not planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Cost of one watt from a fixed time to any later time, as a piecewise linear function.
+
+    Attributes:
+        start_s: start of the first step.
+        step_s: length of a step.
+        rate: cost of one joule in each step, shape (h,).
+        deviation: standard deviation of `rate`, shape (h,).
+        tail_rate, tail_deviation: values after the last step.
+    """
+
+    start_s: float
+    step_s: float
+    rate: Floats
+    deviation: Floats
+    tail_rate: float
+    tail_deviation: float
+
+    def cost(self, start_s: ArrayLike, end_s: ArrayLike) -> Floats:
+        """Return the expected cost of one watt between times."""
+        below = self._cumulative(self.rate)
+        until_end = self._up_to(end_s, self.rate, below, self.tail_rate)
+        return until_end - self._up_to(start_s, self.rate, below, self.tail_rate)
+
+    def spread(self, start_s: ArrayLike, end_s: ArrayLike) -> Floats:
+        """Return the standard deviation of `cost`.
+
+        Errors of all steps count as fully correlated, so that the spread is not underestimated.
+        """
+        below = self._cumulative(self.deviation)
+        spread: Floats = self._up_to(end_s, self.deviation, below, self.tail_deviation)
+        spread = spread - self._up_to(start_s, self.deviation, below, self.tail_deviation)
+        return np.maximum(spread, 0.0)
+
+    def _cumulative(self, values: Floats) -> Floats:
+        return np.concatenate([[0.0], np.cumsum(values) * self.step_s])
+
+    def _up_to(self, time_s: ArrayLike, values: Floats, below: Floats, tail: float) -> Floats:
+        elapsed = np.maximum(np.asarray(time_s, np.float64) - self.start_s, 0.0)
+        row = np.minimum((elapsed / self.step_s).astype(np.int64), len(values))
+        slope = np.append(values, tail)
+        total: Floats = below[row] + slope[row] * (elapsed - row * self.step_s)
+        return total
+
+
+def cost_curve(
+    signals: SignalColumns | None, signal: SignalName, pue: PueModel = DEFAULT_PUE
+) -> CostCurve | None:
+    """Return the cost of energy over time by a signal, with the PUE where the outside temperature is known.
+
+    Steps in which the signal is unknown count as the mean of the others, with their spread as deviation.
+
+    Args:
+        signals: signals of the cluster.
+        signal: price or carbon intensity.
+        pue: PUE by outside temperature.
+
+    Returns:
+        The curve; None if the signal is unknown.
+    """
+    column = None if signals is None else signals.forecast(signal)
+    if signals is None or column is None or not column.known:
+        return None
+    factor = site_factor(signals, pue) / JOULES_PER_KWH
+    rate, deviation = column.mean * factor, np.nan_to_num(column.deviation * factor)
+    known = np.isfinite(rate)
+    mean, spread = float(np.mean(rate[known])), float(np.std(rate[known]))
+    spread = math.hypot(spread, float(np.max(deviation[known])))
+    rate, deviation = np.where(known, rate, mean), np.where(known, deviation, spread)
+    return CostCurve(signals.start_s, signals.step_s, rate, deviation, mean, spread)
+
+
+def candidate_starts(now_s: float, latest_s: float, slot_s: float) -> Floats:
+    """Return the starts that are planned: now, and the multiples of the slot up to the latest start."""
+    first = math.floor(now_s / slot_s) + 1
+    last = math.floor(min(latest_s, (first + _MAX_SLOTS - 1) * slot_s) / slot_s)
+    return np.concatenate([[now_s], np.arange(first, last + 1) * slot_s])
+
+
+def start_costs(curve: CostCurve, starts_s: Floats, time_s: Floats, watts: Floats) -> tuple[Floats, Floats]:
+    """Return the expected cost of each job by start, and its standard deviation, both of shape (n, starts).
+
+    Args:
+        curve: cost of energy over time.
+        starts_s: candidate starts, shape (starts,).
+        time_s: predicted run times, shape (n,).
+        watts: predicted mean powers, shape (n,).
+    """
+    ends = starts_s + time_s[:, None]
+    cost, spread = curve.cost(starts_s, ends), curve.spread(starts_s, ends)
+    return watts[:, None] * cost, watts[:, None] * spread

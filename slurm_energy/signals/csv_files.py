@@ -1,0 +1,196 @@
+"""Signals in CSV files, with the headers that publishers use: one column of time and one or more of values.
+
+Recognised columns of values, in upper or lower case:
+
+- a price with its unit: `Price (USD/MWh)`, `EUR/MWh`, `ct/kWh`; `price` alone is per MWh;
+- a carbon intensity: `g/kWh`, `avg_CI`, `gco2_per_kwh`;
+- a generation mix of the EIA: `WND`, `SUN`, `WAT`, `NG`, ... in MWh, which gives the renewable share;
+- `renewable_share` (0 to 1), `watts` (a power budget), `celsius` (the outside temperature).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.grid.csv_series import MAX_ROWS, parse_time
+from slurm_energy.grid.series import usual_step_s
+from slurm_energy.grid.units import carbon_unit_factor, price_unit_factor
+from slurm_energy.quantities import shown
+from slurm_energy.signals.columns import SignalName
+from slurm_energy.signals.signal_series import SignalSeries
+
+_TIME_COLUMNS: Final = ("datetime (utc)", "time", "timestamp", "time_s", "datetime")
+_RENEWABLE: Final = frozenset({"wnd", "sun", "wat", "geo", "bio"})
+_GENERATION: Final = _RENEWABLE | {"oil", "ng", "col", "nuc", "oth"}
+_PRICE_UNIT: Final = re.compile(r"(?:.*\()?\s*(?P<unit>[a-z]{2,4}(?:/|_per_)(?:k|m)wh)\s*\)?", re.IGNORECASE)
+_CARBON_COLUMNS: Final = {"avg_ci": 1.0, "gco2_per_kwh": 1.0, "carbon_g_per_kwh": 1.0}
+_MAX_VALUE: Final = 1e12
+_FORMAT: Final = "write a header such as time,EUR/MWh or time,g/kWh, and one row per hour"
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """How a signal is computed from the fields of a row.
+
+    Attributes:
+        fields: positions of the fields that are read.
+        value: function from these numbers to the value of the signal in the units of `SignalName`.
+    """
+
+    fields: tuple[int, ...]
+    value: Callable[[Sequence[float]], float]
+
+
+def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSeries:
+    """Return a signal from the lines of a CSV text.
+
+    Each value holds until the next row. Rows need not be equidistant: the step of the series is the usual
+    distance of two rows, and empty values and missing rows are unknown.
+
+    Args:
+        lines: lines of the text.
+        name: name of the file, for errors.
+        signal: the signal to read.
+
+    Raises:
+        UsageError: the header has no such signal, or a time or a value is wrong. Names file and line.
+    """
+    reader = csv.reader((line.lstrip("\ufeff") for line in lines), strict=True)
+    try:
+        header = next(reader, None)
+        if not header:
+            raise UsageError(name, "is empty", _FORMAT)
+        time_field, column = _columns(header, f"{name}:1", signal)
+        times, values = _rows(reader, name, time_field, column)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{name}:{reader.line_num}", str(error), _FORMAT) from None
+    if not times:
+        raise UsageError(name, "has no rows", _FORMAT)
+    step_s = usual_step_s(times)
+    rows = np.round((np.array(times) - times[0]) / step_s).astype(np.int64)
+    if rows[-1] > MAX_ROWS:
+        raise UsageError(name, f"covers more than {MAX_ROWS} steps of {step_s:g} s", "check the times")
+    column_values = np.full(int(rows[-1]) + 1, np.nan)
+    column_values[rows] = values
+    return SignalSeries(times[0], step_s, column_values, name)
+
+
+def _columns(header: list[str], location: str, signal: SignalName) -> tuple[int, _Column]:
+    titles = [title.strip().lower() for title in header]
+    times = [titles.index(title) for title in _TIME_COLUMNS if title in titles]
+    if not times:
+        raise UsageError(location, "has no column of time", f"name it one of {', '.join(_TIME_COLUMNS)}")
+    column = _FINDERS[signal](titles)
+    if column is None:
+        raise UsageError(location, f"has no column of {signal.value}", _FORMAT)
+    return times[0], column
+
+
+def _scaled(field: int, factor: float) -> _Column:
+    return _Column((field,), lambda row: row[0] * factor)
+
+
+def _price(titles: list[str]) -> _Column | None:
+    for field, title in enumerate(titles):
+        if title in ("price", "price_per_mwh"):
+            return _scaled(field, 1e-3)
+        if title == "price_per_kwh":
+            return _scaled(field, 1.0)
+        match = _PRICE_UNIT.fullmatch(title)
+        if match and not match["unit"].lower().startswith(("g/", "kg/", "lb", "t/")):
+            money = match["unit"].replace("_per_", "/").partition("/")[0].upper()
+            # A hundredth of any currency is written as ct.
+            currency = "XXX" if money in ("CT", "CENT") else money
+            return _scaled(field, price_unit_factor(match["unit"], currency))
+    return None
+
+
+def _carbon(titles: list[str]) -> _Column | None:
+    for field, title in enumerate(titles):
+        try:
+            factor = _CARBON_COLUMNS.get(title) or carbon_unit_factor(title)
+        except ValueError:
+            continue
+        return _scaled(field, factor)
+    return None
+
+
+def _renewable(titles: list[str]) -> _Column | None:
+    if "renewable_share" in titles:
+        return _scaled(titles.index("renewable_share"), 1.0)
+    fields = [field for field, title in enumerate(titles) if title in _GENERATION]
+    clean = [row for row, field in enumerate(fields) if titles[field] in _RENEWABLE]
+    if len(fields) < 2 or not clean:
+        return None
+
+    def share(row: Sequence[float]) -> float:
+        # A negative generation is consumption, of pumped storage for example.
+        total = sum(max(0.0, value) for value in row)
+        return sum(max(0.0, row[field]) for field in clean) / total if total > 0 else math.nan
+
+    return _Column(tuple(fields), share)
+
+
+def _named(*names: str) -> Callable[[list[str]], _Column | None]:
+    def find(titles: list[str]) -> _Column | None:
+        fields = [titles.index(name) for name in names if name in titles]
+        return _scaled(fields[0], 1.0) if fields else None
+
+    return find
+
+
+_FINDERS: Final[dict[SignalName, Callable[[list[str]], _Column | None]]] = {
+    SignalName.PRICE: _price,
+    SignalName.CARBON: _carbon,
+    SignalName.RENEWABLE: _renewable,
+    SignalName.BUDGET: _named("watts", "budget_watts"),
+    SignalName.OUTSIDE: _named("celsius", "outside_celsius"),
+}
+
+
+def _rows(
+    rows: Iterable[list[str]], name: str, time_field: int, column: _Column
+) -> tuple[list[float], list[float]]:
+    times: list[float] = []
+    values: list[float] = []
+    for line, row in enumerate(rows, 2):
+        if not row:
+            continue
+        location = f"{name}:{line}"
+        if line > MAX_ROWS:
+            raise UsageError(location, f"has more than {MAX_ROWS} rows")
+        if len(row) <= max(time_field, *column.fields):
+            raise UsageError(location, "has too few columns", _FORMAT)
+        try:
+            time_s = parse_time(row[time_field])
+        except (ValueError, OverflowError):
+            raise UsageError(location, f"'{shown(row[time_field])}' is not a time", _FORMAT) from None
+        if times and time_s <= times[-1]:
+            raise UsageError(location, "the times must ascend", "sort the rows and remove duplicates")
+        times.append(time_s)
+        values.append(_value(row, column, location))
+    return times, values
+
+
+def _value(row: list[str], column: _Column, location: str) -> float:
+    numbers = []
+    for field in column.fields:
+        text = row[field].strip()
+        if not text:
+            return math.nan
+        try:
+            number = float(text)
+        except ValueError:
+            raise UsageError(location, f"'{shown(text)}' is not a number", _FORMAT) from None
+        if not abs(number) <= _MAX_VALUE:
+            raise UsageError(location, f"'{shown(text)}' is not a plausible value")
+        numbers.append(number)
+    return column.value(numbers)

@@ -1,0 +1,61 @@
+"""Power usage effectiveness (PUE) as a function of the outside temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from slurm_energy.errors import UsageError
+from slurm_energy.signals.columns import Floats, SignalColumns, SignalName
+
+
+@dataclass(frozen=True, slots=True)
+class PueModel:
+    """PUE as a polynomial of the outside temperature T: constant + linear T + quadratic T^2.
+
+    Temperatures outside the range of the model are clipped to it. The default is the fit of Xu, Feng and Li,
+    "Temperature Aware Workload Management in Geo-distributed Data Centers" (ICAC 2013), to a cooling system
+    with an economizer. It covers cooling only; a site with other losses adds them to `constant`.
+
+    Attributes:
+        constant: PUE at 0 degrees Celsius.
+        linear: increase per degree.
+        quadratic: increase per square degree.
+        min_celsius, max_celsius: range of temperatures.
+    """
+
+    constant: float = 1.0743
+    linear: float = 0.0041
+    quadratic: float = 7.1705e-5
+    min_celsius: float = -5.0
+    max_celsius: float = 40.0
+
+    def __post_init__(self) -> None:
+        if not self.min_celsius < self.max_celsius:
+            raise UsageError("PUE model", "the minimum temperature must be below the maximum")
+        if not np.all(self.pue(np.linspace(self.min_celsius, self.max_celsius, 101)) >= 1.0):
+            raise UsageError("PUE model", "the PUE is below 1 in the range of temperatures")
+
+    def pue(self, outside_celsius: ArrayLike) -> Floats:
+        """Return the PUE at outside temperatures; NaN where the temperature is NaN."""
+        celsius = np.clip(np.asarray(outside_celsius, np.float64), self.min_celsius, self.max_celsius)
+        ratio: Floats = self.constant + self.linear * celsius + self.quadratic * np.square(celsius)
+        return ratio
+
+
+DEFAULT_PUE: Final = PueModel()
+
+
+def site_factor(signals: SignalColumns, model: PueModel = DEFAULT_PUE) -> Floats:
+    """Return the energy of the site per energy of its computers in each slot, shape (h,).
+
+    The factor is 1 where the outside temperature is unknown, so that it changes no comparison of slots.
+    """
+    outside = signals.forecast(SignalName.OUTSIDE)
+    if outside is None:
+        return np.ones(signals.slots)
+    ratio = model.pue(outside.mean)
+    return np.where(np.isnan(ratio), 1.0, ratio)
