@@ -11,10 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from slurm_energy import __version__
 from slurm_energy.scheduling import load_file, policy
 from slurm_energy.simulator import column_engine, engine, fast_path
-from slurm_energy.simulator.inputs import LoadedWorkload, read_workload
+from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_workload
+from slurm_energy.simulator.offered_load import with_load
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.step_function import integral_of_product, read_steps
@@ -83,22 +86,30 @@ def workload_of(
         is None if the jobs come from models only.
     """
     section = scenario.workload
-    if section.file:
-        loaded = read_workload(
-            scenario.beside(section.file),
-            list(scenario.kinds),
-            form=section.format,
-            renamed=section.columns,
-            watts_per_unit=section.watts_per_unit,
-            units=section.sacct_units,
-        )
-        trace = _scaled(_part(loaded.workload, section.part_jobs, seed), section.time_scale)
-        if not scenario.models:
-            return trace, loaded
+    loaded = _load(scenario, seed) if scenario.workload_files() else None
+    if loaded is not None and not scenario.models:
+        jobs = _part(loaded.workload, section.part_jobs, seed)
+    else:
         assert predict is not None
-        return generate(scenario, seed, predict, trace), loaded
-    assert predict is not None
-    return generate(scenario, seed, predict), None
+        trace = None if loaded is None else _part(loaded.workload, section.part_jobs, seed)
+        jobs = generate(scenario, seed, predict, trace)
+    if section.load:
+        jobs = with_load(jobs, np.array([kind.nodes * kind.units for kind in scenario.nodes()]), section.load)
+    return jobs, loaded
+
+
+def _load(scenario: Scenario, seed: int) -> LoadedWorkload:
+    section = scenario.workload
+    how = WorkloadFormat(
+        form=section.format,
+        renamed=section.columns,
+        watts_per_unit=section.watts_per_unit,
+        units=section.sacct_units,
+        time_scale=section.time_scale,
+        appended=section.append,
+    )
+    kinds = list(scenario.kinds)
+    return read_workload(scenario.workload_files(), kinds, how, selection=scenario.trace, seed=seed)
 
 
 def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> SimulationResult:
@@ -121,7 +132,7 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
         outcome = column_engine.simulate(work, kinds, chosen, settings)
     else:
         outcome = engine.simulate(work, kinds, chosen, settings)
-    notes = loaded.problems.report() if loaded else []
+    notes = loaded.notes() if loaded else []
     return replace(outcome, notes=[*notes, *outcome.notes])
 
 
@@ -252,11 +263,3 @@ def _part(work: Workload, jobs: int, seed: int) -> Workload:
     cut |= {name: getattr(work, name)[shapes] for name in _SHAPE_COLUMNS}
     cut["first"] = work.first[start : start + jobs + 1] - work.first[start]
     return replace(work, names=work.names[rows], **cut)
-
-
-def _scaled(work: Workload, factor: float) -> Workload:
-    """Return a workload in which all times are multiplied by `factor`."""
-    if factor == 1:
-        return work
-    names = ("submit_s", "deadline_s", "time_limit_s", "time_s", "predicted_time_s")
-    return replace(work, **{name: getattr(work, name) * factor for name in names})

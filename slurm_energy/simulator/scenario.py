@@ -19,11 +19,13 @@ from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.scenario_schema import (
+    OUTLIERS,
     KindSection,
     ModelSection,
     PowerSavingSection,
     PowerSection,
     ScheduleSection,
+    TraceSection,
     WorkloadSection,
 )
 from slurm_energy.simulator.schedule_settings import BudgetRules, PowerSaving, Preemption, ScheduleSettings
@@ -48,6 +50,7 @@ class Scenario:
         title: title for people.
         kinds: kinds of nodes by name.
         workload: section of the workload.
+        trace: selection of jobs from workload files.
         schedule: section of the schedule.
         power: section of budget, power states and prices.
         power_saving: section of power saving by forecast.
@@ -66,6 +69,7 @@ class Scenario:
     power: PowerSection
     power_saving: PowerSavingSection
     models: tuple[ModelSection, ...] = field(default=())
+    trace: TraceSection = field(default_factory=TraceSection)
     sweep: tuple[str, tuple[Any, ...]] = ("", ())
     label: str = ""
 
@@ -81,6 +85,11 @@ class Scenario:
         """
         name = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")
         return folder / name if name else folder
+
+    def workload_files(self) -> list[Path]:
+        """Return the paths of the workload files; empty: all jobs are generated from models."""
+        names = self.workload.files or [self.workload.file]
+        return [self.beside(name) for name in names if name]
 
     def nodes(self) -> list[NodeKind]:
         """Return the kinds of nodes of the scenario as the simulation engine takes them."""
@@ -186,6 +195,7 @@ def parse(text: str, path: Path) -> Scenario:
         "extends",
         "cluster",
         "workload",
+        "trace",
         "model",
         "schedule",
         "power",
@@ -213,6 +223,7 @@ def parse(text: str, path: Path) -> Scenario:
         power=reader.section(PowerSection, "power", data.get("power", {})),
         power_saving=reader.section(PowerSavingSection, "power_saving", data.get("power_saving", {})),
         models=reader.sections(ModelSection, "model", models),
+        trace=reader.section(TraceSection, "trace", data.get("trace", {})),
         sweep=_sweep(data["sweep"], reader) if "sweep" in data else ("", ()),
     )
     _check(scenario, reader)
@@ -246,6 +257,10 @@ def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
     for section, key in _FILES:
         if isinstance(base.get(section), dict) and base[section].get(key):
             base[section][key] = str(base_path.parent.absolute() / str(base[section][key]))
+    if isinstance(base.get("workload"), dict) and isinstance(base["workload"].get("files"), list):
+        base["workload"]["files"] = [
+            str(base_path.parent.absolute() / str(name)) for name in base["workload"]["files"]
+        ]
     return _over(base, data), f"{texts}\n{text}"
 
 

@@ -11,6 +11,8 @@ _RULES = PowerSavingRules()
 _positive = between(1e-9, 1e15)
 _share = between(0, 1)
 _not_negative = between(0, 1e15)
+OUTLIERS = ("drop", "clip")
+"""Treatment of jobs beyond the bounds on size and time in `[trace]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,22 @@ class WorkloadSection:
     """
 
     file: str = key("", "SWF, CSV or sacct output; relative to the scenario's folder.")
+    files: list[str] = key([], "Several files instead of one; their jobs are merged.")
+    append: bool = key(
+        False, "Each further file begins at the last submission of the one before it; else: one clock."
+    )
     format: str = key("", "swf, csv, sacct, sacct-json or senergy; empty: by the file's name.")
     columns: dict[str, str] = key({}, "Name of each column in the CSV file, by our name.")
-    sacct_units: str = key("nodes", "Unit of job sizes in accounting: nodes, cpus, gpus (senergy only).")
+    sacct_units: str = key("nodes", "Unit of job sizes in accounting: nodes, cpus or gpus.")
     watts_per_unit: float = key(0.0, "Power of a job per unit if the file has none.", _not_negative)
     time_scale: float = key(1.0, "Factor for all times of the file.", _positive)
     part_jobs: int = key(
         0, "Jobs of the file in one run; the seed selects the part. 0: all.", between(0, 1e9)
+    )
+    load: float = key(
+        0.0,
+        "Offered load to which the times between submissions are scaled; 0: as they are.",
+        between(0, 1000),
     )
     arrivals_per_s: float = key(0.005, "Rate of the Poisson process.", _positive)
     hours: float = key(10.0, "Duration for which jobs arrive.", _positive)
@@ -73,6 +84,34 @@ class WorkloadSection:
         0.0, "Error of the oracle: up to +- this share, drawn per job and shape.", _share
     )
     error_is_real: bool = key(True, "Real times and powers carry the error too (thesis).")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSection:
+    """Selection of jobs from workload files, `[trace]`.
+
+    A filter is a list of regular expressions, of which one must match the whole text. An expression that
+    starts with `!` excludes what it matches.
+    """
+
+    users: list[str] = key([], "Users.")
+    accounts: list[str] = key([], "Accounts.")
+    partitions: list[str] = key([], "Partitions, or queues in SWF.")
+    qos: list[str] = key([], "QOS.")
+    states: list[str] = key([], "States such as COMPLETED.")
+    names: list[str] = key([], "Names of jobs.")
+    begin: str = key("", "First time of submission: a date, or a time since the first one such as 12h.")
+    end: str = key("", "End of the submissions, in the same form.")
+    min_units: int = key(0, "Smallest size; 0: any.", between(0, 1e9))
+    max_units: int = key(0, "Largest size; 0: any.", between(0, 1e9))
+    min_time_s: float = key(0.0, "Shortest run time; 0: any.", _not_negative)
+    max_time_s: float = key(0.0, "Longest run time; 0: any.", _not_negative)
+    outliers: str = key(
+        "drop", "drop: jobs beyond these bounds are left out; clip: they get the bound as value."
+    )
+    sample: float = key(1.0, "Share of the jobs, drawn at random.", between(1e-9, 1))
+    sample_seed: int = key(0, "Together with the seed of the run, determines the sample.", between(0, 2**31))
+    max_jobs: int = key(0, "Number of jobs, the first ones by submission; 0: all.", between(0, 1e9))
 
 
 @dataclass(frozen=True, slots=True)

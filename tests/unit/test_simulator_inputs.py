@@ -16,7 +16,7 @@ from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.reports.json_view import document
 from slurm_energy.reports.usage import JobInfo, JobUsage
-from slurm_energy.simulator.inputs import read_workload
+from slurm_energy.simulator.inputs import WorkloadFormat, read_workload
 
 TRACES = Path(__file__).parents[2].parent / "shared/data/traces"
 SWF = """\
@@ -35,7 +35,7 @@ def put(tmp_path, name, text):
 
 
 def test_swf_fields(tmp_path):
-    loaded = read_workload(put(tmp_path, "w.swf", SWF), ["n"], watts_per_unit=50.0)
+    loaded = read_workload(put(tmp_path, "w.swf", SWF), ["n"], WorkloadFormat(watts_per_unit=50.0))
     work = loaded.workload
     assert list(work.submit_s) == [0, 5, 10]  # relative to the first submission, ascending
     assert list(work.units) == [4, 1, 8]
@@ -85,7 +85,9 @@ def test_csv_with_shapes_deadlines_and_power(tmp_path):
         "a,ann,100,y,2,20,1400,400\n"
         "b,bob,130,,1,5,,\n"
     )
-    work = read_workload(put(tmp_path, "w.csv", text), ["x", "y"], watts_per_unit=7.0).workload
+    work = read_workload(
+        put(tmp_path, "w.csv", text), ["x", "y"], WorkloadFormat(watts_per_unit=7.0)
+    ).workload
     assert list(work.first) == [0, 2, 3]
     assert list(work.hardware) == [0, 1, 0]
     assert list(work.power_watts) == [300, 1400, 7]
@@ -125,7 +127,7 @@ def test_any_number_is_used_or_reported(tmp_path_factory, lines):
 def test_columns_of_other_names(tmp_path):
     path = put(tmp_path, "w.csv", "arrival,length,cpus,note\n1,2,3,hello\n")
     renamed = {"submit_s": "arrival", "time_s": "length", "units": "cpus"}
-    assert read_workload(path, ["n"], renamed=renamed).workload.units[0] == 3
+    assert read_workload(path, ["n"], WorkloadFormat(renamed=renamed)).workload.units[0] == 3
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_a_quotation_mark_in_a_job_name_is_part_of_it(tmp_path):
     lines = ["JobIDRaw|JobName|Submit|ElapsedRaw|NNodes"]
     lines += ['7|"x|2026-01-01T00:00:00|10|1', "8|y|2026-01-01T00:00:10|20|2", "9|a|b|300|30|3"]
     work = read_workload(
-        put(tmp_path, "dump.txt", "\n".join([*lines, ""])), ["n"], watts_per_unit=5.0
+        put(tmp_path, "dump.txt", "\n".join([*lines, ""])), ["n"], WorkloadFormat(watts_per_unit=5.0)
     ).workload
     assert list(work.time_s) == [10, 20]
 
@@ -179,11 +181,11 @@ def test_sacct_lines_without_steps(tmp_path):
         "8|bob|2026-01-01T00:00:10|50|UNLIMITED|1|4|\n"
     )
     path = put(tmp_path, "dump.txt", text)
-    work = read_workload(path, ["n"], watts_per_unit=5.0).workload
+    work = read_workload(path, ["n"], WorkloadFormat(watts_per_unit=5.0)).workload
     assert list(work.submit_s) == [0, 10] and list(work.units) == [3, 1]
     assert list(work.power_watts) == [600, 5]
     assert work.time_limit_s[0] == 120 and np.isnan(work.time_limit_s[1])
-    assert list(read_workload(path, ["n"], units="cpus").workload.units) == [96, 4]
+    assert list(read_workload(path, ["n"], WorkloadFormat(units="cpus")).workload.units) == [96, 4]
 
 
 def test_senergy_accounting_with_measured_energy(tmp_path):
@@ -199,7 +201,7 @@ def test_senergy_accounting_with_measured_energy(tmp_path):
     printed["jobs"].append(unknown)
     path = put(tmp_path, "acct.json", json.dumps(printed))
     for units, size in (("nodes", 2), ("cpus", 16), ("gpus", 4)):
-        work = read_workload(path, ["n"], units=units, watts_per_unit=1.0).workload
+        work = read_workload(path, ["n"], WorkloadFormat(units=units, watts_per_unit=1.0)).workload
         assert list(work.submit_s) == [0, 10] and list(work.time_s) == [100, 100]
         assert list(work.units) == [size, size]
         assert list(work.power_watts) == [50, size]
@@ -245,5 +247,5 @@ def test_real_traces():
     lublin = read_workload(TRACES / "lublin_256.swf", ["n"])
     assert lublin.workload.count == 10_000 and lublin.problems.skipped == 0
     renamed = {"submit_s": "arrival_time", "time_s": "length", "units": "cpus"}
-    pai = read_workload(TRACES / "pai-100k.csv", ["n"], renamed=renamed)
+    pai = read_workload(TRACES / "pai-100k.csv", ["n"], WorkloadFormat(renamed=renamed))
     assert pai.workload.count + pai.problems.skipped == sum(1 for _ in (TRACES / "pai-100k.csv").open()) - 1

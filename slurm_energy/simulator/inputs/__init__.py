@@ -4,6 +4,6 @@ Unusable lines are skipped and reported.
 """
 
 from slurm_energy.simulator.inputs.input_problems import InputProblems
-from slurm_energy.simulator.inputs.workload_file import LoadedWorkload, read_workload
+from slurm_energy.simulator.inputs.workload_file import LoadedWorkload, WorkloadFormat, read_workload
 
-__all__ = ["InputProblems", "LoadedWorkload", "read_workload"]
+__all__ = ["InputProblems", "LoadedWorkload", "WorkloadFormat", "read_workload"]

@@ -1,4 +1,4 @@
-"""Record of the problems found in an input file: how often each occurred, and on which lines first."""
+"""Record of the problems found in input files: how often each occurred, and on which lines first."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _EXAMPLES = 3
 
 @dataclass(slots=True)
 class InputProblems:
-    """Problems of an input file: lines that were skipped, or used in spite of a problem.
+    """Problems of input files: lines that were skipped, or used in spite of a problem.
 
     Attributes:
-        path: the file.
+        path: the file that is read now.
         strict: whether the first line that would be skipped raises an error instead.
-        counts: number of lines by problem.
-        examples: numbers of the first lines by problem.
+        counts: number of lines by file and problem.
+        examples: numbers of the first lines by file and problem.
         skipped: number of skipped lines.
     """
 
     path: Path
     strict: bool = False
-    counts: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[int]] = field(default_factory=dict)
+    counts: dict[tuple[Path, str], int] = field(default_factory=dict)
+    examples: dict[tuple[Path, str], list[int]] = field(default_factory=dict)
     skipped: int = 0
 
     def skip(self, problem: str, lines: Iterable[int]) -> None:
@@ -51,13 +51,14 @@ class InputProblems:
         """Record that lines are used in spite of a problem. The arguments are those of `skip`."""
         listed = list(lines)
         if listed:
-            self.counts[problem] = self.counts.get(problem, 0) + len(listed)
-            examples = self.examples.setdefault(problem, [])
+            kind = (self.path, problem)
+            self.counts[kind] = self.counts.get(kind, 0) + len(listed)
+            examples = self.examples.setdefault(kind, [])
             examples += listed[: _EXAMPLES - len(examples)]
 
     def report(self) -> list[str]:
-        """Return one line of text per problem: `FILE:LINE: problem (and N more)`."""
+        """Return one line of text per file and problem: `FILE:LINE: problem (and N more)`."""
         return [
-            f"{self.path}:{self.examples[problem][0]}: {problem}" + (f" (and {n - 1} more)" if n > 1 else "")
-            for problem, n in self.counts.items()
+            f"{path}:{self.examples[path, problem][0]}: {problem}" + (f" (and {n - 1} more)" if n > 1 else "")
+            for (path, problem), n in self.counts.items()
         ]

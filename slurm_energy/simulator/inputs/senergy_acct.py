@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from slurm_energy.simulator.inputs.workload_rows import Line
 
 
 def is_ours(document: object) -> bool:
@@ -13,17 +11,17 @@ def is_ours(document: object) -> bool:
     return isinstance(document, Mapping) and "senergy" in (document.get("meta") or {})
 
 
-def lines(document: Mapping[str, Any], units: str) -> Sequence[Line]:
-    """Return one input line per job: its position in the document, from 1, and its values by column name.
+def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
+    """Return the values of one job of the document by our column names.
 
     Args:
-        document: the JSON document.
+        job: entry of the list `jobs`.
         units: unit of the jobs' sizes: `nodes`, `cpus` or `gpus`.
 
     Raises:
-        KeyError, TypeError, AttributeError: the document has another structure.
+        KeyError, TypeError, AttributeError: the job has another structure.
     """
-    return [(number, _line(_of_acct(job), units)) for number, job in enumerate(document["jobs"], 1)]
+    return _line(_of_acct(job), units)
 
 
 def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,42 +6,45 @@ starts a comment.
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.inputs.input_problems import InputProblems
+from slurm_energy.simulator.inputs.line_reader import line_blocks
 from slurm_energy.simulator.inputs.workload_rows import WorkloadRows
 
 _FIELDS = 18
-_LINES_AT_ONCE = 100_000
-_MAX_USER = 2**53
-"""First user number that counts as unknown: floats cannot distinguish numbers from here on."""
-_JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER = 0, 1, 3, 4, 7, 8, 11
+_MAX_NUMBER = 2**53
+"""First number of a user or a job that counts as unknown: floats cannot distinguish numbers from here on."""
+_COLUMNS = (0, 1, 3, 4, 7, 8, 10, 11, 14, 15)
+"""Fields that are read: job, submission, run time, allocated and requested processors, requested time,
+status, user, queue, partition."""
+_STATES = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
 
 
 def read(path: Path, problems: InputProblems) -> WorkloadRows:
-    """Read an SWF file in chunks, so that only the required columns are in memory.
+    """Read an SWF file in blocks, so that only the required columns are in memory.
 
     A line without 18 numbers is skipped. The size of a job is its number of processors: the requested number,
     or the allocated one if that is unknown.
     """
     lines: list[np.ndarray] = []
     parts: list[Floats] = []
-    for first, texts in _chunks(path):
+    for first, texts in line_blocks(path, problems):
         numbers, table = _table(first, texts, problems)
         lines.append(numbers)
-        parts.append(table[:, [_JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER]])
-    table = np.concatenate(parts) if parts else np.zeros((0, 7))
-    job, submit_s, run_s, allocated, requested, limit_s, user = table.T
+        parts.append(table[:, _COLUMNS])
+    table = np.concatenate(parts) if parts else np.zeros((0, len(_COLUMNS)))
+    job, submit_s, run_s, allocated, requested, limit_s, status, user, queue, partition = table.T
     count = len(job)
     return WorkloadRows(
         line=np.concatenate(lines) if lines else np.zeros(0, np.int64),
-        job=list(range(count)),
-        submit_s=submit_s,
+        job=np.arange(count),
+        identity=np.where((job >= 0) & (job < _MAX_NUMBER), job, -1).astype(np.int64),
+        submit_s=np.where(submit_s == -1, np.nan, submit_s),
         time_s=np.where(run_s == -1, np.nan, run_s),
         units=np.where(requested > 0, requested, allocated),
         time_limit_s=np.where(limit_s > 0, limit_s, np.nan),
@@ -50,28 +53,21 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
         hardware=[""] * count,
         user=_names(user),
         batch=np.full(count, np.nan),
+        state=_names(status, _STATES),
+        partition=_names(np.where(partition >= 0, partition, queue)),
     )
 
 
-def _names(numbers: Floats) -> list[str]:
-    """Return user numbers as names.
+def _names(numbers: Floats, names: Mapping[int, str] | None = None) -> list[str]:
+    """Return numbers as names; `names` replaces some of them.
 
-    An unknown user has an empty name. Equal names share one string object.
+    An unknown number has an empty name. Equal names share one string object.
     """
     distinct, rows = np.unique(numbers, return_inverse=True)
-    names = [str(int(number)) if 0 <= number < _MAX_USER else "" for number in distinct.tolist()]
-    return [names[row] for row in rows]
-
-
-def _chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the lines of the file in chunks, each chunk with the line number of its first line."""
-    with path.open("rb") as file:
-        number = 1
-        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-            file.seek(0)
-        while texts := file.readlines(_LINES_AT_ONCE * 80):
-            yield number, texts
-            number += len(texts)
+    texts = [str(int(number)) if 0 <= number < _MAX_NUMBER else "" for number in distinct.tolist()]
+    if names is not None:
+        texts = [names.get(int(text), "") if text else "" for text in texts]
+    return [texts[row] for row in rows]
 
 
 def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.ndarray, Floats]:

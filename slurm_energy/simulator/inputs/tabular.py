@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,12 +16,20 @@ import numpy as np
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.simulator.inputs import senergy_acct
+from slurm_energy.simulator.inputs.csv_records import Record, delimiter_of, records
 from slurm_energy.simulator.inputs.input_problems import InputProblems
+from slurm_energy.simulator.inputs.line_reader import document as document_of
+from slurm_energy.simulator.inputs.line_reader import text_lines
 from slurm_energy.simulator.inputs.workload_rows import Line, WorkloadRows
 
 NUMBERS = ("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "power_watts", "batch")
-TEXTS = ("job_id", "user", "hardware", "name")
+TEXTS = ("job_id", "user", "hardware", "name", "partition", "account", "qos", "state")
 _NEEDED = ("submit_s", "time_s", "units")
+_MAX_TEXT = 256
+"""Length to which names of jobs and users are cut."""
+_SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
+_NO_JSON = "is not the JSON of sacct or of senergy acct"
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _SACCT = {
     "JobIDRaw": "job_id",
@@ -35,7 +43,12 @@ _SACCT = {
     "TimelimitRaw": "limit_minutes",
     "NNodes": "units",
     "AllocNodes": "units",
+    "ConsumedEnergy": "energy_joules",
     "ConsumedEnergyRaw": "energy_joules",
+    "Partition": "partition",
+    "Account": "account",
+    "QOS": "qos",
+    "State": "state",
 }
 
 
@@ -46,92 +59,108 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
         path: the file.
         problems: records skipped lines.
         renamed: by column name of `WorkloadRows`, the name of the column in the file.
-        units: unit of job sizes in sacct output, `nodes` or `cpus`; not used for other CSV files.
+        units: unit of job sizes in sacct output, `nodes`, `cpus` or `gpus`; not used for other CSV files.
 
     Raises:
-        UsageError: the file is empty or not text, or has an unknown column or lacks a required one.
+        UsageError: the file is empty, or has an unknown column or lacks a required one.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            head = file.readline()
-            delimiter = "|" if head.count("|") > head.count(",") else ","
-            file.seek(0)
-            reader: csv.DictReader[str] = csv.DictReader(file, delimiter=delimiter, strict=True)
-            if delimiter == "|":  # sacct never quotes: a quotation mark is part of a job's name
-                reader = csv.DictReader(file, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
-            names = [name.strip() for name in reader.fieldnames or []]
-            reader.fieldnames = names
-            if not any(names):
-                raise UsageError(f"{path}", "is empty", "the first line must name the columns")
-            _refuse_repeated(names, path)
-            if delimiter == "|":
-                return _rows(_sacct_lines(reader, names, path, units), problems)
-            columns = _file_columns(names, renamed, path)
-            lines = ((reader.line_num, {own: row[name] for own, name in columns.items()}) for row in reader)
-            return _rows(lines, problems)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}", f"is not UTF-8 text: byte {error.start}") from None
-    except csv.Error as error:
-        raise UsageError(f"{path}", f"is not CSV: {error}") from None
+    lines = text_lines(path, problems)
+    head = next(((number, text) for number, text in lines if text.strip()), None)
+    if head is None:
+        raise UsageError(f"{path}", "is empty", "the first line must name the columns")
+    delimiter = delimiter_of(head[1])
+    is_sacct = delimiter == "|"
+    header = next(records(iter([head]), delimiter, problems, quotes=not is_sacct), (0, [""]))[1]
+    names = [name.strip() for name in header]
+    where = f"{path}:{head[0]}"
+    _refuse_repeated(names, where)
+    rows = records(lines, delimiter, problems, quotes=not is_sacct)
+    if is_sacct:
+        return _rows(_sacct_lines(rows, names, where, units), problems, several_shapes=False)
+    columns = _file_columns(names, renamed, where)
+    return _rows(_csv_lines(rows, names, columns), problems, several_shapes=True)
+
+
+def _csv_lines(rows: Iterator[Record], names: list[str], columns: Mapping[str, str]) -> Iterator[Line]:
+    """Yield the values of each record by our column names; a record of another length has a value None."""
+    indices = {own: names.index(name) for own, name in columns.items()}
+    for number, fields in rows:
+        whole = len(fields) == len(names)
+        yield number, {own: fields[i] for own, i in indices.items()} if whole else {"submit_s": None}
 
 
 def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
     """Read the output of `sacct --json` (Slurm 22.05 and later) or `senergy acct --json`.
 
-    The content of the document shows which of the two it is.
+    The content of the document shows which of the two it is. A job of another structure is skipped; its line
+    number is its position in the document, from 1.
 
     Raises:
         UsageError: the document is neither.
     """
-    lines: Sequence[Line]
     try:
-        document = json.loads(path.read_bytes())
-        if senergy_acct.is_ours(document):
-            lines = senergy_acct.lines(document, units)
-        else:
-            lines = [(number, _from_json(job, units)) for number, job in enumerate(document["jobs"], 1)]
+        document = json.loads(document_of(path))
+        jobs = document["jobs"]
+        ours = senergy_acct.is_ours(document)
+        if not isinstance(jobs, list):
+            raise TypeError("jobs is not a list")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"is not the JSON of sacct or of senergy acct: {shown(str(error))}"
-        raise UsageError(f"{path}", reason) from None
-    return _rows(lines, problems)
+        raise UsageError(f"{path}", f"{_NO_JSON}: {shown(str(error))}") from None
+    lines: list[Line] = []
+    fault = ""
+    for number, job in enumerate(jobs, 1):
+        try:
+            lines.append((number, senergy_acct.line(job, units) if ours else _from_json(job, units)))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            fault = fault or shown(str(error))
+            problems.skip("the job is not as sacct or senergy acct print it", [number])
+    if fault and not lines:
+        raise UsageError(f"{path}", f"{_NO_JSON}: {fault}")
+    return _rows(lines, problems, several_shapes=False)
 
 
-def _file_columns(names: list[str], renamed: Mapping[str, str], path: Path) -> dict[str, str]:
+def _file_columns(names: list[str], renamed: Mapping[str, str], where: str) -> dict[str, str]:
     """Return by column name of `WorkloadRows` the name of the column in the file.
 
     Args:
         names: column names in the header of the file.
         renamed: names that the user has given for columns with other names.
-        path: the file, for error messages.
+        where: file and line of the header, for error messages.
     """
     columns = (*NUMBERS, *TEXTS)
     for own, name in renamed.items():
         if own not in columns:
             raise UsageError(f"column '{shown(own)}' is not known", todo=f"one of {', '.join(columns)}")
         if name not in names:
-            raise UsageError(f"{path}: there is no column '{shown(name)}'", f"it has {', '.join(names)}")
+            raise UsageError(f"{where}: there is no column '{shown(name)}'", f"it has {', '.join(names)}")
     renamed_names = set(renamed.values())
     for name in names:
         if name not in columns and name not in renamed_names and not renamed:
             near = get_close_matches(name, columns, 1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(columns)}"
-            raise UsageError(f"{path}:1: column '{shown(name)}' is not known", todo=hint)
+            raise UsageError(f"{where}: column '{shown(name)}' is not known", todo=hint)
     result = {own: renamed.get(own, own) for own in columns if renamed.get(own, own) in names}
     missing = [name for name in _NEEDED if name not in result]
     if missing:
-        raise UsageError(f"{path}:1: column '{missing[0]}' is missing", f"it has {', '.join(names)}")
+        raise UsageError(f"{where}: column '{missing[0]}' is missing", f"it has {', '.join(names)}")
     return result
 
 
-def _refuse_repeated(names: list[str], path: Path) -> None:
+def _refuse_repeated(names: list[str], where: str) -> None:
     """Raise an error if a column name occurs twice in a header. The choice of a column would be a guess."""
     repeated = [name for name in names if name and names.count(name) > 1]
     if repeated:
-        raise UsageError(f"{path}:1: column '{shown(repeated[0])}' occurs twice", todo="remove one")
+        raise UsageError(f"{where}: column '{shown(repeated[0])}' occurs twice", todo="remove one")
 
 
-def _rows(lines: Iterable[Line], problems: InputProblems) -> WorkloadRows:
-    """Return workload rows for the lines of a file. Lines with unreadable values are skipped."""
+def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: bool) -> WorkloadRows:
+    """Return workload rows for the lines of a file. Lines with unreadable values are skipped.
+
+    Args:
+        lines: values of each line.
+        problems: records the lines that are skipped.
+        several_shapes: whether adjacent lines with the same job id are shapes of one job.
+    """
     numbers: list[int] = []
     values: list[list[float]] = []
     texts: list[list[str]] = []
@@ -142,23 +171,34 @@ def _rows(lines: Iterable[Line], problems: InputProblems) -> WorkloadRows:
             continue
         numbers.append(line)
         values.append([_number(row.get(name)) for name in NUMBERS])
-        texts.append([str(row.get(name) or "") for name in TEXTS])
+        texts.append([sys.intern(str(row.get(name) or "")[:_MAX_TEXT]) for name in TEXTS])
     table = np.array(values, np.float64).reshape(-1, len(NUMBERS))
     columns: dict[str, Any] = {name: table[:, index] for index, name in enumerate(NUMBERS)}
     words: dict[str, Any] = {name: [row[index] for row in texts] for index, name in enumerate(TEXTS)}
-    line_numbers = np.array(numbers, np.int64)
-    words["job"] = [name or index for index, name in enumerate(words.pop("job_id"))]
-    return WorkloadRows(line=line_numbers, **words, **columns)
+    words["state"] = [sys.intern(state.partition(" ")[0].upper()) for state in words["state"]]
+    identity = np.array([_identity(name) for name in words.pop("job_id")], np.int64)
+    rows = np.arange(len(numbers))
+    if several_shapes and len(rows):
+        same = (identity[1:] == identity[:-1]) & (identity[1:] != -1)
+        rows = np.cumsum(np.concatenate([[0], ~same]))
+    return WorkloadRows(line=np.array(numbers, np.int64), job=rows, identity=identity, **words, **columns)
+
+
+def _identity(job_id: str) -> int:
+    """Return a number that stands for a job id; -1 for an empty one."""
+    if not job_id:
+        return -1
+    return int(job_id) if job_id.isdecimal() and len(job_id) < 18 else hash(job_id)
 
 
 def _unreadable(row: Mapping[str, Any]) -> str:
     """Return the problem that makes a line's values unusable; an empty string if there is none."""
-    if None in row or None in row.values():
+    if None in row.values():
         return "not as many columns as the header has"
     for name in NUMBERS:
         try:
             _number(row.get(name))
-        except ValueError:
+        except (ValueError, OverflowError, TypeError):
             return f"{name} is not a number"
     return ""
 
@@ -170,21 +210,19 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, units: str) -> Iterable[Line]:
+def _sacct_lines(rows: Iterator[Record], names: list[str], where: str, units: str) -> Iterator[Line]:
     """Yield the jobs in sacct's parsable output.
 
     Steps are skipped, because their jobs already contain them.
     """
-    columns = dict(_SACCT, AllocCPUS="units", NCPUS="units")
-    if units == "cpus":
-        columns = {k: v for k, v in columns.items() if k not in ("NNodes", "AllocNodes")}
-    else:
-        columns = {k: v for k, v in columns.items() if k not in ("AllocCPUS", "NCPUS")}
-    present = {own: name for name, own in reversed(columns.items()) if name in names}
+    sizes = {"cpus": ("AllocCPUS", "NCPUS"), "gpus": ("AllocTRES", "ReqTRES")}.get(units)
+    columns = _SACCT if sizes is None else {k: v for k, v in _SACCT.items() if v != "units"}
+    columns = {**columns, **dict.fromkeys(sizes or (), "units")}
+    present = {own: names.index(name) for name, own in columns.items() if name in names}
     missing = [name for name in _NEEDED if name not in present]
     if missing:
         raise UsageError(
-            f"{path}:1: no column for {missing[0]}",
+            f"{where}: no column for {missing[0]}",
             f"it has {shown(', '.join(names), 200)}",
             "sacct -P -X -o JobIDRaw,User,Submit,ElapsedRaw,TimelimitRaw,NNodes,AllocCPUS,ConsumedEnergyRaw",
         )
@@ -192,15 +230,34 @@ def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, unit
         "submit_s": _unix_seconds,
         "time_s": _duration,
         "time_limit_s": _duration,
+        "units": _gpus if units == "gpus" else _scaled,
+        "energy_joules": _scaled,
     }
-    for row in reader:
-        if None in row or None in row.values():
-            yield reader.line_num, row
+    for number, fields in rows:
+        if len(fields) != len(names):
+            yield number, {"submit_s": None}
             continue
-        if "." in row[present.get("job_id", names[0])]:
+        if "." in fields[present.get("job_id", 0)]:
             continue
-        values = {own: readers.get(own, str)(row[name]) for own, name in present.items()}
-        yield reader.line_num, _converted(values)
+        yield (
+            number,
+            _converted({own: readers.get(own, str)(fields[i].strip()) for own, i in present.items()}),
+        )
+
+
+def _scaled(text: str) -> str:
+    """Return a number of sacct, such as `1.50K`, without its suffix. Other text is returned unchanged."""
+    factor = _SUFFIXES.get(text[-1:].upper())
+    try:
+        return text if factor is None else str(float(text[:-1]) * factor)
+    except ValueError:
+        return text
+
+
+def _gpus(text: str) -> str:
+    """Return the number of GPUs in a TRES text, such as `cpu=4,gres/gpu=2`; 0: none."""
+    match = _GPUS.search(text)
+    return match[1] if match else "0"
 
 
 def _converted(values: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +268,7 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
     energy = values.pop("energy_joules", "")
     try:
         joules, time_s = float(energy), float(values.get("time_s") or 0)
-    except ValueError:
+    except (ValueError, OverflowError):
         return values
     if joules > 0 and time_s > 0:
         values["power_watts"] = joules / time_s
@@ -222,7 +279,7 @@ def _unix_seconds(text: str) -> str:
     """Return a time as printed by sacct as Unix seconds in text form. Other text is returned unchanged."""
     try:
         return str(datetime.fromisoformat(text).timestamp())
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return text
 
 
@@ -244,13 +301,23 @@ def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
         "job_id": str(job["job_id"]),
         "user": job.get("user") or "",
         "name": job.get("name") or "",
-        "submit_s": time["submission"],
-        "time_s": time["elapsed"],
-        "units": size if size is not None else "",
+        "partition": job.get("partition") or "",
+        "account": job.get("account") or "",
+        "qos": job.get("qos") or "",
+        "state": _state(job.get("state")),
+        "submit_s": _or_empty(_plain(time["submission"])),
+        "time_s": _or_empty(_plain(time["elapsed"])),
+        "units": _or_empty(size),
         "time_limit_s": "" if limit is None else 60.0 * limit,
         "energy_joules": _plain((job.get("tres") or {}).get("consumed_energy")) or "",
     }
     return _converted(values)
+
+
+def _state(state: Any) -> str:
+    """Return the state of a job in the JSON of sacct; newer releases print a list of states."""
+    current = state.get("current") if isinstance(state, Mapping) else state
+    return str((current[0] if current else "") if isinstance(current, list) else current or "")
 
 
 def _requested_cpus(job: Mapping[str, Any]) -> float | None:
@@ -258,6 +325,10 @@ def _requested_cpus(job: Mapping[str, Any]) -> float | None:
         if entry.get("type") == "cpu":
             return _plain(entry.get("count"))
     return None
+
+
+def _or_empty(value: float | None) -> float | str:
+    return "" if value is None else value
 
 
 def _plain(value: Any) -> float | None:

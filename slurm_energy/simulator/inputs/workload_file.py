@@ -1,15 +1,19 @@
-"""Reading of a workload file of any supported format."""
+"""Reading of workload files of any supported format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurm_energy.errors import UsageError
 from slurm_energy.simulator.inputs import swf, tabular
+from slurm_energy.simulator.inputs.doubtful_rows import without_doubtful_rows
 from slurm_energy.simulator.inputs.input_problems import InputProblems
-from slurm_energy.simulator.inputs.workload_rows import build
+from slurm_energy.simulator.inputs.line_reader import plain_suffix
+from slurm_energy.simulator.inputs.trace_selection import select
+from slurm_energy.simulator.inputs.workload_rows import WorkloadRows, build, merged, usable
+from slurm_energy.simulator.scenario_schema import TraceSection
 from slurm_energy.simulator.workload import Workload
 
 FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
@@ -17,50 +21,107 @@ FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkload:
-    """A workload and the problems found in its file."""
+    """A workload with the problems found in its files and remarks about the selection of jobs."""
 
     workload: Workload
     problems: InputProblems
+    remarks: list[str] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """Return all remarks for the user, one line each."""
+        return [*self.problems.report(), *self.remarks]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFormat:
+    """How to read workload files.
+
+    Attributes:
+        form: format, one of `FORMATS`; empty: by the file name (`.swf`, `.json`, else CSV).
+        renamed: by column name of `WorkloadRows`, the name of the column in a CSV file.
+        watts_per_unit: power of a job per unit if the file contains no power.
+        units: unit of job sizes in accounting files: `nodes`, `cpus`, or `gpus`.
+        time_scale: factor for all times.
+        appended: whether each further file begins where the one before it ends. Otherwise all files have
+            the same clock.
+    """
+
+    form: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    watts_per_unit: float = 0.0
+    units: str = "nodes"
+    time_scale: float = 1.0
+    appended: bool = False
 
 
 def read_workload(
-    path: Path,
+    path: Path | Sequence[Path],
     kinds: Sequence[str],
+    how: WorkloadFormat | None = None,
     *,
-    form: str = "",
-    renamed: Mapping[str, str] | None = None,
-    watts_per_unit: float = 0.0,
-    units: str = "nodes",
+    selection: TraceSection | None = None,
+    seed: int = 0,
     strict: bool = False,
 ) -> LoadedWorkload:
-    """Read a workload file of any supported format.
+    """Read one or several workload files of any supported format.
 
     Args:
-        path: the file.
-        kinds: names of the kinds of nodes.
-        form: format, one of `FORMATS`; empty: derived from the file name (`.swf`, `.json`, else CSV).
-        renamed: by column name of `WorkloadRows`, the name of the column in a CSV file; None: the same names.
-        watts_per_unit: power of a job per unit if the file contains no power.
-        units: unit of job sizes in accounting files: `nodes`, `cpus`, or `gpus` (`senergy acct` only).
+        path: the file, or several files whose jobs are merged.
+        kinds: names of the kinds of nodes; empty: the hardware in the files is ignored.
+        how: the format; None: the defaults.
+        selection: jobs to use; None: all.
+        seed: seed of the simulation, for samples.
         strict: whether the first unusable line raises an error instead of being skipped.
 
     Raises:
-        UsageError: the file is unreadable, empty, of another format, or without a usable job.
+        UsageError: a file is unreadable, empty, of another format, or without a usable job.
     """
-    if form and form not in FORMATS:
-        raise UsageError(f"format '{form[:40]}' is not known", todo=f"one of {', '.join(FORMATS)}")
-    chosen = form or {".swf": "swf", ".json": "senergy"}.get(path.suffix.lower(), "csv")
-    problems = InputProblems(path, strict)
+    how = how or WorkloadFormat()
+    paths = [path] if isinstance(path, Path) else list(path)
+    if how.form and how.form not in FORMATS:
+        raise UsageError(f"format '{how.form[:40]}' is not known", todo=f"one of {', '.join(FORMATS)}")
+    problems = InputProblems(paths[0], strict)
+    tables: list[WorkloadRows] = []
+    for file in paths:
+        problems.path = file
+        rows = usable(_scaled(_read(file, problems, how), how.time_scale), problems, kinds)
+        if not rows.count:
+            reasons = [line for line in problems.report() if line.startswith(f"{file}:")]
+            raise UsageError(f"{file}", "no job in it that can be simulated", reasons[0] if reasons else "")
+        tables.append(rows)
+    rows = without_doubtful_rows(merged(_appended(tables) if how.appended else tables), problems, paths)
+    rows, remarks = select(rows, selection or TraceSection(), seed)
+    return LoadedWorkload(build(rows, kinds, how.watts_per_unit), problems, remarks)
+
+
+def _read(path: Path, problems: InputProblems, how: WorkloadFormat) -> WorkloadRows:
+    form = how.form or {".swf": "swf", ".json": "senergy"}.get(plain_suffix(path), "csv")
     try:
         if path.stat().st_size == 0:
             raise UsageError(f"{path}", "is empty")
-        if chosen == "swf":
-            rows = swf.read(path, problems)
-        elif chosen in ("sacct-json", "senergy"):
-            rows = tabular.read_json(path, problems, units)
-        else:
-            rows = tabular.read_csv(path, problems, renamed or {}, units)
+        if form == "swf":
+            return swf.read(path, problems)
+        if form in ("sacct-json", "senergy"):
+            return tabular.read_json(path, problems, how.units)
+        return tabular.read_csv(path, problems, how.renamed, how.units)
     except OSError as error:
         todo = "name the workload: --workload FILE, or file in [workload] of the scenario"
         raise UsageError(f"{path}", error.strerror or str(error), todo) from None
-    return LoadedWorkload(build(rows, problems, kinds, watts_per_unit), problems)
+
+
+def _scaled(rows: WorkloadRows, factor: float) -> WorkloadRows:
+    if factor == 1:
+        return rows
+    names = ("submit_s", "time_s", "time_limit_s", "deadline_s")
+    return replace(rows, **{name: getattr(rows, name) * factor for name in names})
+
+
+def _appended(tables: Sequence[WorkloadRows]) -> list[WorkloadRows]:
+    """Return the tables with shifted times: each begins with the last submission of the one before it."""
+    shifted: list[WorkloadRows] = []
+    end_s = 0.0
+    for rows in tables:
+        by_s = end_s - float(rows.submit_s.min())
+        shifted.append(replace(rows, submit_s=rows.submit_s + by_s, deadline_s=rows.deadline_s + by_s))
+        end_s = float(shifted[-1].submit_s.max())
+    return shifted

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.workload import Workload, workload
 
@@ -22,20 +21,25 @@ _MAX_WATTS = 1e12
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """Rows of a workload file, one per shape of a job (way to run it: hardware, size, batch, times).
+    """Rows of workload files, one per shape of a job (way to run it: hardware, size, batch, times).
 
     All columns have shape (r,). NaN marks values that the file does not contain. Times are in seconds.
 
     Attributes:
         line: line number in the file.
-        job: identifier of the job in the file. Adjacent rows with the same identifier are shapes of one job.
+        job: number of the job. Adjacent rows with the same number are shapes of one job.
+        identity: number that stands for the job id in the file; -1: the file has none.
         hardware: name of the kind of nodes; empty: none.
         user: name of the user; empty: none.
         name: Slurm's name of the job; empty: none.
+        partition, account, qos: names in Slurm; empty: none.
+        state: Slurm's state of the job, such as COMPLETED; empty: none.
+        file: number of the file among the files that are read together.
     """
 
     line: Ints
-    job: Sequence[object]
+    job: Ints
+    identity: Ints
     submit_s: Floats
     time_s: Floats
     units: Floats
@@ -46,45 +50,79 @@ class WorkloadRows:
     user: Sequence[str]
     batch: Floats
     name: Sequence[str] = ()
+    partition: Sequence[str] = ()
+    account: Sequence[str] = ()
+    qos: Sequence[str] = ()
+    state: Sequence[str] = ()
+    file: Ints | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.line)
+
+    def heads(self) -> Ints:
+        """Return the first row of each job."""
+        new = np.concatenate([[True], self.job[1:] != self.job[:-1]]) if self.count else np.zeros(0, np.bool_)
+        return np.flatnonzero(new)
+
+    def take(self, kept: Bools) -> WorkloadRows:
+        """Return the rows that a mask selects, shape (r,)."""
+        if np.all(kept):
+            return self
+        rows: list[int] = np.flatnonzero(kept).tolist()
+        return replace(self, **{name: _taken(value, kept, rows) for name, value in _columns(self).items()})
+
+
+def _columns(rows: WorkloadRows) -> dict[str, Any]:
+    """Return the columns of a table by name, without those that are missing."""
+    values = {spec.name: getattr(rows, spec.name) for spec in fields(rows)}
+    return {name: value for name, value in values.items() if value is not None and len(value)}
+
+
+def _taken(values: Any, kept: Bools, rows: list[int]) -> Any:
+    return values[kept] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+
+
+def merged(tables: Sequence[WorkloadRows]) -> WorkloadRows:
+    """Return the rows of several files as one table, in the order of the files."""
+    if len(tables) == 1:
+        return replace(tables[0], file=np.zeros(tables[0].count, np.int64))
+    columns: dict[str, Any] = {}
+    for spec in fields(WorkloadRows):
+        parts = [getattr(table, spec.name) for table in tables]
+        if isinstance(parts[0], np.ndarray):
+            columns[spec.name] = np.concatenate(parts)
+        elif any(part is not None and len(part) for part in parts):
+            padded = [part or [""] * table.count for part, table in zip(parts, tables, strict=True)]
+            columns[spec.name] = [text for part in padded for text in part]
+    counts = [table.count for table in tables]
+    jobs = [int(table.job[-1]) + 1 if table.count else 0 for table in tables]
+    columns["job"] += np.repeat(np.cumsum([0, *jobs[:-1]]), counts)
+    columns["file"] = np.repeat(np.arange(len(tables)), counts)
+    return WorkloadRows(**columns)
 
 
 Line = tuple[int, Mapping[str, Any]]
 """Number of a line and its values, text or numbers, by our column names."""
 
 
-def build(
-    rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str], watts_per_unit: float
-) -> Workload:
-    """Return the workload of the usable rows. Times are shifted so that the first submission is at 0.
+def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Workload:
+    """Return the workload of usable rows. Times are shifted so that the first submission is at 0.
 
     Args:
-        rows: rows of a reader.
-        problems: records skipped rows.
+        rows: at least one row, each of them usable.
         kinds: names of the kinds of nodes. A row without a kind belongs to the first one.
         watts_per_unit: power of a job per unit if the file contains no power.
-
-    Raises:
-        UsageError: no row is usable.
     """
-    usable = _usable(rows, problems, kinds)
-    if not np.any(usable):
-        raise UsageError(f"{problems.path}", "no job in it that can be simulated", _first(problems))
-    rows_used = np.flatnonzero(usable)
-    chosen: list[int] = rows_used.tolist()
-    names = [rows.job[i] for i in chosen]
-    new = np.array([i == 0 or names[i] != names[i - 1] for i in range(len(rows_used))])
-    starts = np.flatnonzero(new)
-    first = np.append(starts, len(rows_used))
-    head = rows_used[starts]
-    owners = [rows.user[i] for i in head.tolist()]
-    _warn_of_order(rows, head, problems)
+    head = rows.heads()
+    jobs: list[int] = head.tolist()
+    owners = [rows.user[i] for i in jobs]
     users = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     numbers = {name: number for number, name in enumerate(kinds)}
-    power = rows.power_watts[rows_used]
-    units = rows.units[rows_used]
     begin_s = float(np.min(rows.submit_s[head]))
     return workload(
-        first,
+        np.append(head, rows.count),
         {
             "submit_s": rows.submit_s[head] - begin_s,
             "user": np.array([users[name] for name in owners]),
@@ -92,24 +130,31 @@ def build(
             "deadline_s": rows.deadline_s[head] - begin_s,
         },
         {
-            "units": units,
-            "time_s": rows.time_s[rows_used],
-            "power_watts": np.where(np.isnan(power), watts_per_unit * units, power),
-            "hardware": np.array([numbers.get(rows.hardware[i], 0) for i in chosen]),
-            "batch": np.nan_to_num(rows.batch[rows_used], nan=0.0),
+            "units": rows.units,
+            "time_s": rows.time_s,
+            "power_watts": np.where(
+                np.isnan(rows.power_watts), watts_per_unit * rows.units, rows.power_watts
+            ),
+            "hardware": np.array([numbers.get(name, 0) for name in rows.hardware], np.int64),
+            "batch": np.nan_to_num(rows.batch, nan=0.0),
         },
         users=tuple(name or "nobody" for name in users),
-        names=tuple(rows.name[i] for i in head.tolist()) if any(rows.name) else (),
+        names=tuple(rows.name[i] for i in jobs) if any(rows.name) else (),
     )
 
 
-def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> np.ndarray:
-    """Return a mask of the usable rows, shape (r,).
+def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> WorkloadRows:
+    """Return the rows of one file that can be simulated.
 
     Each unusable row is recorded once in `problems`, with the first problem found.
+
+    Args:
+        rows: rows of a reader.
+        problems: records skipped rows.
+        kinds: names of the kinds of nodes; empty: any.
     """
-    usable = np.ones(len(rows.line), np.bool_)
-    available = np.array([not name or name in kinds for name in rows.hardware], np.bool_)
+    kept = np.ones(rows.count, np.bool_)
+    available = np.array([not name or not kinds or name in kinds for name in rows.hardware], np.bool_)
     wrong: Mapping[str, np.ndarray] = {
         "the time of submission is missing": ~np.isfinite(rows.submit_s),
         "the run time is missing": np.isnan(rows.time_s),
@@ -132,12 +177,22 @@ def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -
         "deadline": rows.deadline_s,
     }
     excessive = {
-        f"the {name} is beyond {_MAX_S:.0e} s": np.abs(column) > _MAX_S for name, column in times.items()
+        f"the {name} is beyond {_MAX_S:.0e} s{_unit_hint(column)}": np.abs(column) > _MAX_S
+        for name, column in times.items()
     }
     for problem, mask in ({**wrong, **excessive}).items():
-        problems.skip(problem, (int(n) for n in rows.line[usable & mask]))
-        usable &= ~mask
-    return usable
+        problems.skip(problem, (int(n) for n in rows.line[kept & mask]))
+        kept &= ~mask
+    result = rows.take(kept)
+    _warn(result, problems)
+    return result
+
+
+def _unit_hint(times: Floats) -> str:
+    """Return a hint if most times would be Unix times of our age if they were milliseconds."""
+    finite = times[np.isfinite(times)]
+    plausible = (finite > 3e11) & (finite < 4e12)
+    return ": milliseconds? set time_scale = 0.001" if np.sum(plausible) > 0.5 * max(1, len(finite)) else ""
 
 
 def _whole(values: Floats) -> np.ndarray:
@@ -148,12 +203,12 @@ def _whole(values: Floats) -> np.ndarray:
     return whole
 
 
-def _warn_of_order(rows: WorkloadRows, head: Ints, problems: InputProblems) -> None:
+def _warn(rows: WorkloadRows, problems: InputProblems) -> None:
+    """Record suspicious rows that are used nevertheless."""
+    head = rows.heads()
     unordered = np.flatnonzero(np.diff(rows.submit_s[head]) < 0) + 1
     problems.warn(
         "submitted before the job above it: put in order", (int(n) for n in rows.line[head[unordered]])
     )
-
-
-def _first(problems: InputProblems) -> str:
-    return problems.report()[0] if problems.counts else ""
+    late = rows.deadline_s[head] <= rows.submit_s[head]
+    problems.warn("the deadline is not after the submission", (int(n) for n in rows.line[head[late]]))

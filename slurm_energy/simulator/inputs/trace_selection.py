@@ -1,0 +1,139 @@
+"""Selection of jobs from workload files: filters, window of time, bounds on size and time, samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.scheduling.queue import Bools, Floats
+from slurm_energy.simulator.inputs.workload_rows import WorkloadRows
+from slurm_energy.simulator.scenario_schema import TraceSection
+
+_FILTERS = {
+    "users": "user",
+    "accounts": "account",
+    "partitions": "partition",
+    "qos": "qos",
+    "states": "state",
+    "names": "name",
+}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[WorkloadRows, list[str]]:
+    """Return the jobs that the section `[trace]` selects, and a remark for the user if it removes any.
+
+    The order is: filters, window, bounds, sample, maximum number of jobs. Either all shapes of a job are
+    kept or none; with `outliers = "clip"`, sizes and times beyond a bound are set to the bound.
+
+    Args:
+        rows: usable rows.
+        section: the settings.
+        seed: seed of the simulation. With `sample_seed` it determines the sample.
+
+    Raises:
+        UsageError: a setting is invalid, names a column that the file lacks, or no job is left.
+    """
+    counts: dict[str, int] = {}
+    jobs = len(rows.heads())
+
+    def keep(name: str, kept: Bools) -> None:
+        nonlocal rows
+        before = len(rows.heads())
+        rows = rows.take(_of_jobs(rows, kept))
+        if before > len(rows.heads()):
+            counts[name] = before - len(rows.heads())
+        if not rows.count:
+            raise UsageError(f"[trace] {name}", f"no job is left of {before}")
+
+    for name, column in _FILTERS.items():
+        if patterns := getattr(section, name):
+            keep(name, _matching(name, patterns, getattr(rows, column)))
+    begin_s = float(np.min(rows.submit_s))
+    if section.begin:
+        keep("begin", rows.submit_s >= _instant("begin", section.begin, begin_s))
+    if section.end:
+        keep("end", rows.submit_s < _instant("end", section.end, begin_s))
+    for name, column, below in (
+        ("min_units", "units", True),
+        ("max_units", "units", False),
+        ("min_time_s", "time_s", True),
+        ("max_time_s", "time_s", False),
+    ):
+        bound = float(getattr(section, name))
+        if not bound:
+            continue
+        values: Floats = getattr(rows, column)
+        outside = values < bound if below else values > bound
+        if section.outliers == "drop":
+            keep(name, ~outside)
+        elif np.any(outside):
+            counts[f"{name}, clipped"] = int(np.sum(outside))
+            rows = _clipped(rows, column, np.where(outside, bound, values))
+    if section.sample < 1:
+        draw = np.random.default_rng([section.sample_seed, seed]).random(len(rows.heads()))
+        keep("sample", np.repeat(draw < section.sample, np.diff([*rows.heads(), rows.count])))
+    if section.max_jobs:
+        heads = rows.heads()
+        by_time = heads[np.argsort(rows.submit_s[heads], kind="stable")][: section.max_jobs]
+        first = np.zeros(rows.count, np.bool_)
+        first[by_time] = True
+        keep("max_jobs", np.repeat(first[heads], np.diff([*heads, rows.count])))
+    if not counts:
+        return rows, []
+    details = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return rows, [f"[trace] uses {len(rows.heads())} of {jobs} jobs ({details})"]
+
+
+def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
+    """Return a mask that keeps a job only if `kept` keeps all its shapes."""
+    heads = rows.heads()
+    whole = np.logical_and.reduceat(kept, heads)
+    mask: Bools = np.repeat(whole, np.diff([*heads, rows.count]))
+    return mask
+
+
+def _matching(name: str, patterns: Sequence[str], texts: Sequence[str]) -> Bools:
+    """Return which texts match one of the patterns. A pattern with a leading `!` excludes its matches."""
+    if not any(texts):
+        raise UsageError(f"[trace] {name}", "the workload file has no such column")
+    try:
+        compiled = [(not p.startswith("!"), re.compile(p.removeprefix("!"))) for p in patterns]
+    except re.error as error:
+        raise UsageError(f"[trace] {name}", f"not a regular expression: {shown(str(error), 100)}") from None
+    wanted = [pattern for includes, pattern in compiled if includes]
+    unwanted = [pattern for includes, pattern in compiled if not includes]
+    verdicts = {
+        text: (not wanted or any(p.fullmatch(text) for p in wanted))
+        and not any(p.fullmatch(text) for p in unwanted)
+        for text in set(texts)
+    }
+    return np.array([verdicts[text] for text in texts], np.bool_)
+
+
+def _instant(name: str, text: str, begin_s: float) -> float:
+    """Return a time that is given as a date, or as a duration since the first submission."""
+    match = re.fullmatch(r"\+?(\d+(?:\.\d+)?)([smhdw]?)", text)
+    if match:
+        return begin_s + float(match[1]) * _SECONDS[match[2] or "s"]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"[trace] {name}",
+            f"'{shown(text)}' is not a time",
+            "e.g. 12h, 3d, 2026-01-31 or 2026-01-31T08:00",
+        ) from None
+
+
+def _clipped(rows: WorkloadRows, column: str, values: Floats) -> WorkloadRows:
+    """Return the rows with other sizes or run times. The power per unit stays."""
+    if column == "time_s":
+        return replace(rows, time_s=values)
+    return replace(rows, units=values, power_watts=rows.power_watts * values / rows.units)

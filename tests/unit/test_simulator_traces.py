@@ -1,0 +1,312 @@
+"""Selection of jobs from traces, offered load, and damaged, compressed or unusually encoded files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib.util
+import lzma
+import re
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.simulator.inputs import WorkloadFormat, line_reader, read_workload
+from slurm_energy.simulator.offered_load import offered_load, unit_seconds, with_load
+from slurm_energy.simulator.scenario_schema import TraceSection
+
+CSV = "job_id,user,name,partition,account,state,submit_s,time_s,units\n" + "".join(
+    f"{i},u{i % 3},train-{i % 2},p{i % 2},a,COMPLETED,{100 * i},{10 + i},{1 + i % 4}\n" for i in range(20)
+)
+TEXT = "submit_s,time_s,units\n" + "".join(f"{i},10,1\n" for i in range(50))
+SACCT = "JobIDRaw|User|Submit|Elapsed|Timelimit|NNodes|AllocTRES|ConsumedEnergy|State|Partition\n"
+
+
+def put(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def selected(tmp_path, seed=0, **keys):
+    return read_workload(put(tmp_path, "w.csv", CSV), ["n"], selection=TraceSection(**keys), seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("keys", "count"),
+    [
+        ({"users": ["u1"]}, 7),
+        ({"users": ["u[01]"]}, 14),
+        ({"users": ["!u1"]}, 13),
+        ({"users": ["u.*", "!u1"], "partitions": ["p0"]}, 7),
+        ({"names": ["train-1"]}, 10),
+        ({"states": ["COMPLETED"], "accounts": ["a"]}, 20),
+        ({"begin": "500"}, 15),
+        ({"begin": "5m", "end": "10m"}, 3),
+        ({"min_units": 2}, 15),
+        ({"max_units": 2, "max_time_s": 15.0}, 4),
+        ({"max_jobs": 7}, 7),
+    ],
+)
+def test_a_selection_keeps_the_jobs_that_it_describes(tmp_path, keys, count):
+    loaded = selected(tmp_path, **keys)
+    assert loaded.workload.count == count
+    assert [note.startswith(f"[trace] uses {count} of 20 jobs") for note in loaded.notes()] == (
+        [True] if count < 20 else []
+    )
+
+
+def test_clipped_jobs_keep_their_power_per_unit(tmp_path):
+    path = put(tmp_path, "w.csv", "submit_s,time_s,units,power_watts\n0,100,8,800\n1,5,1,90\n")
+    section = TraceSection(max_units=4, max_time_s=60.0, min_time_s=10.0, outliers="clip")
+    loaded = read_workload(path, ["n"], selection=section)
+    assert list(loaded.workload.units) == [4, 1] and list(loaded.workload.time_s) == [60, 10]
+    assert list(loaded.workload.power_watts) == [400, 90]
+    assert "max_units, clipped 1" in loaded.notes()[0]
+
+
+def test_a_sample_depends_on_both_seeds_only(tmp_path):
+    def sample(seed, sample_seed):
+        return selected(tmp_path, seed, sample=0.5, sample_seed=sample_seed).workload.time_s.tolist()
+
+    assert sample(0, 0) == sample(0, 0) != sample(1, 0) != sample(0, 1)
+    assert 0 < len(sample(0, 0)) < 20
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"users": ["("]}, "users: not a regular expression"),
+        ({"users": ["nobody"]}, "users: no job is left of 20"),
+        ({"qos": ["x"]}, "qos: the workload file has no such column"),
+        ({"begin": "yesterday"}, "begin: 'yesterday' is not a time"),
+    ],
+)
+def test_an_impossible_selection_is_one_line(tmp_path, keys, message):
+    with pytest.raises(UsageError, match=rf"^\[trace\] {message}"):
+        selected(tmp_path, **keys)
+
+
+def test_dates_bound_the_window_of_sacct_output(tmp_path):
+    text = SACCT + "".join(
+        f"{d}|ann|2026-01-0{d}T12:00:00|10:00|20:00|2||1.5K|COMPLETED|p\n" for d in range(1, 6)
+    )
+    path = put(tmp_path, "w.txt", text)
+    section = TraceSection(begin="2026-01-02", end="2026-01-04T12:00:00")
+    work = read_workload(path, ["n"], selection=section).workload
+    assert work.count == 2 and list(work.power_watts) == [2.5, 2.5]
+
+
+def test_sacct_sizes_with_suffixes_and_gpus(tmp_path):
+    text = (
+        SACCT
+        + "1|ann|2026-01-01T00:00:00|1-00:00:10|UNLIMITED|1.50K|cpu=4,gres/gpu=3,node=1|2M|CANCELLED by 5|p\n"
+    )
+    path = put(tmp_path, "w.txt", text)
+    work = read_workload(path, ["n"], selection=TraceSection(states=["CANCELLED"])).workload
+    assert (
+        work.units[0] == 1500
+        and work.time_s[0] == 86410
+        and work.power_watts[0] == pytest.approx(2e6 / 86410)
+    )
+    assert read_workload(path, ["n"], WorkloadFormat(units="gpus")).workload.units[0] == 3
+
+
+def test_several_files_are_merged_on_one_clock_or_appended(tmp_path):
+    first = put(tmp_path, "a.csv", "submit_s,time_s,units,user\n100,1,1,ann\n200,2,1,bob\n")
+    second = put(tmp_path, "b.csv", "submit_s,time_s,units,deadline_s\n150,3,1,500\n")
+    work = read_workload([first, second], ["n"]).workload
+    assert list(work.submit_s) == [0, 50, 100] and list(work.time_s) == [1, 3, 2]
+    assert work.deadline_s[1] == 400 and work.users == ("ann", "bob", "nobody")
+    work = read_workload([first, second], ["n"], WorkloadFormat(appended=True)).workload
+    assert list(work.submit_s) == [0, 100, 100] and work.deadline_s[2] == 450
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(1, 1e4), st.integers(1, 9)), min_size=2, max_size=20),
+    st.floats(0.01, 20),
+)
+@examples(50)
+def test_the_offered_load_is_reached(tmp_path_factory, jobs, load):
+    text = "submit_s,time_s,units,deadline_s\n" + "".join(f"{s!r},{t!r},{u},{s + t!r}\n" for s, t, u in jobs)
+    work = read_workload(put(tmp_path_factory.getbasetemp(), "load.csv", text), ["n"]).workload
+    units = np.array([8])
+    if work.submit_s[-1] < 1e-6 or not np.sum(unit_seconds(work, units)):
+        with pytest.raises(UsageError, match=r"^workload\.load: "):
+            with_load(work, units, load)
+        return
+    scaled = with_load(work, units, load)
+    assert offered_load(scaled, units) == pytest.approx(load, rel=1e-6)
+    np.testing.assert_allclose(
+        scaled.deadline_s - scaled.submit_s, work.deadline_s - work.submit_s, atol=1e-3
+    )
+    assert np.all(np.diff(scaled.submit_s) >= 0) and np.array_equal(scaled.time_s, work.time_s)
+
+
+ENCODED = {
+    "utf-8-sig": TEXT.encode("utf-8-sig"),
+    "utf-16": TEXT.encode("utf-16"),
+    "utf-16-be": TEXT.encode("utf-16-be"),
+    "utf-16-le": TEXT.encode("utf-16-le"),
+    "utf-32": TEXT.encode("utf-32"),
+    "crlf": TEXT.replace("\n", "\r\n").encode(),
+    "cr": TEXT.replace("\n", "\r").encode(),
+    "semicolons": TEXT.replace(",", ";").encode(),
+    "tabs": TEXT.replace(",", "\t").encode(),
+    "quoted": TEXT.replace(",10,", ',"10",').encode(),
+    "gzip": gzip.compress(TEXT.encode()),
+    "bzip2": bz2.compress(TEXT.encode()),
+    "xz": lzma.compress(TEXT.encode()),
+    "gzip of utf-16": gzip.compress(TEXT.encode("utf-16")),
+}
+
+
+@pytest.mark.parametrize("form", ENCODED)
+def test_every_encoding_and_compression_gives_the_same_jobs(tmp_path, form):
+    loaded = read_workload(put(tmp_path, "w.csv", ENCODED[form]), ["n"], strict=True)
+    assert loaded.workload.submit_s.tolist() == list(range(50)) and loaded.notes() == []
+
+
+def test_zstandard(tmp_path):
+    path = put(tmp_path, "w.csv.zst", b"\x28\xb5\x2f\xfd" + b"x" * 20)
+    if importlib.util.find_spec("zstandard") is None:
+        with pytest.raises(EnergyError, match=r"needs the package zstandard: .*zstd -d w.csv.zst"):
+            read_workload(path, ["n"])
+        pytest.skip("the package zstandard is not installed")
+    import zstandard
+
+    path.write_bytes(zstandard.compress(TEXT.encode()))
+    assert read_workload(path, ["n"]).workload.count == 50
+
+
+def test_the_lines_before_a_damage_are_used(tmp_path):
+    text = "submit_s,time_s,units\n" + "".join(f"{i},{i * 7919 % 1009 + 1},1\n" for i in range(40_000))
+    whole = gzip.compress(text.encode())
+    loaded = read_workload(put(tmp_path, "w.csv.gz", whole[: len(whole) // 2]), ["n"])
+    assert 5_000 < loaded.workload.count < 35_000
+    assert any("the compressed data are damaged here" in note for note in loaded.notes())
+
+
+LINES = {
+    b"x" * (line_reader.MAX_LINE_BYTES + 5) + b"\n": "longer than 1048576 bytes",
+    b"\0\1\2,\0\n": "not text: it contains a NUL byte",
+    b'1,"2,3\n': "a quotation mark is not closed",
+    b'1,"2"x,3\n': "not CSV",
+    b"5,6\n": "not as many columns",
+    b"1e300,10,1\n": "the time of submission is beyond",
+    b"253402300799,10,1\n": "the time of submission is beyond 1e.11 s$",
+    b"1,-5,1\n": "the run time is negative",
+    b"1,nan,1\n": "the run time is missing",
+    b"1,inf,1\n": "the run time is infinite",
+    b"1,5,2.5\n": "the size is not a whole number",
+    b"1,5,1" + b"0" * 400 + b"\n": "the size is above",
+    b"1,5,0x10\n": "units is not a number",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_bad_line_is_skipped_with_file_and_line(tmp_path, line):
+    path = put(tmp_path, "w.csv", TEXT.encode() + line + b"60,10,1\n")
+    loaded = read_workload(path, ["n"])
+    assert loaded.workload.count == 51 and loaded.problems.skipped == 1
+    (note,) = loaded.notes()
+    assert note.startswith(f"{path}:52: ")
+    assert re.search(LINES[line], note)
+
+
+def test_bytes_that_are_not_utf_8_are_replaced_and_reported(tmp_path):
+    text = b"submit_s,time_s,units,user\n1,2,3,J\xf6rg\n"
+    loaded = read_workload(put(tmp_path, "w.csv", text), ["n"])
+    assert loaded.workload.users == ("J\ufffdrg",)
+    assert loaded.notes()[0].endswith(":2: bytes that are not UTF-8 are replaced")
+
+
+def test_milliseconds_are_recognised(tmp_path):
+    path = put(tmp_path, "w.csv", "submit_s,time_s,units\n1700000000000,60000,1\n1700000060000,60000,1\n")
+    with pytest.raises(UsageError, match=r"milliseconds\? set time_scale = 0.001"):
+        read_workload(path, ["n"])
+    assert list(read_workload(path, ["n"], WorkloadFormat(time_scale=1e-3)).workload.submit_s) == [0, 60]
+
+
+def test_a_wrong_date_does_not_stretch_the_simulation(tmp_path):
+    lines = "".join(f"{1.7e9 + i},10,1\n" for i in range(300))
+    path = put(tmp_path, "w.csv", "submit_s,time_s,units\n" + lines + "0,10,1\n9e9,10,1\n")
+    loaded = read_workload(path, ["n"])
+    assert loaded.workload.count == 300 and loaded.workload.submit_s[-1] == 299
+    assert any(":302: submitted more than a year" in note for note in loaded.notes())
+
+
+def test_repeated_jobs_are_skipped_and_reused_ids_reported(tmp_path):
+    text = "job_id,submit_s,time_s,units\n1,0,5,1\n2,1,5,1\n1,0,5,1\n2,9,7,1\n3,3,3,1\n3,3,2,2\n"
+    path = put(tmp_path, "w.csv", text)
+    loaded = read_workload([path, path], ["n"])
+    assert loaded.workload.count == 4 and list(np.diff(loaded.workload.first)) == [1, 1, 2, 1]
+    assert loaded.problems.skipped == 1 + 6
+    assert f"{path}:4: the same job as on an earlier line (and 6 more)" in loaded.notes()
+    assert f"{path}:5: the job id occurs before: taken as another job" in loaded.notes()
+
+
+def damaged(draw, content: bytes) -> bytes:
+    """Return the content with bytes replaced, removed, repeated or cut off."""
+    data = bytearray(content)
+    for _ in range(draw(st.integers(0, 6))):
+        position = draw(st.integers(0, max(0, len(data) - 1)))
+        change = draw(st.sampled_from(["byte", "cut", "insert", "drop"]))
+        if change == "byte" and data:
+            data[position] = draw(st.integers(0, 255))
+        elif change == "cut":
+            del data[position:]
+        elif change == "insert":
+            extra = [b'"', b"\n", b",", b"|", b"\0", b"1e999", b"-", b"nan", b"\xff", b"[", b"{", b"9" * 400]
+            data[position:position] = draw(st.sampled_from(extra))
+        else:
+            del data[position : position + draw(st.integers(1, 9))]
+    return bytes(data)
+
+
+EXAMPLES = {
+    "w.swf": b"; c\n" + b"1 10 -1 100 4 -1 -1 4 60 -1 1 7 -1 -1 0 2 -1 -1\n" * 3,
+    "w.csv": CSV[:400].encode(),
+    "w.txt": (SACCT + "7|ann|2026-01-01T00:00:00|100|2|3|cpu=1|60K|FAILED|p\n" * 2).encode(),
+    "w.json": b'{"jobs": [{"job_id": 5, "user": "a", "allocation_nodes": 2, '
+    b'"state": {"current": ["FAILED"]}, "time": {"submission": 1, "elapsed": {"set": true, "number": 60}, '
+    b'"limit": 10}}, {"job_id": 6}]}',
+    "w.csv.gz": gzip.compress(CSV.encode()),
+    "w.csv.xz": lzma.compress(CSV.encode()),
+}
+
+
+@given(st.data())
+@examples(200)
+def test_a_damaged_file_gives_a_workload_or_one_line(tmp_path_factory, data):
+    name = data.draw(st.sampled_from(sorted(EXAMPLES)))
+    path = put(tmp_path_factory.getbasetemp(), name, damaged(data.draw, EXAMPLES[name]))
+    units = data.draw(st.sampled_from(["nodes", "cpus", "gpus"]))
+    try:
+        loaded = read_workload(path, ["n"], WorkloadFormat(units=units))
+    except EnergyError as error:
+        assert len(error.lines) == 1 and "\n" not in str(error)
+    else:
+        work = loaded.workload
+        assert work.count > 0 and np.all(np.isfinite(work.submit_s)) and np.all(work.time_s > 0)
+        assert all(note.startswith(f"{path}:") for note in loaded.notes())
+
+
+def test_a_line_without_end_takes_bounded_memory(tmp_path):
+    path = tmp_path / "bomb.csv.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(TEXT.encode())
+        for _ in range(100):
+            file.write(b"9" * (1 << 20))
+    tracemalloc.start()
+    loaded = read_workload(path, ["n"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert loaded.workload.count == 50 and peak < 60 << 20
+    assert "longer than" in loaded.notes()[0]
