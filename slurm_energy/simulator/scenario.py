@@ -257,11 +257,19 @@ def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
     for section, key in _FILES:
         if isinstance(base.get(section), dict) and base[section].get(key):
             base[section][key] = str(base_path.parent.absolute() / str(base[section][key]))
-    if isinstance(base.get("workload"), dict) and isinstance(base["workload"].get("files"), list):
-        base["workload"]["files"] = [
-            str(base_path.parent.absolute() / str(name)) for name in base["workload"]["files"]
-        ]
+    _inherit_workload_files(base.get("workload"), data.get("workload"), base_path.parent.absolute())
     return _over(base, data), f"{texts}\n{text}"
+
+
+def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
+    """Make `files` of an extended scenario absolute, and remove its file or files if `own` names others."""
+    if not isinstance(base, dict):
+        return
+    if isinstance(base.get("files"), list):
+        base["files"] = [str(folder / str(name)) for name in base["files"]]
+    if isinstance(own, dict) and ("file" in own or "files" in own):
+        for name in ("file", "files"):
+            base.pop(name, None)
 
 
 def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,7 +314,11 @@ def _check(scenario: Scenario, reader: TableReader) -> None:
     saving = scenario.power_saving
     if saving.risk > saving.wake_probability:
         raise reader.fail("power_saving", "risk", "must not be above wake_probability: nodes would flap")
-    if not scenario.workload.file and not scenario.models:
+    if scenario.workload.file and scenario.workload.files:
+        raise reader.fail("workload", "files", "is not possible together with file", "remove one of them")
+    if scenario.trace.outliers not in OUTLIERS:
+        raise reader.fail("trace", "outliers", f"one of {', '.join(OUTLIERS)}")
+    if not scenario.workload_files() and not scenario.models:
         raise reader.fail("workload", "", "jobs come from a file or from [[model]] tables", "give one")
     for index, model in enumerate(scenario.models):
         table = table_label("model", index)

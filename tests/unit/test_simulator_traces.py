@@ -310,3 +310,12 @@ def test_a_line_without_end_takes_bounded_memory(tmp_path):
     tracemalloc.stop()
     assert loaded.workload.count == 50 and peak < 60 << 20
     assert "longer than" in loaded.notes()[0]
+
+
+def test_partitions_and_qos_become_columns(tmp_path):
+    text = (
+        SACCT
+        + "1|a|2026-01-01T00:00:00|10|5|1|||COMPLETED|gpu\n2|a|2026-01-01T00:00:01|10|5|1|||COMPLETED|\n"
+    )
+    work = read_workload(put(tmp_path, "w.txt", text), ["n"]).workload
+    assert work.partitions == ("gpu",) and list(work.partition) == [0, -1] and list(work.qos) == [-1, -1]

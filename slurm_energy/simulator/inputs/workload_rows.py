@@ -121,6 +121,10 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
     users = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     numbers = {name: number for number, name in enumerate(kinds)}
     begin_s = float(np.min(rows.submit_s[head]))
+    partition, partitions = _numbered(
+        [rows.partition[i] for i in jobs] if rows.partition else [""] * len(jobs)
+    )
+    qos, qos_names = _numbered([rows.qos[i] for i in jobs] if rows.qos else [""] * len(jobs))
     return workload(
         np.append(head, rows.count),
         {
@@ -128,6 +132,8 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
             "user": np.array([users[name] for name in owners]),
             "time_limit_s": rows.time_limit_s[head],
             "deadline_s": rows.deadline_s[head] - begin_s,
+            "partition": partition,
+            "qos": qos,
         },
         {
             "units": rows.units,
@@ -140,7 +146,16 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
         },
         users=tuple(name or "nobody" for name in users),
         names=tuple(rows.name[i] for i in jobs) if any(rows.name) else (),
+        partitions=partitions,
+        qos_names=qos_names,
     )
+
+
+def _numbered(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return the number of each text among the distinct ones, and these; an empty text has the number -1."""
+    names = [name for name in dict.fromkeys(texts) if name]
+    numbers = {"": -1} | {name: number for number, name in enumerate(names)}
+    return np.array([numbers[text] for text in texts], np.int64), tuple(names)
 
 
 def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> WorkloadRows:
