@@ -16,9 +16,11 @@ from slurm_energy.budget.ceilings import CeilingBudget, raise_ratios
 from slurm_energy.budget.distribution import distribute
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.scheduling.queue import Floats
+from slurm_energy.simulator.budget_outlook import SLACK_WATTS, BudgetOutlook
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.job_admission import JobAdmission
+from slurm_energy.simulator.node_power import PowerStep
 from slurm_energy.simulator.power_columns import PowerColumns, whole_cluster
 from slurm_energy.simulator.power_commitment import PowerCommitment
 from slurm_energy.simulator.running_jobs import PowerPoint, RunningJob, RunningJobs
@@ -26,11 +28,10 @@ from slurm_energy.simulator.schedule_settings import BudgetRules
 from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.workload import Workload
 
-SLACK_WATTS = 1e-6
-"""Watts by which sums of floats may exceed a budget."""
-
 _HYSTERESIS = 0.02
 """Share of a job's power below which a change of its limit is left out, unless the budget requires it."""
+
+_ROUNDING_S = 1e-6
 
 _Lowering = tuple[float, list[tuple[RunningJob, PowerPoint]]]
 """A time in seconds, and the lower limits that take effect at that time."""
@@ -50,6 +51,9 @@ class BudgetControl:
         continue_run: function called with each run that continues under another limit.
         interrupt: function that interrupts a running job.
         request_pass: function that requests a scheduling pass.
+
+    Attributes:
+        outlook: comparison of the power to come with the budget to come.
     """
 
     def __init__(
@@ -81,7 +85,15 @@ class BudgetControl:
         self._request_pass = request_pass
         self._due_s = math.inf
         self._pending: list[_Lowering] = []
-        self._floors_watts: float | None = None
+        self.outlook = BudgetOutlook(
+            budget,
+            rules,
+            admission=self._admission,
+            runs=runs,
+            commitment=commitment,
+            events=events,
+            working=self._working,
+        )
         self._reserved_watts = 0.0
         self._headroom_watts: float | None = None
 
@@ -91,7 +103,8 @@ class BudgetControl:
 
     def begin_pass(self) -> None:
         """Forget the jobs that wait for power; call it at the start of each scheduling pass."""
-        self._floors_watts = self._headroom_watts = None
+        self.outlook.forget()
+        self._headroom_watts = None
         self._reserved_watts = 0.0
 
     def left_watts(self) -> float:
@@ -128,24 +141,9 @@ class BudgetControl:
         fixed_watts = self._commitment.watts() - math.fsum(run.watts for run in working)
         return self._admission.headroom_watts(working, limit_watts, fixed_watts, self._events.now_s)
 
-    def keeps_floors(self, job: int, shape: int, expected_s: float) -> bool:
-        """Return whether the floors of all running jobs and of a new job keep the budget until it ends.
-
-        It is always True if jobs are interrupted where lower limits do not suffice.
-
-        Args:
-            job: row of the job.
-            shape: row of the shape in which it starts.
-            expected_s: seconds for which the job is expected to run.
-        """
-        if self._rules.interrupts:
-            return True
-        now_s = self._events.now_s
-        lowest_watts = self._budget.lowest(now_s, now_s + (expected_s if self._rules.announced else 0.0))
-        added_watts = self._runs.extra_watts(shape) - self._admission.reducible_watts(job, shape)
-        if self._floors_watts is None:
-            self._floors_watts = self._admission.floors_watts(self._working(), self._commitment.watts())
-        return self._floors_watts + max(0.0, added_watts) <= lowest_watts + SLACK_WATTS
+    def permits_nodes(self, steps: Sequence[PowerStep]) -> bool:
+        """Return whether the budget permits changes of nodes' power, apart from the start of a job."""
+        return self.outlook.permits_nodes(steps, self.limit_watts())
 
     def make_room(self, watts: float) -> bool:
         """Return whether limits in force leave power for a job to start; otherwise lower the running jobs.
@@ -179,15 +177,18 @@ class BudgetControl:
 
     def request(self) -> None:
         """Request a control cycle at the next multiple of the control period, because jobs have changed."""
-        self._floors_watts = None
+        self.outlook.forget()
         period_s = self._rules.period_s
         due_s = math.ceil(self._events.now_s / period_s) * period_s if period_s else self._events.now_s
         self._request_at(due_s)
 
     def step(self) -> None:
         """React to a step of the budget."""
-        self._request_at(self._events.now_s)
-        self._plan_step(self._events.now_s)
+        now_s, period_s = self._events.now_s, self._rules.period_s
+        self._request_at(now_s)
+        self._plan_step(now_s)
+        if period_s and not self._rules.announced:
+            self._events.add(now_s + period_s, EventKind.CONTROL, self._cycle, None)
 
     def _lead_s(self) -> float:
         """Return the seconds by which the budget is known ahead and lower limits are decided ahead."""
@@ -219,8 +220,18 @@ class BudgetControl:
         working = self._working()
         if working:
             self.decide(working)
-        if self._rules.interrupts and not self._pending:
-            self._interrupt_until_kept()
+        if self._rules.interrupts:
+            self._interrupt_until_kept(self._binding_watts() if self._pending else self.limit_watts())
+
+    def _binding_watts(self) -> float:
+        """Return the limit that the power must keep now, even if lower limits are about to take effect.
+
+        Steps that are not known ahead bind after one control period.
+        """
+        now_s = self._events.now_s
+        if self._rules.announced:
+            return self._budget.at(now_s)
+        return self._budget.highest(now_s - self._rules.period_s + _ROUNDING_S, now_s)
 
     def _working(self) -> list[RunningJob]:
         return [run for run in self._runs.running.values() if run.working]
@@ -305,12 +316,12 @@ class BudgetControl:
         if due:
             self._request_pass()
 
-    def _interrupt_until_kept(self) -> None:
+    def _interrupt_until_kept(self, limit_watts: float) -> None:
         """Interrupt the jobs that lose the least energy until the committed power keeps the limit."""
-        if self._commitment.watts() <= self.limit_watts() + SLACK_WATTS:
+        if self._commitment.watts() <= limit_watts + SLACK_WATTS:
             return
         now_s = self._events.now_s
         for run in sorted(self._runs.running.values(), key=lambda run: self._runs.loss(run, now_s)[0]):
-            if self._commitment.watts() <= self.limit_watts() + SLACK_WATTS:
+            if self._commitment.watts() <= limit_watts + SLACK_WATTS:
                 return
             self._interrupt(run)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_energy.scheduling.backfill import Candidate
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.simulator.cluster import Cluster
 from slurm_energy.simulator.event_queue import EventQueue
@@ -82,19 +83,23 @@ class DeadlinePreemption:
             selection = select_preemption(
                 self._jobs, self._runs, self._cluster, job, self._events.now_s, self._rules
             )
-            if selection is None or self._added_watts(selection) > self._left_watts():
+            if selection is None or not self._may_start(job, selection):
                 continue
             for victim in selection.victims:
                 self._interrupt(self._runs.running[victim])
             self._start(job, selection.shape)
 
-    def _added_watts(self, selection: PreemptionSelection) -> float:
-        """Return by how many watts the committed power grows if a job replaces those it interrupts."""
+    def _may_start(self, job: int, selection: PreemptionSelection) -> bool:
+        """Return whether the budget permits that a job replaces those it interrupts."""
+        shape = selection.shape
+        expected_s = self._runs.expected_s(job, shape)
+        candidate = Candidate(job, shape, self._demand.need(shape), expected_s)
         held = [pair for victim in selection.victims for pair in self._runs.running[victim].allocation]
         self._cluster.release(held)
-        added_watts = float(self._demand.added_watts(np.array([selection.shape]))[0])
+        added_watts = float(self._demand.added_watts(np.array([shape]))[0])
+        keeps_floors = self._demand.keeps_floors(candidate, starts=True)
         self._cluster.take(held)
-        return added_watts
+        return keeps_floors and added_watts <= self._left_watts()
 
 
 def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:

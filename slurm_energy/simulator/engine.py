@@ -9,13 +9,14 @@ from functools import partial
 import numpy as np
 
 from slurm_energy.scheduling.registry import Policy
-from slurm_energy.simulator.budget_control import SLACK_WATTS, BudgetControl
+from slurm_energy.simulator.budget_control import BudgetControl
+from slurm_energy.simulator.budget_outlook import SLACK_WATTS
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
 from slurm_energy.simulator.deadline_preemption import DeadlinePreemption
 from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.job_demand import JobDemand
-from slurm_energy.simulator.node_power import NodePower
+from slurm_energy.simulator.node_power import NodePower, PowerStep
 from slurm_energy.simulator.power_commitment import PowerCommitment
 from slurm_energy.simulator.power_saving_control import PowerSavingControl
 from slurm_energy.simulator.running_jobs import UNLIMITED, RunningJob, RunningJobs
@@ -58,7 +59,7 @@ class Simulation:
             settings,
             self._events,
             interrupt_node=self._interrupt_node,
-            may_add_watts=self._may_add_watts,
+            may_change=self._may_change_nodes,
             request_pass=self._request_pass,
         )
         self._commitment = PowerCommitment(self._cluster, self._power, self._runs, self._events)
@@ -67,7 +68,7 @@ class Simulation:
         self._saving = self._power_saving()
         self._passes = 0
         self._pass_due = math.inf
-        self._over_s = 0.0
+        self._over_s = self._nodes_over_s = 0.0
         self._arrivals_left = workload.count
         demand = JobDemand(workload, self._cluster, self._runs, self._commitment, self._control)
         self._preemption = self._deadline_preemption(demand)
@@ -153,7 +154,7 @@ class Simulation:
         if saving is None:
             return None
         parts = (self._jobs, self._cluster, self._power, self._runs, self._pending, self._events)
-        return PowerSavingControl(saving, *parts, left_watts=self._left_watts)
+        return PowerSavingControl(saving, *parts)
 
     def _unfinished(self) -> bool:
         return bool(self._pending or self._runs.running or self._arrivals_left)
@@ -165,9 +166,13 @@ class Simulation:
 
     def _advance(self, now_s: float) -> None:
         budget = self._settings.budget_watts
-        # Twice the slack, because decisions use all of it and sums of floats differ by rounding.
-        if budget is not None and self._meter.watts > budget.at(self._events.now_s) + 2 * SLACK_WATTS:
-            self._over_s += now_s - self._events.now_s
+        if budget is not None:
+            # Twice the slack, because decisions use all of it and sums of floats differ by rounding.
+            limit_watts = budget.at(self._events.now_s) + 2 * SLACK_WATTS
+            elapsed_s = now_s - self._events.now_s
+            if self._meter.watts > limit_watts:
+                self._over_s += elapsed_s
+                self._nodes_over_s += elapsed_s if self._cluster.watts > limit_watts else 0.0
         self._events.now_s = now_s
 
     def _watts(self) -> float:
@@ -229,14 +234,9 @@ class Simulation:
             self._control.step()
         self._request_pass()
 
-    def _may_add_watts(self, watts: float) -> bool:
-        """Return whether the power may rise by `watts` under the budget.
-
-        The result is also True while the budget is exceeded. In this case the caller is a node about to shut
-        down, and shutdowns lower the power in the end.
-        """
-        left_watts = self._left_watts()
-        return left_watts < 0 or watts <= left_watts
+    def _may_change_nodes(self, steps: Sequence[PowerStep]) -> bool:
+        """Return whether the budget permits changes of nodes' power."""
+        return self._control is None or self._control.permits_nodes(steps)
 
     def _left_watts(self) -> float:
         """Return the power budget minus the committed power, in watts; infinity without a budget."""
@@ -285,7 +285,6 @@ class Simulation:
         for run in list(self._runs.running.values()):
             self._runs.truncate(run, end_s)
         accounts, energy = self._runs.accounts, self._meter.energy_joules(end_s)
-        unrunnable = int(np.sum(accounts.outcome == JobOutcome.UNRUNNABLE))
         power = self._meter.series(end_s)
         return SimulationResult(
             workload=self._jobs,
@@ -297,9 +296,23 @@ class Simulation:
             peak_watts=self._meter.peak_watts,
             passes=self._passes,
             over_budget_s=self._over_s,
+            nodes_over_budget_s=self._nodes_over_s,
             units=int(np.sum(self._cluster.total)),
-            notes=[f"{unrunnable} jobs are larger than the cluster and never ran"] if unrunnable else [],
+            notes=self._notes(),
         )
+
+    def _notes(self) -> list[str]:
+        """Return remarks on jobs that cannot run, and on a budget that the nodes alone exceed."""
+        notes = []
+        unrunnable = int(np.sum(self._runs.accounts.outcome == JobOutcome.UNRUNNABLE))
+        if unrunnable:
+            notes.append(f"{unrunnable} jobs are larger than the cluster and never ran")
+        if self._nodes_over_s:
+            notes.append(
+                f"the power exceeded the budget for {self._nodes_over_s:.0f} s, because the nodes alone drew "
+                "more without any job: the budget is below the power of idle, booting or stopping nodes"
+            )
+        return notes
 
 
 def simulate(

@@ -55,10 +55,32 @@ class JobDemand:
     def added_watts(self, shapes: Ints) -> Floats:
         """Return by how many watts the committed power would grow by one job in each of the given shapes.
 
-        Committed power is the highest future power of the cluster if no further job starts.
+        Committed power is the highest future power of the cluster if no further job starts. The result is
+        infinity if the power of nodes that boot for the job would exceed the budget, now or later.
         """
         kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
-        return self._commitment.added_watts(kinds, units, np.array(self._job_watts(shapes.tolist())))
+        added_watts = self._commitment.added_watts(kinds, units, np.array(self._job_watts(shapes.tolist())))
+        if self._control is not None and self._commitment.switches_off:
+            for request in set(zip(kinds.tolist(), units.tolist(), strict=True)):
+                _, steps = self._commitment.wake(*request)
+                if steps and not self._control.outlook.nodes_keep(steps):
+                    added_watts[(kinds == request[0]) & (units == request[1])] = math.inf
+        return added_watts
+
+    def keeps_floors(self, candidate: Candidate, *, starts: bool) -> bool:
+        """Return whether the floors of all running jobs keep the budget until the candidate has ended.
+
+        Args:
+            candidate: the job.
+            starts: whether it starts now, so that the power of nodes to boot counts; its units must be free.
+        """
+        if self._control is None:
+            return True
+        job, shape = candidate.job, candidate.shape
+        wake = None
+        if starts and self._commitment.switches_off:
+            wake = self._commitment.wake(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
+        return self._control.outlook.keeps_floors(job, shape, candidate.limit_s, wake)
 
     def free(self) -> Floats:
         """Return the free resources."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -30,8 +30,8 @@ class NodePower:
         events: the simulated clock, and the queue for events of nodes.
         interrupt_node: function called with the number of a node that fails. It interrupts the jobs on the
             node.
-        may_add_watts: function that returns whether the power may rise by the given watts under the budget.
-            It is called before a shutdown that draws more than the idle node.
+        may_change: function that returns whether the budget permits the given changes of power. It is called
+            before a shutdown and before a boot ahead of a job. A boot for a job is part of its admission.
         request_pass: function called after each event of a node, so that the scheduler examines the queue.
     """
 
@@ -42,7 +42,7 @@ class NodePower:
         events: EventQueue,
         *,
         interrupt_node: Callable[[int], None],
-        may_add_watts: Callable[[float], bool],
+        may_change: Callable[[Sequence[PowerStep]], bool],
         request_pass: Callable[[], None],
     ) -> None:
         self._cluster = cluster
@@ -50,7 +50,7 @@ class NodePower:
         self.switches_off = settings.idle_off_s is not None or settings.power_saving is not None
         self._events = events
         self._interrupt_node = interrupt_node
-        self._may_add_watts = may_add_watts
+        self._may_change = may_change
         self._request_pass = request_pass
         self._random = np.random.default_rng(settings.seed)
         self._free_since: dict[int, float] = {}
@@ -75,23 +75,21 @@ class NodePower:
         self._deferred.discard(node)
         if not self.is_idle(node):
             return
-        highest_watts = max(self._watts(node, NodePowerState.STOPPING), self._watts(node, NodePowerState.OFF))
-        added_watts = highest_watts - self._watts(node, NodePowerState.ON)
-        if added_watts > 0 and not self._may_add_watts(added_watts):
+        if not self._may_change(
+            self._steps_through(node, NodePowerState.STOPPING, self._kind(node).shutdown_s)
+        ):
             self._deferred.add(node)
             return
         del self._free_since[node]
         self._change(node, NodePowerState.STOPPING, self._kind(node).shutdown_s, self._stopped)
 
-    def boot_watts(self, node: int) -> float:
-        """Return by how much a node that is off raises the power if it is booted and stays on."""
-        highest_watts = max(self._watts(node, NodePowerState.BOOTING), self._watts(node, NodePowerState.ON))
-        return highest_watts - self._watts(node, NodePowerState.OFF)
-
     def boot(self, node: int) -> None:
-        """Boot a node that is off, ahead of a job."""
-        if self._cluster.state[node] == NodePowerState.OFF:
-            self._change(node, NodePowerState.BOOTING, self._kind(node).boot_s, self._turn_on)
+        """Boot a node that is off, ahead of a job, if the budget permits it."""
+        boot_s = self._kind(node).boot_s
+        if self._cluster.state[node] == NodePowerState.OFF and self._may_change(
+            self._steps_through(node, NodePowerState.BOOTING, boot_s)
+        ):
+            self._change(node, NodePowerState.BOOTING, boot_s, self._turn_on)
 
     def steps(self) -> list[PowerStep]:
         """Return the future changes of power of all nodes that boot, shut down or are repaired, unordered."""
@@ -115,14 +113,25 @@ class NodePower:
         for node, _ in allocation:
             state = self._cluster.state[node]
             if state == NodePowerState.OFF:
-                on_s = now_s + self._kind(node).boot_s
-                boot_watts = self._watts(node, NodePowerState.BOOTING)
-                steps.append((now_s, boot_watts - self._watts(node, NodePowerState.OFF)))
-                steps.append((on_s, self._watts(node, NodePowerState.ON) - boot_watts))
-                ready_s = max(ready_s, on_s)
+                steps += self._steps_through(node, NodePowerState.BOOTING, self._kind(node).boot_s)
+                ready_s = max(ready_s, now_s + self._kind(node).boot_s)
             elif state == NodePowerState.BOOTING:
                 ready_s = max(ready_s, self._settled_s[node])
         return ready_s, steps
+
+    def _steps_through(self, node: int, state: NodePowerState, length_s: float) -> list[PowerStep]:
+        """Return the changes of power if a node enters a transitional state now.
+
+        Args:
+            node: number of the node.
+            state: the transitional state.
+            length_s: seconds that the state lasts.
+        """
+        now_s, watts = self._events.now_s, self._watts(node, state)
+        return [
+            (now_s, watts - self._watts(node, self._cluster.state[node])),
+            (now_s + length_s, self._watts(node, _NEXT_STATE[state]) - watts),
+        ]
 
     def begin(self) -> None:
         """Schedule the first shutdowns and failures at the start of the simulation."""

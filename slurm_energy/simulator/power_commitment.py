@@ -41,7 +41,41 @@ class PowerCommitment:
 
     def watts(self) -> float:
         """Return the committed power in watts."""
-        return self._peak_watts([])
+        return self.peak_watts([])
+
+    def wake(self, kind: int, units: int) -> tuple[float, list[PowerStep]]:
+        """Return when the nodes for a job that starts now would be on, and the changes of power until then.
+
+        Args:
+            kind: number of the kind of nodes.
+            units: units that the job needs; they must be free.
+        """
+        allocation = self._cluster.plan(kind, units)
+        assert allocation is not None
+        return self._power.plan_wake(allocation)
+
+    def node_levels(self, further: Iterable[PowerStep]) -> list[tuple[float, float, float]]:
+        """Return the future power of the nodes without any job: nothing can interrupt a boot or a shutdown.
+
+        Args:
+            further: changes of power in addition to those that have begun.
+
+        Returns:
+            For each time at which the power changes, from now on: the time in seconds, the watts from then
+            on, and the watts that `further` adds.
+        """
+        by_time: dict[float, tuple[float, float]] = {self._events.now_s: (0.0, 0.0)}
+        for steps, is_further in ((self._power.steps(), 0.0), (further, 1.0)):
+            for time_s, watts in steps:
+                begun, added = by_time.get(time_s, (0.0, 0.0))
+                by_time[time_s] = (begun + watts, added + is_further * watts)
+        level_watts, added_watts = self._cluster.watts, 0.0
+        levels = []
+        for time_s in sorted(by_time):
+            level_watts += by_time[time_s][0]
+            added_watts += by_time[time_s][1]
+            levels.append((time_s, level_watts, added_watts))
+        return levels
 
     def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
         """Return by how many watts the committed power grows if a job starts now, for each of n jobs alone.
@@ -61,15 +95,14 @@ class PowerCommitment:
         wakes: dict[tuple[int, int], tuple[float, list[PowerStep]]] = {}
         for row, request in enumerate(zip(kinds.tolist(), units.tolist(), strict=True)):
             if request not in wakes:
-                allocation = self._cluster.plan(*request)
-                assert allocation is not None
-                wakes[request] = self._power.plan_wake(allocation)
+                wakes[request] = self.wake(*request)
             ready_s, steps = wakes[request]
-            peak_watts = self._peak_watts([*steps, (ready_s, float(added_watts[row]))])
+            peak_watts = self.peak_watts([*steps, (ready_s, float(added_watts[row]))])
             added_watts[row] = peak_watts - committed_watts
         return added_watts
 
-    def _peak_watts(self, further: Iterable[PowerStep]) -> float:
+    def peak_watts(self, further: Iterable[PowerStep]) -> float:
+        """Return the committed power in watts if nodes also change as `further` states."""
         now_s = self._events.now_s
         level_watts = self._cluster.watts + self._runs.watts + self._runs.lent_watts
         waiting = [

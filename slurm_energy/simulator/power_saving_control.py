@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -50,7 +50,6 @@ class PowerSavingControl:
         runs: the running jobs.
         pending: rows of the pending jobs in the workload; it changes during the simulation.
         events: the simulated clock, and the queue for events.
-        left_watts: returns the power that the budget leaves for booting nodes ahead of demand.
     """
 
     def __init__(
@@ -62,12 +61,9 @@ class PowerSavingControl:
         runs: RunningJobs,
         pending: Mapping[int, None],
         events: EventQueue,
-        *,
-        left_watts: Callable[[], float],
     ) -> None:
         self._saving, self._workload, self._cluster = saving, workload, cluster
         self._power, self._runs, self._pending, self._events = power, runs, pending, events
-        self._left_watts = left_watts
         first = workload.first[:-1]
         hardware = workload.hardware[first] if len(first) else np.zeros(0, np.int64)
         self._pools = []
@@ -88,8 +84,7 @@ class PowerSavingControl:
                 for row in plan.down:
                     self._power.shut_down(pool.start + row)
                 for row in plan.up:
-                    if self._power.boot_watts(pool.start + row) <= self._left_watts():
-                        self._power.boot(pool.start + row)
+                    self._power.boot(pool.start + row)
         next_s = self._events.now_s + self._saving.rules.cycle_s
         self._events.add(next_s, EventKind.CONTROL, self._decide, None)
 

@@ -134,11 +134,8 @@ class RunningJobs:
             point: power limit with which it starts.
         """
         workload, accounts = self._workload, self.accounts
-        restarted = accounts.preemptions[job] + accounts.failures[job] > 0
-        preemption = self._settings.preemption
-        restart_s = preemption.restart_s if restarted and preemption else 0.0
+        restart_s = self._restart_s(job)
         whole_s = float(workload.time_s[shape]) * point.time_ratio
-        expected_s = workload.limit_s(job, shape) * self._expected_ratio(job, point)
         left = float(self.left[job])
         watts = float(workload.power_watts[shape]) * point.power_ratio
         run = RunningJob(
@@ -148,7 +145,7 @@ class RunningJobs:
             start_s=now_s,
             ready_s=ready_s,
             end_s=ready_s + restart_s + left * whole_s,
-            limit_s=ready_s - now_s + restart_s + left * expected_s,
+            limit_s=ready_s - now_s + self.expected_s(job, shape, point),
             watts=watts,
             extra_watts=self._extra_at(shape, watts),
             whole_s=whole_s,
@@ -160,6 +157,23 @@ class RunningJobs:
         if np.isnan(accounts.start_s[job]):
             accounts.start_s[job] = now_s
         return run
+
+    def expected_s(self, job: int, shape: int, point: PowerPoint = UNLIMITED) -> float:
+        """Return the seconds for which a job is expected to work if it starts now.
+
+        Args:
+            job: row of the job.
+            shape: row of the shape in which it starts.
+            point: power limit with which it starts.
+        """
+        whole_s = self._workload.limit_s(job, shape) * self._expected_ratio(job, point)
+        return self._restart_s(job) + float(self.left[job]) * whole_s
+
+    def _restart_s(self, job: int) -> float:
+        """Return the extra seconds of the next start of a job."""
+        restarted = self.accounts.preemptions[job] + self.accounts.failures[job] > 0
+        preemption = self._settings.preemption
+        return preemption.restart_s if restarted and preemption else 0.0
 
     def work(self, run: RunningJob, now_s: float) -> None:
         """Start the work of a run.

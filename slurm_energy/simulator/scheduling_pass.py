@@ -109,11 +109,11 @@ class SchedulingPass:
             if choice < 0:
                 continue
             shape = int(shapes[choice])
-            limit_s = float(self._runs.left[job]) * self._jobs.limit_s(job, shape)
+            limit_s = self._runs.expected_s(job, shape)
             candidate = Candidate(
                 job, shape, self._demand.need(shape), limit_s, bool(ranking.tier[index] == AGED)
             )
-            if self._keeps_floors(candidate):
+            if self._demand.keeps_floors(candidate, starts=False):
                 yield candidate
             elif candidate.aged:
                 return  # no other job may delay it
@@ -126,10 +126,5 @@ class SchedulingPass:
         if self._control is None:
             return True
         watts = float(self._demand.added_watts(np.array([candidate.shape]))[0])
-        return self._keeps_floors(candidate) and self._control.admit(watts) and self._control.make_room(watts)
-
-    def _keeps_floors(self, candidate: Candidate) -> bool:
-        """Return whether the floors of all running jobs keep the budget until the candidate has ended."""
-        if self._control is None:
-            return True
-        return self._control.keeps_floors(candidate.job, candidate.shape, candidate.limit_s)
+        keeps_floors = self._demand.keeps_floors(candidate, starts=True)
+        return keeps_floors and self._control.admit(watts) and self._control.make_room(watts)

@@ -81,6 +81,7 @@ class SimulationResult:
         peak_watts: highest power of the cluster.
         passes: number of scheduling passes.
         over_budget_s: seconds in which the power exceeded the budget.
+        nodes_over_budget_s: part of these seconds in which the nodes alone exceeded it, without any job.
         units: units of the whole cluster, in the unit of the jobs' sizes.
         notes: remarks for the user.
     """
@@ -94,6 +95,7 @@ class SimulationResult:
     peak_watts: float
     passes: int
     over_budget_s: float = 0.0
+    nodes_over_budget_s: float = 0.0
     units: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -153,6 +155,7 @@ class SimulationResult:
             "jain_jct": self.jain_of_jct(),
             "jain_energy": self.jain_of_energy(),
             "over_budget_s": self.over_budget_s,
+            "nodes_over_budget_s": self.nodes_over_budget_s,
             "makespan_s": float(np.max(self.accounts.end_s[self.done])) if done else None,
         }
 

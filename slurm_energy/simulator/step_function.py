@@ -46,9 +46,11 @@ class StepFunction:
         last = max(0, bisect_right(self._times_s, end_s) - 1)
         return min(self._values[first : last + 1])
 
-    def highest(self, begin_s: float) -> float:
-        """Return the highest value from the time `begin_s` on."""
-        return max(self._values[max(0, bisect_right(self._times_s, begin_s) - 1) :])
+    def highest(self, begin_s: float, end_s: float = math.inf) -> float:
+        """Return the highest value from the time `begin_s` to the time `end_s`, both included."""
+        first = max(0, bisect_right(self._times_s, begin_s) - 1)
+        last = max(0, bisect_right(self._times_s, end_s) - 1)
+        return max(self._values[first : last + 1])
 
     def after(self, time_s: float) -> float:
         """Return the time in seconds of the first change after `time_s`; infinity if there is none."""

@@ -1,0 +1,138 @@
+"""Budgets with node-off: no boot, shutdown, failure or preemption takes the power above the budget."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_energy.scheduling import policy
+from slurm_energy.scheduling.backfill import Discipline
+from slurm_energy.simulator.cluster import Cluster, NodeKind
+from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.running_jobs import RunningJobs
+from slurm_energy.simulator.schedule_settings import BudgetRules, Preemption, ScheduleSettings
+from slurm_energy.simulator.step_function import StepFunction
+from slurm_energy.simulator.workload import workload
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import budget_node_off
+
+BROKEN_BEFORE = (26, 59, 116, 123, 188)
+"""Seeds with which the power once exceeded the budget."""
+
+
+@pytest.mark.parametrize("seed", BROKEN_BEFORE)
+def test_runs_that_once_exceeded_the_budget(seed):
+    assert budget_node_off.judged(seed)[1] == []
+
+
+def test_random_runs_keep_the_budget():
+    """`benchmarks/budget_node_off.py` runs 5,000 of them."""
+    assert [(seed, faults) for seed in range(1000, 1012) if (faults := budget_node_off.judged(seed)[1])] == []
+
+
+def jobs_of(*rows, **columns):
+    """Return a workload of (submission, units, run time, watts) rows."""
+    return workload(
+        np.arange(len(rows) + 1),
+        {"submit_s": [row[0] for row in rows], "time_limit_s": [row[2] for row in rows], **columns},
+        {
+            "units": [row[1] for row in rows],
+            "time_s": [row[2] for row in rows],
+            "power_watts": [row[3] for row in rows],
+        },
+    )
+
+
+def run(jobs, kind, budget, *, rules=None, name="fcfs", **changes):
+    """Return the result, and the seconds above the budget."""
+    settings = ScheduleSettings(
+        budget_watts=budget, hard_budget=True, budget_rules=rules or BudgetRules(), **changes
+    )
+    return simulate(jobs, [kind], policy(name), settings)
+
+
+def test_a_boot_waits_until_it_fits_under_every_step_that_comes_while_it_lasts():
+    """The boot at 160 would draw 250 W until 260, and the budget falls to 200 W at 200."""
+    kind = NodeKind("n", 1, 1, 100.0, boot_s=100.0, boot_watts=250.0)
+    budget = StepFunction([0.0, 200.0, 300.0], [400.0, 200.0, 400.0])
+    result = run(jobs_of((160.0, 1, 50.0, 50.0)), kind, budget, idle_off_s=50.0)
+    assert result.over_budget_s == 0.0
+    assert result.accounts.start_s[0] == 300.0
+
+
+def test_a_boot_that_ends_before_the_step_is_not_delayed():
+    kind = NodeKind("n", 1, 1, 100.0, boot_s=40.0, boot_watts=250.0)
+    budget = StepFunction([0.0, 200.0, 300.0], [400.0, 200.0, 400.0])
+    result = run(jobs_of((160.0, 1, 50.0, 50.0)), kind, budget, idle_off_s=50.0)
+    assert (result.over_budget_s, result.accounts.start_s[0]) == (0.0, 160.0)
+
+
+def test_the_steps_of_a_budget_that_is_not_known_ahead_delay_no_boot():
+    kind = NodeKind("n", 1, 1, 100.0, boot_s=100.0, boot_watts=250.0)
+    budget = StepFunction([0.0, 200.0, 300.0], [400.0, 200.0, 400.0])
+    jobs = jobs_of((160.0, 1, 50.0, 50.0))
+    result = run(jobs, kind, budget, idle_off_s=50.0, rules=BudgetRules(announced=False))
+    assert result.accounts.start_s[0] == 160.0
+    assert result.over_budget_s == result.nodes_over_budget_s == 60.0
+    assert "above the budget" not in result.notes[0] and "for 60 s" in result.notes[0]
+
+
+def test_a_shutdown_waits_until_it_fits_under_every_step_that_comes_while_it_lasts():
+    """The shutdown at 150 would draw 250 W until 250."""
+    kind = NodeKind("n", 1, 1, 100.0, shutdown_s=100.0, shutdown_watts=250.0)
+    budget = StepFunction([0.0, 200.0, 300.0], [400.0, 200.0, 400.0])
+    result = run(jobs_of((0.0, 1, 110.0, 50.0)), kind, budget, idle_off_s=40.0, horizon_s=500.0)
+    assert result.over_budget_s == 0.0
+    times, watts = result.power
+    assert times[np.flatnonzero(watts == 250.0)[0]] == 300.0
+
+
+def test_a_node_is_not_switched_off_if_it_would_then_draw_more_than_a_later_budget():
+    kind = NodeKind("n", 1, 1, 100.0, off_watts=150.0)
+    budget = StepFunction([0.0, 200.0], [400.0, 120.0])
+    result = run(jobs_of((0.0, 1, 10.0, 50.0)), kind, budget, idle_off_s=40.0, horizon_s=500.0)
+    assert (result.over_budget_s, result.peak_watts) == (0.0, 150.0)
+
+
+def test_floors_include_the_power_of_nodes_that_boot():
+    """The floor of the first job (50 W) and a boot (200 W) do not fit under 200 W from 150 on."""
+    kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=200.0)
+    jobs = jobs_of((0.0, 1, 300.0, 50.0), (120.0, 1, 50.0, 20.0))
+    budget = StepFunction([0.0, 150.0, 400.0], [600.0, 200.0, 600.0])
+    result = run(jobs, kind, budget, idle_off_s=50.0, rules=BudgetRules(interrupts=False))
+    assert result.over_budget_s == 0.0
+    assert result.accounts.start_s.tolist() == [0.0, 300.0]
+
+
+def test_an_urgent_job_preempts_no_job_if_its_nodes_would_boot_above_a_later_budget():
+    """One unit is free on a node that is off; the urgent job needs it and the unit of the running job."""
+    kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=300.0)
+    jobs = jobs_of((0.0, 1, 400.0, 50.0), (100.0, 2, 50.0, 20.0), deadline_s=[np.nan, 180.0])
+    budget = StepFunction([0.0, 150.0, 300.0], [600.0, 200.0, 600.0])
+    result = run(
+        jobs,
+        kind,
+        budget,
+        name="aurachronos",
+        idle_off_s=50.0,
+        discipline=Discipline.PACKING,
+        interval_s=1.0,
+        preemption=Preemption(0.0, 0.0, margin_s=60.0),
+    )
+    assert result.over_budget_s == 0.0
+
+
+def test_the_restart_counts_in_the_time_for_which_a_job_is_expected_to_run():
+    """Otherwise backfill lets a restarted job pass a job that it then delays."""
+    cluster = Cluster([NodeKind("n", 1, 1)])
+    jobs = jobs_of((0.0, 1, 100.0, 10.0))
+    runs = RunningJobs(jobs, cluster, ScheduleSettings(preemption=Preemption(0.0, restart_s=60.0)))
+    started = runs.start(0, 0, cluster.allocate(0, 1), 0.0, 0.0)
+    runs.work(started, 0.0)
+    assert runs.expected_s(0, 0) == 100.0
+    runs.interrupt(started, 30.0, failure=False)
+    assert runs.expected_s(0, 0) == pytest.approx(60.0 + 70.0)
