@@ -36,9 +36,7 @@ def write_variant(
     from slurm_energy.simulator.campaign import CampaignTask
     from slurm_energy.simulator.campaign import run as simulate
 
-    outcomes = {
-        name: simulate(scenario, CampaignTask(name, 0), predict) for name in scenario.schedule.policies
-    }
+    outcomes = {name: simulate(scenario, CampaignTask(name, 0), predict) for name in scenario.policy_names}
     kinds = list(scenario.kinds)
     if args.out:
         folder = scenario.variant_folder(args.out)

@@ -16,10 +16,12 @@ import numpy as np
 from slurm_energy import __version__
 from slurm_energy.scheduling import load_file, policy
 from slurm_energy.simulator import column_engine, engine, fast_path
+from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_workload
 from slurm_energy.simulator.offered_load import with_load
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.site_simulation import simulate_sites
 from slurm_energy.simulator.step_function import integral_of_product, read_steps
 from slurm_energy.simulator.workload import REQUEST_COLUMNS, Workload
 from slurm_energy.simulator.workload_generator import Predict, generate
@@ -68,7 +70,7 @@ class RunResult:
 def tasks(scenario: Scenario) -> list[CampaignTask]:
     """Return one task for each policy and seed of a scenario, in this order."""
     seeds = range(scenario.schedule.seeds)
-    return [CampaignTask(name, seed) for name in scenario.schedule.policies for seed in seeds]
+    return [CampaignTask(name, seed) for name in scenario.policy_names for seed in seeds]
 
 
 def workload_of(
@@ -124,21 +126,28 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
         EnergyError: a file or a name in the scenario is wrong.
     """
     work, loaded = workload_of(scenario, task.seed, predict)
-    kinds, settings = scenario.nodes(), scenario.settings(task.seed)
-    chosen = policy(task.policy)
-    if fast_path.supports(work, kinds, chosen, settings):
-        outcome = fast_path.simulate(work, kinds, settings)
-    elif work.count >= _COMPILED_FROM_JOBS and column_engine.supports(work, kinds, chosen, settings):
-        outcome = column_engine.simulate(work, kinds, chosen, settings)
+    settings = scenario.settings(task.seed)
+    name, _, placement = task.policy.partition("@")
+    chosen = policy(name)
+
+    def simulate(work: Workload, kinds: Sequence[NodeKind]) -> SimulationResult:
+        if fast_path.supports(work, kinds, chosen, settings):
+            return fast_path.simulate(work, kinds, settings)
+        if work.count >= _COMPILED_FROM_JOBS and column_engine.supports(work, kinds, chosen, settings):
+            return column_engine.simulate(work, kinds, chosen, settings)
+        return engine.simulate(work, kinds, chosen, settings)
+
+    if placement:
+        outcome = simulate_sites(scenario, work, placement, task.seed, simulate)
     else:
-        outcome = engine.simulate(work, kinds, chosen, settings)
+        outcome = simulate(work, scenario.nodes())
     notes = loaded.notes() if loaded else []
     return replace(outcome, notes=[*notes, *outcome.notes])
 
 
 def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
     """Return the totals of a simulation by name. Cost and carbon are included if their series are given."""
-    totals: dict[str, Any] = outcome.summary()
+    totals: dict[str, Any] = outcome.summary() | outcome.site_totals
     times, watts = outcome.power
     if scenario.power.price_file:
         price = read_steps(scenario.beside(scenario.power.price_file), "price")

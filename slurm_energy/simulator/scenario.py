@@ -29,6 +29,8 @@ from slurm_energy.simulator.scenario_schema import (
     WorkloadSection,
 )
 from slurm_energy.simulator.schedule_settings import BudgetRules, PowerSaving, Preemption, ScheduleSettings
+from slurm_energy.simulator.site_checks import check_sites
+from slurm_energy.simulator.site_schema import PlacementSection, SiteSection
 from slurm_energy.simulator.step_function import StepFunction, read_steps
 from slurm_energy.spelling import suggestion
 
@@ -55,6 +57,8 @@ class Scenario:
         power: section of budget, power states and prices.
         power_saving: section of power saving by forecast.
         models: neural networks that jobs train.
+        sites: clusters of their own by name; empty: all nodes are one cluster.
+        placement: section of the placement of jobs among the sites.
         sweep: name of a key, as `section.key`, and the values that are simulated one after the other.
         label: label of this variant if the scenario is one of a sweep; empty otherwise. See `sweeps`.
     """
@@ -70,8 +74,18 @@ class Scenario:
     power_saving: PowerSavingSection
     models: tuple[ModelSection, ...] = field(default=())
     trace: TraceSection = field(default_factory=TraceSection)
+    sites: dict[str, SiteSection] = field(default_factory=dict)
+    placement: PlacementSection = field(default_factory=PlacementSection)
     sweep: tuple[str, tuple[Any, ...]] = ("", ())
     label: str = ""
+
+    @property
+    def policy_names(self) -> list[str]:
+        """Names of what is compared: scheduling policies, with sites each as `POLICY@PLACEMENT`."""
+        policies = self.schedule.policies
+        if not self.sites:
+            return policies
+        return [f"{name}@{placement}" for name in policies for placement in self.placement.policies]
 
     @property
     def heading(self) -> str:
@@ -200,6 +214,8 @@ def parse(text: str, path: Path) -> Scenario:
         "schedule",
         "power",
         "power_saving",
+        "site",
+        "placement",
         "sweep",
     )
     for name in data:
@@ -212,6 +228,9 @@ def parse(text: str, path: Path) -> Scenario:
         )
     if not isinstance(models, list):
         raise reader.fail("model", "", "must be a list of tables: [[model]]")
+    sites = data.get("site", {})
+    if not isinstance(sites, dict):
+        raise reader.fail("site", "", "must be tables: [site.NAME]")
     scenario = Scenario(
         name=path.stem,
         path=path,
@@ -224,9 +243,12 @@ def parse(text: str, path: Path) -> Scenario:
         power_saving=reader.section(PowerSavingSection, "power_saving", data.get("power_saving", {})),
         models=reader.sections(ModelSection, "model", models),
         trace=reader.section(TraceSection, "trace", data.get("trace", {})),
+        sites={name: reader.section(SiteSection, f"site.{name}", t) for name, t in sites.items()},
+        placement=reader.section(PlacementSection, "placement", data.get("placement", {})),
         sweep=_sweep(data["sweep"], reader) if "sweep" in data else ("", ()),
     )
     _check(scenario, reader)
+    check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, reader)
     return scenario
 
 
@@ -258,6 +280,10 @@ def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
         if isinstance(base.get(section), dict) and base[section].get(key):
             base[section][key] = str(base_path.parent.absolute() / str(base[section][key]))
     _inherit_workload_files(base.get("workload"), data.get("workload"), base_path.parent.absolute())
+    for site in base["site"].values() if isinstance(base.get("site"), dict) else ():
+        for key in ("price_file", "carbon_file"):
+            if isinstance(site, dict) and site.get(key):
+                site[key] = str(base_path.parent.absolute() / str(site[key]))
     return _over(base, data), f"{texts}\n{text}"
 
 

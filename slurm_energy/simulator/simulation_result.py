@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,7 @@ class SimulationResult:
         nodes_over_budget_s: part of these seconds in which the nodes alone exceeded it, without any job.
         units: units of the whole cluster, in the unit of the jobs' sizes.
         notes: remarks for the user.
+        site_totals: further totals of a simulation of several sites, by name.
     """
 
     workload: Workload
@@ -98,6 +100,7 @@ class SimulationResult:
     nodes_over_budget_s: float = 0.0
     units: int = 0
     notes: list[str] = field(default_factory=list)
+    site_totals: dict[str, Any] = field(default_factory=dict)
 
     @property
     def done(self) -> Ints:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -26,27 +26,10 @@ Simulate = Callable[[Workload, Sequence[NodeKind]], SimulationResult]
 _SEED: Final = 7919
 
 
-@dataclass(frozen=True, slots=True)
-class SitesResult:
-    """Results of all sites.
-
-    Attributes:
-        whole: all sites as one simulation: jobs in the order of the workload, and the sum of the powers.
-        sites: result of each site.
-        plan: decisions.
-        totals: totals by name that only several sites have: cost, emissions, transfers and figures by site.
-    """
-
-    whole: SimulationResult
-    sites: list[SiteResult]
-    plan: SitePlan
-    totals: dict[str, Any]
-
-
 def simulate_sites(
     scenario: Scenario, work: Workload, placement: str, seed: int, simulate: Simulate
-) -> SitesResult:
-    """Simulate a workload at all sites of a scenario.
+) -> SimulationResult:
+    """Simulate a workload at all sites of a scenario and return the results as one, with `site_totals`.
 
     Args:
         scenario: scenario with sites.
@@ -96,7 +79,8 @@ def simulate_sites(
         results.append(SiteResult(name, jobs[order], result))
     idle_watts = [sum(kinds[k].nodes * kinds[k].idle_watts for k in own) for own in numbers]
     whole = _merged(work, results, numbers, kinds, plan, idle_watts)
-    return SitesResult(whole, results, plan, totals_of(whole, results, series, sites, plan, idle_watts))
+    totals = totals_of(whole, results, series, sites, plan, idle_watts)
+    return replace(whole, site_totals=totals)
 
 
 def _homes(scenario: Scenario, count: int, seed: int) -> tuple[np.ndarray, Floats]:

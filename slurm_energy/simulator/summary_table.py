@@ -27,8 +27,12 @@ _COLUMNS = {
     "over_budget_s": ("over min", 1 / 60, 1),
     "cost": ("cost", 1.0, 2),
     "carbon_kg": ("kg CO2", 1.0, 2),
+    "job_cost": ("jobs' cost", 1.0, 2),
+    "job_carbon_kg": ("jobs' kg CO2", 1.0, 2),
+    "moved_share": ("moved %", 100.0, 0),
+    "transfer_kwh": ("transfer kWh", 1.0, 2),
 }
-_ONLY_IF_ANY = ("preemptions", "over_budget_s")
+_ONLY_IF_ANY = ("preemptions", "over_budget_s", "transfer_kwh")
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:
