@@ -96,9 +96,9 @@ def _queue_policies() -> tuple[str, ...]:
 
 
 def _scenarios() -> tuple[str, ...]:
-    from slurm_energy.simulator import scenario
+    from slurm_energy.simulator import scenario_files
 
-    return tuple(scenario.shipped())
+    return tuple(scenario_files.shipped())
 
 
 def _states() -> tuple[str, ...]:

@@ -32,7 +32,8 @@ examples:
   senergy simulate training --sweep workload.arrivals_per_s=0.003,0.005,0.007
   senergy simulate replay --workload trace.swf           replay users, submissions and run times of a file
   senergy simulate my.toml --policies fcfs,zeus,blend --seeds 10 --out results
-  senergy simulate my.toml --sweep schedule.age_weight=0.01,0.1,1
+  senergy simulate my.toml --sweep workload.load=0.5:1.1:0.1 --sweep schedule.discipline=easy,strict
+  senergy simulate my.toml --sweep "workload.hours,workload.arrivals_per_s=[5,0.01],[10,0.005]"
   senergy simulate my.toml --policy-file my_policy.py --policies mine,zeus
   senergy simulate my.toml --out results --html page.html --format parquet
   senergy simulate my.toml --out /shared/results --jobs 20 --slurm="-p short -t 30"
@@ -59,7 +60,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", metavar="N", type=int, help="runs per policy, each with other random numbers"
     )
-    parser.add_argument("--sweep", metavar="KEY=A,B", help="run once per value, e.g. workload.hours=5,10")
+    parser.add_argument(
+        "--sweep",
+        metavar="KEY=A,B",
+        action="append",
+        help="run once per value, e.g. workload.load=0.5:1.0:0.1; several: every combination",
+    )
+    parser.add_argument(
+        "--max-runs", metavar="N", type=int, help="limit of the number of simulations (default: 10000)"
+    )
     parser.add_argument("--jobs", metavar="N", type=int, help="parallel processes (default: one per core)")
     parser.add_argument(
         "--slurm",
@@ -99,10 +108,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "senergy simulate", "no scenario given", "a TOML file, or one of senergy simulate --list"
         )
-    for flag in ("seeds", "jobs"):
+    for flag in ("seeds", "jobs", "max_runs"):
         value = getattr(args, flag)
         if value is not None and value < 1:
-            raise UsageError(f"--{flag}: {value} is not a positive number")
+            raise UsageError(f"--{flag.replace('_', '-')}: {value} is not a positive number")
     _simulate(args)
     return EXIT_OK
 
@@ -110,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
 def _simulate(args: argparse.Namespace) -> None:
     from slurm_energy.simulator import scenario as scenarios
 
-    variants = _variants(_changed(scenarios.read(args.scenario), args), args)
+    scenario = _changed(scenarios.read(args.scenario), args)
+    variants = _variants(scenario, args)
     simulate_output.check_outputs(args)
     if args.slurm is not None or args.part:
         if not args.out:
@@ -120,22 +130,14 @@ def _simulate(args: argparse.Namespace) -> None:
             _one_part(variants, args)
             return
         _submit(variants, args)
-    outputs: list[tuple[Scenario, list[RunResult], dict[str, Any]]] = []
-    for variant in variants:
-        results = _campaign(variant, args)
-        if not args.json:
-            _print(variant, results)
-        outputs.append(
-            (
-                variant,
-                results,
-                simulate_output.write_variant(variant, results, args, _oracle(variant)),
-            )
-        )
+    results = list(zip(variants, _run(variants, args), strict=True))
+    if not args.json:
+        _print(results)
+    outcomes = simulate_output.write_all(scenario, results, args, _oracle(scenario))
     if args.html:
-        simulate_output.write_page(outputs, args.html)
+        simulate_output.write_page(scenario, results, outcomes, args.html)
     if args.json:
-        emit_json([_object(variant, result) for variant, results, _ in outputs for result in results])
+        emit_json([_object(variant, result) for variant, listed in results for result in listed])
 
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
@@ -150,7 +152,9 @@ def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
     for variant in variants:
         tasks = [task for v, task in own_tasks if v is variant]
         folder = variant.variant_folder(args.out)
-        campaign.campaign(variant, tasks, _oracle(variant), jobs=1, folder=folder)
+        campaign.campaign(
+            variant, tasks, _oracle(variant), jobs=1, folder=folder, policy_file=args.policy_file
+        )
 
 
 def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
@@ -161,7 +165,10 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     from slurm_energy.simulator import campaign, job_array
 
     def missing() -> int:
-        caches = [(campaign.ResultCache(v.variant_folder(args.out), v), campaign.tasks(v)) for v in variants]
+        caches = [
+            (campaign.ResultCache(v.variant_folder(args.out), v, args.policy_file), campaign.tasks(v))
+            for v in variants
+        ]
         return sum(cache.recall(task) is None for cache, tasks in caches for task in tasks)
 
     total = sum(len(campaign.tasks(variant)) for variant in variants)
@@ -219,9 +226,11 @@ def _same_command(args: argparse.Namespace) -> list[str]:
     for flag in ("workload", "policy_file"):
         if getattr(args, flag):
             command += [f"--{flag.replace('_', '-')}", str(getattr(args, flag).absolute())]
-    for flag in ("policies", "seeds", "sweep"):
+    for flag in ("policies", "seeds", "max_runs"):
         if getattr(args, flag):
-            command += [f"--{flag}", str(getattr(args, flag))]
+            command += [f"--{flag.replace('_', '-')}", str(getattr(args, flag))]
+    for text in args.sweep or ():
+        command += ["--sweep", text]
     return command
 
 
@@ -229,32 +238,35 @@ def _variants(scenario: Scenario, args: argparse.Namespace) -> list[Scenario]:
     from slurm_energy.scheduling import policy
     from slurm_energy.simulator import sweeps
 
-    for name in scenario.schedule.policies:
+    variants = sweeps.variants(scenario, args.max_runs or sweeps.MAX_RUNS)
+    for name in dict.fromkeys(name for variant in variants for name in variant.schedule.policies):
         policy(name)
-    return sweeps.variants(replace(scenario, sweep=sweeps.parse(args.sweep)) if args.sweep else scenario)
+    return variants
 
 
 def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
+    from slurm_energy.simulator import sweeps
+
     schedule, workload = scenario.schedule, scenario.workload
     if args.policies:
         schedule = replace(schedule, policies=[name for name in args.policies.split(",") if name])
     if args.seeds:
         schedule = replace(schedule, seeds=args.seeds)
     if args.workload:
-        workload = replace(workload, file=str(args.workload.absolute()))
-    return replace(scenario, schedule=schedule, workload=workload)
+        workload = replace(workload, file=str(args.workload.absolute()), files=[])
+    axes = sweeps.parse(args.sweep) if args.sweep else scenario.sweep
+    return replace(scenario, schedule=schedule, workload=workload, sweep=axes)
 
 
-def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[RunResult]:
+def _run(variants: list[Scenario], args: argparse.Namespace) -> list[list[RunResult]]:
     from slurm_energy.simulator import campaign
 
     with ProgressLine("simulating", "runs") as line:
-        return campaign.campaign(
-            scenario,
-            campaign.tasks(scenario),
-            _oracle(scenario),
+        return campaign.sweep(
+            variants,
+            _oracle(variants[0]),
             jobs=args.jobs,
-            folder=scenario.variant_folder(args.out) if args.out else None,
+            folder=args.out,
             policy_file=args.policy_file,
             progress=line.report,
         )
@@ -272,8 +284,9 @@ def _oracle(scenario: Scenario) -> Predict | None:
 def _list(*, as_json: bool) -> None:
     from slurm_energy.scheduling import names, policy
     from slurm_energy.simulator import scenario as scenarios
+    from slurm_energy.simulator import scenario_files
 
-    titles = {name: scenarios.read(name).title for name in scenarios.shipped()}
+    titles = {name: scenarios.read(name).title for name in scenario_files.shipped()}
     policies = {name: policy(name).summary for name in names()}
     if as_json:
         emit_json({"scenarios": titles, "policies": policies})
@@ -282,15 +295,19 @@ def _list(*, as_json: bool) -> None:
     emit_fitted(["", "policies:", *(f"  {name:<22} {summary}" for name, summary in policies.items())])
 
 
-def _lines(scenario: Scenario, results: list[RunResult]) -> list[str]:
-    from slurm_energy.simulator.summary_table import means, summary_lines
+def _print(results: list[tuple[Scenario, list[RunResult]]]) -> None:
+    """Print one table per variant; for more variants than fit a screen, or several keys, one table of all."""
+    from slurm_energy.simulator.summary_table import aligned, means, summary_lines
+    from slurm_energy.simulator.sweep_results import table_rows
 
-    return summary_lines(means(results), several=scenario.schedule.seeds > 1)
-
-
-def _print(scenario: Scenario, results: list[RunResult]) -> None:
-    emit_fitted([scenario.heading, *_lines(scenario, results)])
-    for note in dict.fromkeys(note for result in results for note in result.notes):
+    first = results[0][0]
+    if simulate_output.needs_one_table(results):
+        emit_fitted([first.title, *aligned(table_rows(results), left=len(first.point) + 1)])
+    else:
+        for scenario, runs in results:
+            lines = summary_lines(means(runs), several=scenario.schedule.seeds > 1)
+            emit_fitted([scenario.heading, *lines])
+    for note in dict.fromkeys(note for _, runs in results for run in runs for note in run.notes):
         print(f"senergy: note: {note}", file=sys.stderr)
 
 

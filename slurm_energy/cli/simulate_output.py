@@ -16,27 +16,65 @@ if TYPE_CHECKING:
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workload_generator import Predict
 
+MAX_DETAILED = 12
+"""Maximum number of variants of a sweep whose jobs and power are written and drawn."""
+MAX_TABLES = 6
+"""Maximum number of variants with a table each; more have one common table."""
 
-def write_variant(
+
+def needs_one_table(results: list[tuple[Scenario, list[RunResult]]]) -> bool:
+    """Return whether the variants of a sweep have one common table: many, or several keys."""
+    return len(results) > MAX_TABLES or len(results[0][0].point) > 1
+
+
+def write_all(
+    scenario: Scenario,
+    results: list[tuple[Scenario, list[RunResult]]],
+    args: argparse.Namespace,
+    predict: Predict | None,
+) -> list[dict[str, Any]]:
+    """Write the result files and plots of all variants of a scenario.
+
+    Files of jobs and power show the first seed of each policy. In a sweep with more than `MAX_DETAILED`
+    variants only the totals are written.
+
+    Returns:
+        The simulation result of each policy, by variant; empty if they were not needed.
+    """
+    if not (args.out or args.html or args.plots):
+        return []
+    detailed = len(results) <= MAX_DETAILED
+    outcomes = [_write_variant(v, runs, args, predict, detailed=detailed) for v, runs in results]
+    if len(results) > 1 and args.out:
+        from slurm_energy.simulator import result_files
+        from slurm_energy.simulator.sweep_results import run_columns
+
+        path = args.out / f"sweep.{args.format}"
+        result_files.write(run_columns(results), path, args.format)
+        report_written(path, f"all {sum(len(runs) for _, runs in results)} simulations as rows")
+    if len(results) > 1 and args.plots:
+        from slurm_energy.simulator.sweep_plots import sweep_figures
+
+        _save(sweep_figures(scenario.sweep, results), args.plots)
+    return outcomes if detailed else []
+
+
+def _write_variant(
     scenario: Scenario,
     results: list[RunResult],
     args: argparse.Namespace,
     predict: Predict | None,
+    *,
+    detailed: bool,
 ) -> dict[str, Any]:
-    """Write result files and plots of one variant of a scenario.
-
-    Files of jobs and power show the first seed of each policy.
-
-    Returns:
-        The simulation result of each policy; empty if no file is to be written.
-    """
-    if not (args.out or args.html or args.plots):
-        return {}
     from slurm_energy.simulator import result_files as files
     from slurm_energy.simulator.campaign import CampaignTask
     from slurm_energy.simulator.campaign import run as simulate
 
-    outcomes = {name: simulate(scenario, CampaignTask(name, 0), predict) for name in scenario.policy_names}
+    outcomes = {
+        name: simulate(scenario, CampaignTask(name, 0), predict)
+        for name in (scenario.policy_names if detailed else ())
+    }
     kinds = list(scenario.kinds)
     if args.out:
         folder = scenario.variant_folder(args.out)
@@ -48,8 +86,9 @@ def write_variant(
         rows["seed"] = [r.seed for r in results]
         rows |= {name: [r.summary.get(name) for r in results] for name in results[0].summary}
         files.write(rows, folder / f"summary.{args.format}", args.format)
-        report_written(folder, f"jobs, power and summary as {args.format}")
-    if args.plots:
+        if detailed:
+            report_written(folder, f"jobs, power and summary as {args.format}")
+    if args.plots and detailed:
         _draw(scenario, results, outcomes, scenario.variant_folder(args.plots))
     return outcomes
 
@@ -58,7 +97,10 @@ def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any]
     from slurm_energy.simulator.plots import all_figures
     from slurm_energy.simulator.summary_table import means
 
-    figures = all_figures(outcomes, means(results), scenario.budget())
+    _save(all_figures(outcomes, means(results), scenario.budget()), folder)
+
+
+def _save(figures: dict[str, Any], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
@@ -68,23 +110,37 @@ def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any]
     report_written(folder, f"{len(figures)} plots")
 
 
-def write_page(outputs: list[tuple[Scenario, list[RunResult], dict[str, Any]]], path: Path) -> None:
-    """Write one HTML page with all variants of a scenario."""
-    from slurm_energy.reports import simulation_page
-    from slurm_energy.simulator.summary_table import means
+def write_page(
+    scenario: Scenario,
+    results: list[tuple[Scenario, list[RunResult]]],
+    outcomes: list[dict[str, Any]],
+    path: Path,
+) -> None:
+    """Write one HTML page with all variants of a scenario.
 
+    Args:
+        scenario: the scenario with its axes.
+        results: each variant with its results.
+        outcomes: simulation results by variant and policy; empty: the page shows the totals only.
+        path: the file.
+    """
+    from slurm_energy.reports import simulation_page, sweep_maps
+    from slurm_energy.simulator.summary_table import means
+    from slurm_energy.simulator.sweep_results import maps, table_rows
+
+    notes = list(dict.fromkeys(note for _, runs in results for run in runs for note in run.notes))
+    seeds = scenario.schedule.seeds
+    axes = scenario.sweep if needs_one_table(results) else ()
+    sweep = sweep_maps.SweepSection(
+        table_rows(results) if axes else [], [axis.title for axis in axes], maps(axes, results)
+    )
     variants = [
-        simulation_page.SimulationVariant(
-            scenario.label,
-            means(results),
-            outcomes,
-            scenario.budget(),
-            scenario.schedule.seeds,
-            list(dict.fromkeys(note for result in results for note in result.notes)),
-        )
-        for scenario, results, outcomes in outputs
+        simulation_page.SimulationVariant(variant.label, means(runs), outcome, variant.budget(), seeds, notes)
+        for (variant, runs), outcome in zip(results, outcomes, strict=False)
     ]
-    write_file(path, simulation_page.page(outputs[0][0].title, variants, datetime.now()))
+    policies = list(dict.fromkeys(run.policy for _, runs in results for run in runs))
+    text = simulation_page.page(scenario.title, policies, seeds, variants, sweep, notes, datetime.now())
+    write_file(path, text)
     report_written(path, "one page")
 
 

@@ -21,6 +21,7 @@ from slurm_energy.reports.policy_charts import (
     scatter_chart,
     schedule_chart,
 )
+from slurm_energy.reports.sweep_maps import SweepSection
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.mean_power import power_by_interval
 from slurm_energy.simulator.simulation_result import SimulationResult
@@ -61,26 +62,37 @@ class SimulationVariant:
     notes: Sequence[str] = ()
 
 
-def page(title: str, variants: Sequence[SimulationVariant], now: datetime | None = None) -> str:
+def page(
+    title: str,
+    policies: Sequence[str],
+    seeds: int,
+    variants: Sequence[SimulationVariant],
+    sweep: SweepSection | None = None,
+    notes: Sequence[str] = (),
+    now: datetime | None = None,
+) -> str:
     """Return one HTML document with the results of a scenario.
 
     Args:
         title: title of the scenario.
-        variants: at least one variant, all with the same policies.
+        policies: the simulated policies.
+        seeds: number of simulations from which means are computed.
+        variants: variants to show in detail; all have these policies.
+        sweep: totals over the axes of a sweep; None: the scenario has no sweep.
+        notes: remarks on the simulations.
         now: current time for the footer; None omits the date.
     """
-    policies = list(variants[0].means)
     colors = {name: f"v{(index + 1) % _COLOURS}" for index, name in enumerate(policies)}
-    seeds, scheduled_jobs = variants[0].seeds, _scheduled_jobs(len(variants) * len(policies))
+    scheduled_jobs = _scheduled_jobs(max(1, len(variants)) * len(policies))
     several = f"means of {seeds} seeds ± one standard deviation; charts over time show seed 0"
     context = {
         "title": title,
         "subtitle": f"Simulated with {', '.join(policies)}" + (f": {several}" if seeds > 1 else ""),
         "legend": list(colors.items()),
+        "sweep": None if sweep is None else sweep.context(),
         "bars": _bars(variants, colors),
         "variants": [_variant(variant, colors, scheduled_jobs) for variant in variants],
     }
-    notes = list(dict.fromkeys(note for variant in variants for note in variant.notes))
     return render("simulation.html.j2", context, notes, now)
 
 

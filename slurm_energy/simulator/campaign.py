@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,12 +163,13 @@ class ResultCache:
     """Cache of simulation results in a folder, so that an interrupted campaign can resume.
 
     Without a folder the cache stores nothing. A stored result is valid only for the same release and the same
-    scenario text. The contents of files that the scenario names are not compared.
+    scenario text, the same policy file, and input files of the same size and time of change.
     """
 
-    def __init__(self, folder: Path | None, scenario: Scenario) -> None:
+    def __init__(self, folder: Path | None, scenario: Scenario, policy_file: Path | None = None) -> None:
         self._folder = folder / "runs" if folder else None
-        text = json.dumps([__version__, asdict(scenario.workload), scenario.text])
+        files = [_file_state(path) for path in (*scenario.input_files(), policy_file) if path is not None]
+        text = json.dumps([__version__, asdict(scenario.workload), scenario.text, files])
         self._digest = hashlib.sha256(text.encode()).hexdigest()
         if self._folder:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -190,6 +192,15 @@ class ResultCache:
         aside = path.with_suffix(".new")
         aside.write_text(json.dumps({"digest": self._digest, "result": asdict(result)}))
         aside.replace(path)
+
+
+def _file_state(path: Path) -> list[Any]:
+    """Return the path, size and time of change of a file; the path alone if it cannot be read."""
+    try:
+        state = path.stat()
+    except OSError:
+        return [str(path)]
+    return [str(path), state.st_size, state.st_mtime_ns]
 
 
 def campaign(
@@ -217,32 +228,81 @@ def campaign(
     Returns:
         One result per task, in the order of the tasks.
     """
-    cache = ResultCache(folder, scenario)
-    results = {task: result for task in tasks if (result := cache.recall(task)) is not None}
-    todo = [task for task in tasks if task not in results]
-    progress(len(results), len(tasks))
-    for task, result in _run_all(scenario, todo, predict, jobs or os.cpu_count() or 1, policy_file):
-        cache.keep(result)
-        results[task] = result
-        progress(len(results), len(tasks))
-    return [results[task] for task in tasks]
+    cache = ResultCache(folder, scenario, policy_file)
+    entries = [(scenario, task, cache) for task in tasks]
+    return _run_missing(entries, predict, jobs or os.cpu_count() or 1, policy_file, progress)
 
 
-def _run_all(
-    scenario: Scenario,
-    tasks: Sequence[CampaignTask],
+def sweep(
+    variants: Sequence[Scenario],
+    predict: Predict | None = None,
+    *,
+    jobs: int | None = None,
+    folder: Path | None = None,
+    policy_file: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[list[RunResult]]:
+    """Run the campaigns of all variants of a scenario in one pool of processes.
+
+    Args:
+        variants: the variants, as `sweeps.variants` returns them.
+        predict: oracle, as for `campaign`.
+        jobs: number of parallel processes; None: the number of cores.
+        policy_file: Python file with a site's own policies; None: none.
+        progress: function called with the number of finished and of all simulations.
+        folder: output folder, in which each variant has its own `ResultCache`; None: results are not stored.
+
+    Returns:
+        The results of each variant.
+    """
+    entries = []
+    for variant in variants:
+        cache = ResultCache(variant.variant_folder(folder) if folder else None, variant, policy_file)
+        entries += [(variant, task, cache) for task in tasks(variant)]
+    results = iter(_run_missing(entries, predict, jobs or os.cpu_count() or 1, policy_file, progress))
+    return [list(islice(results, len(tasks(variant)))) for variant in variants]
+
+
+def _run_missing(
+    entries: Sequence[tuple[Scenario, CampaignTask, ResultCache]],
     predict: Predict | None,
     jobs: int,
     policy_file: Path | None,
-) -> Iterator[tuple[CampaignTask, RunResult]]:
-    if jobs == 1 or len(tasks) < 2:
-        for task in tasks:
-            yield task, _one(scenario, task, predict)
+    progress: Callable[[int, int], None],
+) -> list[RunResult]:
+    """Return the result of each entry, stored or new."""
+    results = [cache.recall(task) for _, task, cache in entries]
+    missing = [index for index, result in enumerate(results) if result is None]
+    done = len(entries) - len(missing)
+    progress(done, len(entries))
+    pairs = [entries[index][:2] for index in missing]
+    for position, result in _run_all(pairs, predict, jobs, policy_file):
+        index = missing[position]
+        entries[index][2].keep(result)
+        results[index] = result
+        done += 1
+        progress(done, len(entries))
+    return [result for result in results if result is not None]
+
+
+def _run_all(
+    pairs: Sequence[tuple[Scenario, CampaignTask]],
+    predict: Predict | None,
+    jobs: int,
+    policy_file: Path | None,
+) -> Iterator[tuple[int, RunResult]]:
+    """Yield the position of each pair and its result, in the order in which the simulations finish."""
+    if jobs == 1 or len(pairs) < 2:
+        for position, (scenario, task) in enumerate(pairs):
+            yield position, _one(scenario, task, predict)
         return
-    with ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_prepare, initargs=(policy_file,)) as pool:
-        waiting = {pool.submit(_one, scenario, task, predict): task for task in tasks}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
+    with ProcessPoolExecutor(min(jobs, len(pairs)), initializer=_prepare, initargs=(policy_file,)) as pool:
+        waiting = {pool.submit(_one, *pair, predict): position for position, pair in enumerate(pairs)}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # after an error, the others need not run
 
 
 def _prepare(policy_file: Path | None) -> None:

@@ -22,7 +22,7 @@ _MARKERS = "osD^vPX*"
 
 def gantt(outcome: SimulationResult, title: str) -> Figure:
     """Return a Gantt chart of the first jobs: one row per job, in order of start, coloured by user."""
-    figure, axes = _figure(title, "time (h)", "jobs by start")
+    figure, axes = labelled_figure(title, "time (h)", "jobs by start")
     accounts = outcome.accounts
     started = np.flatnonzero(~np.isnan(accounts.start_s))
     order = started[np.argsort(accounts.start_s[started], kind="stable")][:_GANTT_JOBS]
@@ -43,13 +43,13 @@ def gantt(outcome: SimulationResult, title: str) -> Figure:
 
 def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None) -> Figure:
     """Return the cluster's power over time by policy, as means of intervals, with the budget."""
-    figure, axes = _figure("Power of the cluster, means of intervals", "time (h)", "kW")
+    figure, axes = labelled_figure("Power of the cluster, means of intervals", "time (h)", "kW")
     last_s = 0.0
     for index, (name, outcome) in enumerate(outcomes.items()):
         interval_s, mean, _ = power_by_interval(*outcome.power, outcome.end_s, _INTERVALS)
         middles_h = [(index + 0.5) * interval_s / 3600 for index in range(len(mean))]
         kilowatts = [watts / 1e3 for watts in mean]
-        axes.plot(middles_h, kilowatts, linewidth=1.5, label=name, color=_colour(index))
+        axes.plot(middles_h, kilowatts, linewidth=1.5, label=name, color=policy_colour(index))
         last_s = max(last_s, outcome.end_s)
     if budget is not None:
         times = np.append(budget.times_s[budget.times_s < last_s], last_s)
@@ -62,11 +62,11 @@ def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None)
 
 def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Return throughput against energy by policy; error bars are one standard deviation."""
-    figure, axes = _figure("Throughput and energy", "energy (kWh)", "jobs per hour")
+    figure, axes = labelled_figure("Throughput and energy", "energy (kWh)", "jobs per hour")
     for index, (name, row) in enumerate(means.items()):
         if row.get("energy_kwh") and row.get("jobs_per_hour"):
             (x, dx), (y, dy) = row["energy_kwh"], row["jobs_per_hour"]
-            look = {"color": _colour(index), "fmt": _MARKERS[index % len(_MARKERS)]}
+            look = {"color": policy_colour(index), "fmt": _MARKERS[index % len(_MARKERS)]}
             axes.errorbar(x, y, xerr=dx, yerr=dy, capsize=2, elinewidth=0.7, label=name, **look)
     _legend(axes)
     return figure
@@ -74,12 +74,12 @@ def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
     """Return the distribution of completion times by policy."""
-    figure, axes = _figure("Completion times", "from submission to end (min)", "share of jobs")
+    figure, axes = labelled_figure("Completion times", "from submission to end (min)", "share of jobs")
     for index, (name, outcome) in enumerate(outcomes.items()):
         jct = np.sort(outcome.jct_s()) / 60
         if len(jct):
             share = np.arange(1, len(jct) + 1) / len(jct)
-            axes.step(jct, share, where="post", label=name, color=_colour(index))
+            axes.step(jct, share, where="post", label=name, color=policy_colour(index))
     axes.set_xlim(left=0)
     axes.set_ylim(0, 1)
     _legend(axes)
@@ -97,9 +97,9 @@ def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -
     rows = {name: row[figure_name] for name, row in means.items() if row.get(figure_name) is not None}
     if not rows:
         return None
-    figure, axes = _figure(title, "", "")
+    figure, axes = labelled_figure(title, "", "")
     heights, errors = [mean for mean, _ in rows.values()], [deviation for _, deviation in rows.values()]
-    colours = [_colour(list(means).index(name)) for name in rows]
+    colours = [policy_colour(list(means).index(name)) for name in rows]
     axes.bar(list(rows), heights, yerr=errors, capsize=3, width=0.6, color=colours, ecolor=_INK)
     axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", rotation=30)
@@ -124,7 +124,8 @@ def all_figures(
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
+def labelled_figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
+    """Return an empty figure in the style of all plots, and its axes, with a title and labels."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize=11, color=_INK)
@@ -138,7 +139,7 @@ def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _colour(index: int) -> str:
+def policy_colour(index: int) -> str:
     """Return the colour of a policy, which is the same in all figures.
 
     Args:

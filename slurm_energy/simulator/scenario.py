@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import copy
+import hashlib
 import math
 import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.config.loader import TableReader, table_label
-from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.scenario_files import locate, text_of, with_base
 from slurm_energy.simulator.scenario_schema import (
     OUTLIERS,
     KindSection,
@@ -32,12 +30,9 @@ from slurm_energy.simulator.schedule_settings import BudgetRules, PowerSaving, P
 from slurm_energy.simulator.site_checks import check_sites
 from slurm_energy.simulator.site_schema import PlacementSection, SiteSection
 from slurm_energy.simulator.step_function import StepFunction, read_steps
-from slurm_energy.spelling import suggestion
+from slurm_energy.simulator.sweep_axes import SweepAxis, axes_of_table
 
-_SHIPPED = Path(__file__).parent / "scenarios"
 _POWER_SAVING = ("idle_off", "forecast")
-_FILES = (("workload", "file"), ("power", "budget_file"), ("power", "price_file"), ("power", "carbon_file"))
-"""Keys that name files relative to the scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +54,9 @@ class Scenario:
         models: neural networks that jobs train.
         sites: clusters of their own by name; empty: all nodes are one cluster.
         placement: section of the placement of jobs among the sites.
-        sweep: name of a key, as `section.key`, and the values that are simulated one after the other.
+        sweep: axes of a sweep; every combination of their points is simulated.
         label: label of this variant if the scenario is one of a sweep; empty otherwise. See `sweeps`.
+        point: keys and values that this variant of a sweep has; empty otherwise.
     """
 
     name: str
@@ -76,8 +72,9 @@ class Scenario:
     trace: TraceSection = field(default_factory=TraceSection)
     sites: dict[str, SiteSection] = field(default_factory=dict)
     placement: PlacementSection = field(default_factory=PlacementSection)
-    sweep: tuple[str, tuple[Any, ...]] = ("", ())
+    sweep: tuple[SweepAxis, ...] = ()
     label: str = ""
+    point: tuple[tuple[str, Any], ...] = ()
 
     @property
     def policy_names(self) -> list[str]:
@@ -98,12 +95,20 @@ class Scenario:
         Each variant of a sweep has its own folder.
         """
         name = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")
+        if len(name) > 100 or re.search(r"[^A-Za-z0-9._ =,\"]", self.label):
+            # Labels that differ only in other characters, such as a sign, must not share a folder.
+            name = f"{name[:100]}-{hashlib.sha256(self.label.encode()).hexdigest()[:8]}"
         return folder / name if name else folder
 
     def workload_files(self) -> list[Path]:
         """Return the paths of the workload files; empty: all jobs are generated from models."""
         names = self.workload.files or [self.workload.file]
         return [self.beside(name) for name in names if name]
+
+    def input_files(self) -> list[Path]:
+        """Return the paths of all files that the scenario names."""
+        power = (self.power.budget_file, self.power.price_file, self.power.carbon_file)
+        return [*self.workload_files(), *(self.beside(name) for name in power if name)]
 
     def nodes(self) -> list[NodeKind]:
         """Return the kinds of nodes of the scenario as the simulation engine takes them."""
@@ -163,11 +168,6 @@ class Scenario:
         return self.path.parent / name
 
 
-def shipped() -> list[str]:
-    """Return the names of the scenarios that the package contains."""
-    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
-
-
 def read(name: str) -> Scenario:
     """Read a scenario by its name, if it is one of the package, or from a file.
 
@@ -177,19 +177,8 @@ def read(name: str) -> Scenario:
     Raises:
         ConfigError: the file is unreadable, not TOML, or invalid. The message names file, line and key.
     """
-    path = _SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
-    return parse(_text_of(path), path)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        close = suggestion(path.name, shipped())
-        raise ConfigError(
-            shown(str(path), 200), reason, close or f"a file, or one of {', '.join(shipped())}"
-        ) from None
+    path = locate(name)
+    return parse(text_of(path), path)
 
 
 def parse(text: str, path: Path) -> Scenario:
@@ -202,7 +191,7 @@ def parse(text: str, path: Path) -> Scenario:
     Raises:
         ConfigError: the text is not TOML or invalid. The message names file, line and key.
     """
-    data, texts = _with_base(text, path, depth=0)
+    data, texts = with_base(text, path, depth=0)
     reader = TableReader(path, text)
     sections = (
         "title",
@@ -245,83 +234,24 @@ def parse(text: str, path: Path) -> Scenario:
         trace=reader.section(TraceSection, "trace", data.get("trace", {})),
         sites={name: reader.section(SiteSection, f"site.{name}", t) for name, t in sites.items()},
         placement=reader.section(PlacementSection, "placement", data.get("placement", {})),
-        sweep=_sweep(data["sweep"], reader) if "sweep" in data else ("", ()),
+        sweep=_sweep(data["sweep"], reader) if "sweep" in data else (),
     )
-    _check(scenario, reader)
-    check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, reader)
+    check(scenario, reader)
     return scenario
 
 
-def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
-    """Merge a scenario over the one that its key `extends` names.
-
-    Args:
-        text: text of the scenario file.
-        path: path of the scenario file.
-        depth: number of scenarios that extend this one, to detect cycles.
-
-    Returns:
-        The merged tables, and the texts of both files.
-    """
+def _sweep(table: object, reader: TableReader) -> tuple[SweepAxis, ...]:
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}", f"not TOML: {error}") from None
-    name = data.get("extends")
-    if name is None:
-        return data, text
-    base_path = _SHIPPED / f"{name}.toml" if name in shipped() else path.parent / str(name)
-    if depth > 8:
-        raise ConfigError(
-            f"{path}: extends", "more than 8 scenarios extend one another", "does one extend itself?"
-        )
-    base, texts = _with_base(_text_of(base_path), base_path, depth + 1)
-    for section, key in _FILES:
-        if isinstance(base.get(section), dict) and base[section].get(key):
-            base[section][key] = str(base_path.parent.absolute() / str(base[section][key]))
-    _inherit_workload_files(base.get("workload"), data.get("workload"), base_path.parent.absolute())
-    for site in base["site"].values() if isinstance(base.get("site"), dict) else ():
-        for key in ("price_file", "carbon_file"):
-            if isinstance(site, dict) and site.get(key):
-                site[key] = str(base_path.parent.absolute() / str(site[key]))
-    return _over(base, data), f"{texts}\n{text}"
+        if not isinstance(table, dict) or not table:
+            raise ValueError("needs keys with a list of values each")
+        return axes_of_table(table)
+    except ValueError as error:
+        raise reader.fail("sweep", "", str(error), 'e.g. "workload.hours" = [5, 10]') from None
 
 
-def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
-    """Make `files` of an extended scenario absolute, and remove its file or files if `own` names others."""
-    if not isinstance(base, dict):
-        return
-    if isinstance(base.get("files"), list):
-        base["files"] = [str(folder / str(name)) for name in base["files"]]
-    if isinstance(own, dict) and ("file" in own or "files" in own):
-        for name in ("file", "files"):
-            base.pop(name, None)
-
-
-def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `base` in which the values of `data` replace or extend those with the same keys.
-
-    Tables are merged recursively; lists are replaced as a whole.
-    """
-    merged = dict(copy.deepcopy(base))
-    for name, value in data.items():
-        old = merged.get(name)
-        if isinstance(old, dict) and isinstance(value, dict) and name != "sweep":
-            value = _over(old, value)
-        merged[name] = value
-    return merged
-
-
-def _sweep(table: object, reader: TableReader) -> tuple[str, tuple[Any, ...]]:
-    if isinstance(table, dict) and len(table) == 1:
-        ((name, values),) = table.items()
-        if isinstance(values, list) and values:
-            return str(name), tuple(values)
-    raise reader.fail("sweep", "", "needs one key with a list of values", 'e.g. "workload.hours" = [5, 10]')
-
-
-def _check(scenario: Scenario, reader: TableReader) -> None:
+def check(scenario: Scenario, reader: TableReader) -> None:
     """Check the conditions that involve several keys of a scenario; `reader` reports a violation."""
+    check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, reader)
     discipline = scenario.schedule.discipline
     if discipline not in set(Discipline):
         raise reader.fail(

@@ -1,0 +1,52 @@
+"""Section about a sweep on the page of `senergy simulate`: the table of all variants, and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.simulator.sweep_results import MAP_TOTALS, SweepMap
+
+_STRONGEST_PERCENT = 70
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSection:
+    """Totals of a sweep.
+
+    Attributes:
+        table: cells of the table of all variants and policies, header first; empty: there is no sweep.
+        axes: titles of the axes.
+        maps: totals over the axes.
+    """
+
+    table: Sequence[Sequence[str]]
+    axes: Sequence[str]
+    maps: Sequence[SweepMap]
+
+    def context(self) -> dict[str, Any] | None:
+        """Return the variables of the template; None if there is no sweep."""
+        if not self.table:
+            return None
+        return {
+            "header": self.table[0],
+            "rows": self.table[1:],
+            "keys": sum(title.count(",") + 1 for title in self.axes) + 1,
+            "axes": self.axes,
+            "maps": [_map(one) for one in self.maps],
+        }
+
+
+def _map(one: SweepMap) -> dict[str, Any]:
+    """Return the cells of a map: the text of each value, and the strength of its colour in percent."""
+    known = [value for row in one.values for value in row if value is not None]
+    low, high = min(known), max(known)
+    rows = []
+    for label, values in zip(one.rows, one.values, strict=True):
+        cells = []
+        for value in values:
+            share = 0.0 if value is None or high == low else (value - low) / (high - low)
+            cells.append(("-" if value is None else f"{value:.4g}", round(_STRONGEST_PERCENT * share)))
+        rows.append((label, cells))
+    return {"title": f"{one.policy}: {MAP_TOTALS[one.total]}", "columns": one.columns, "rows": rows}

@@ -1,0 +1,103 @@
+"""Texts of scenario files: shipped scenarios, and files that extend another one."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.quantities import shown
+from slurm_energy.spelling import suggestion
+
+_SHIPPED = Path(__file__).parent / "scenarios"
+_FILES = (("workload", "file"), ("power", "budget_file"), ("power", "price_file"), ("power", "carbon_file"))
+"""Keys that name files relative to the scenario."""
+
+
+def shipped() -> list[str]:
+    """Return the names of the scenarios that the package contains."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def locate(name: str) -> Path:
+    """Return the path of a scenario: a shipped one of this name, or else the file."""
+    return _SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a scenario file.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        close = suggestion(path.name, shipped())
+        raise ConfigError(
+            shown(str(path), 200), reason, close or f"a file, or one of {', '.join(shipped())}"
+        ) from None
+
+
+def with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
+    """Merge a scenario over the one that its key `extends` names.
+
+    Args:
+        text: text of the scenario file.
+        path: path of the scenario file.
+        depth: number of scenarios that extend this one, to detect cycles.
+
+    Returns:
+        The merged tables, and the texts of both files.
+    """
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}", f"not TOML: {error}") from None
+    name = data.get("extends")
+    if name is None:
+        return data, text
+    base_path = locate(str(name)) if name in shipped() else path.parent / str(name)
+    if depth > 8:
+        raise ConfigError(
+            f"{path}: extends", "more than 8 scenarios extend one another", "does one extend itself?"
+        )
+    base, texts = with_base(text_of(base_path), base_path, depth + 1)
+    for section, key in _FILES:
+        if isinstance(base.get(section), dict) and base[section].get(key):
+            base[section][key] = str(base_path.parent.absolute() / str(base[section][key]))
+    _inherit_workload_files(base.get("workload"), data.get("workload"), base_path.parent.absolute())
+    for site in base["site"].values() if isinstance(base.get("site"), dict) else ():
+        for key in ("price_file", "carbon_file"):
+            if isinstance(site, dict) and site.get(key):
+                site[key] = str(base_path.parent.absolute() / str(site[key]))
+    return _over(base, data), f"{texts}\n{text}"
+
+
+def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
+    """Make `files` of an extended scenario absolute, and remove its file or files if `own` names others."""
+    if not isinstance(base, dict):
+        return
+    if isinstance(base.get("files"), list):
+        base["files"] = [str(folder / str(name)) for name in base["files"]]
+    if isinstance(own, dict) and ("file" in own or "files" in own):
+        for name in ("file", "files"):
+            base.pop(name, None)
+
+
+def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `base` in which the values of `data` replace or extend those with the same keys.
+
+    Tables are merged recursively; lists are replaced as a whole.
+    """
+    merged = dict(copy.deepcopy(base))
+    for name, value in data.items():
+        old = merged.get(name)
+        if isinstance(old, dict) and isinstance(value, dict) and name != "sweep":
+            value = _over(old, value)
+        merged[name] = value
+    return merged
