@@ -82,7 +82,10 @@ def _measure(program: Path, folder: Path, copy: Path, rounds: int) -> float:
 def _built(folder: Path) -> Path:
     source, program = folder / "check.c", folder / "check"
     source.write_text(PROGRAM)
-    parts = [SPANK / f"{part}.c" for part in ("flags", "policies", "decimal")]
+    parts = [
+        SPANK / f"{part}.c"
+        for part in ("flags", "flag_numbers", "flag_policy", "flag_words", "line", "policies", "decimal")
+    ]
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", f"-I{SPANK}", "-o", program, source, *parts]
     subprocess.run(command, check=True)
     return program

@@ -30,6 +30,7 @@ static const char *const required_variables[] = {
     "SPANK_ENERGY_MODEL",
     "SPANK_ENERGY_TAG",
     "SPANK_ENERGY_ALTERNATIVES",
+    "SPANK_ENERGY_SLACK",
     "SPANK_ENERGY_SLOWDOWN",
     "SPANK_ENERGY_TUNING",
     "SPANK_ENERGY_CPU_FREQ",

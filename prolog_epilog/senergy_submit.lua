@@ -43,7 +43,10 @@ local BOUNDS = {
     slowdown_percent = true,
     cpu_freq_mhz = true,
     gpu_clock_mhz = true,
+    slack_s = true,
 }
+local SLACK_UNITS = { s = 1, m = 60, h = 3600, d = 86400 }
+local SLACK_MAX_S = 999999999
 local TUNING_MODES = { off = true, advise = true, on = true }
 
 -- Returns the user's text in quotes: non-printable characters escaped, truncated at SHOWN_MAX.
@@ -148,6 +151,9 @@ local function parse_rules(text, user)
             end
         elseif words[1] == "shape-selection-delay" then
             rules.shape_selection_delay_s = tonumber(words[2])
+        elseif words[1] == "deferral-delay" then
+            rules.deferral_delay_s = tonumber(words[2])
+            rules.defers_deadlines = words[3] == "deadlines"
         elseif words[1] == "note-flags" then
             rules.note_flags = true
         elseif words[1] == "note-fingerprint" then
@@ -306,6 +312,46 @@ local function check_shapes(value)
     return shown(value) .. " is not a list of shapes; write 1 to " .. SHAPES_MAX .. form
 end
 
+-- Returns the seconds in one of M, M:S, H:M:S, D-H, D-H:M and D-H:M:S, as Slurm's --time, or nil.
+local function clock_seconds(text)
+    local days, clock = string.match(text, "^(%d+)-(.*)$")
+    local fields = {}
+    for field in string.gmatch((clock or text) .. ":", "([^:]*):") do
+        if not string.match(field, "^%d+$") or #field > 9 then
+            return nil
+        end
+        fields[#fields + 1] = tonumber(field)
+    end
+    if #fields > 3 or days and #days > 9 then
+        return nil
+    elseif not days and #fields < 3 then
+        table.insert(fields, 1, 0) -- M and M:S have no hours
+    end
+    return (tonumber(days or 0) * 24 + fields[1]) * 3600 + (fields[2] or 0) * 60 + (fields[3] or 0)
+end
+
+-- Returns a slack in whole seconds, or nil.
+local function slack_seconds(value)
+    local micros, unit = read_decimal(value, 9, 6)
+    local seconds = micros and SLACK_UNITS[unit] and math.floor(micros * SLACK_UNITS[unit] / MICRO)
+    seconds = seconds or clock_seconds(value)
+    return seconds and seconds >= 1 and seconds <= SLACK_MAX_S and seconds or nil
+end
+
+-- The bounds are 0 if the site defers no jobs. A slack then has no effect; energy.so warns of it.
+local function check_slack(value, rules)
+    local seconds, bounds = slack_seconds(value), rules.slack_s
+    if not seconds then
+        local form = " is not a duration; write it as 30m, 4h or 1d, or as for --time: 4:00:00 or 1-12"
+        return shown(value) .. form
+    end
+    local micros = seconds * MICRO
+    if bounds and bounds.high > 0 and (micros < bounds.low or micros > bounds.high) then
+        return shown(value) .. " is out of bounds; " .. bounds_text(bounds, "s")
+    end
+    return nil
+end
+
 local FLAGS = {
     ENERGY_POLICY = { "--energy-policy", check_policy },
     ENERGY_CAP = { "--energy-cap", number_check(WATTS, "cap_watts") },
@@ -318,6 +364,7 @@ local FLAGS = {
     ENERGY_MODEL = { "--energy-model", label_check("model name") },
     ENERGY_TAG = { "--energy-tag", label_check("tag") },
     ENERGY_ALTERNATIVES = { "--energy-alternatives", check_shapes },
+    ENERGY_SLACK = { "--energy-slack", check_slack },
 }
 
 -- Flags that fix a setting, in the order of spank/flags.h.
@@ -482,6 +529,30 @@ local function delay_for_shape_selection(job_desc, values, seconds)
     end
 end
 
+-- Returns the time in seconds by which the start of a job may be delayed: its slack, and if the site counts
+-- deadlines as slack, the time that its deadline leaves. 0: the job is not deferrable.
+local function deferrable_seconds(job_desc, values, rules)
+    local slack = 0
+    for _, item in ipairs(values) do
+        slack = item.name == "ENERGY_SLACK" and slack_seconds(item.value) or slack
+    end
+    local deadline, minutes = job_desc.deadline or 0, job_desc.time_limit or 0
+    if not rules.defers_deadlines or deadline <= 0 or minutes <= 0 or minutes >= 2 ^ 31 then
+        return slack
+    end
+    local left = deadline - minutes * 60 - os.time()
+    return slack > 0 and math.min(slack, left) or left
+end
+
+-- Delays the begin time of a deferrable job, so that senergyctld can plan its start before Slurm starts it.
+local function delay_for_deferral(job_desc, values, rules)
+    local seconds = math.min(rules.deferral_delay_s, deferrable_seconds(job_desc, values, rules) / 2)
+    local begin = os.time() + math.floor(seconds)
+    if seconds >= 1 and (job_desc.immediate or 0) == 0 and (job_desc.begin_time or 0) < begin then
+        job_desc.begin_time = begin
+    end
+end
+
 -- Whether a request such as `gres/gpu:a100:2,license:1` or `gres:shard:4` includes GPUs or shares of GPUs.
 local function names_gpus(request)
     for item in string.gmatch(tostring(request or ""), "[^,]+") do
@@ -533,6 +604,9 @@ local function prepare(job_desc, values, rules)
     end
     if rules.shape_selection_delay_s then
         delay_for_shape_selection(job_desc, values, rules.shape_selection_delay_s)
+    end
+    if rules.deferral_delay_s then
+        delay_for_deferral(job_desc, values, rules)
     end
 end
 

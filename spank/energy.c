@@ -134,6 +134,8 @@ static int read_option(int value, const char *argument, int remote) {
     if (is_step())
         slurm_info("--%s: settings belong to the job: this step keeps those of the job",
                    flag_names[flag].option);
+    else if (flag == FLAG_SLACK && !slack_has_effect(policies()))
+        slurm_info("--energy-slack: this site does not defer jobs: the job starts as without the flag");
     flags[flag].given = true;
     flags[flag].inherited = inherited;
     return 0;

@@ -30,6 +30,7 @@ enum flag {
     FLAG_MODEL,
     FLAG_TAG,
     FLAG_ALTERNATIVES,
+    FLAG_SLACK,
     FLAG_COUNT
 };
 
@@ -44,7 +45,7 @@ extern const struct flag_name flag_names[FLAG_COUNT];
 
 /*
  * Checks one value and writes its normal form: amounts as plain decimal numbers in W, MHz or percent, counts
- * without leading zeros, power profiles in NVML's spelling.
+ * without leading zeros, power profiles in NVML's spelling, a slack in whole seconds as in 14400s.
  *
  * `user` is the submitting user. NULL stands for root, who may submit for other users and may use every
  * policy here. Returns false with one printable line in `message` that names flag, value and allowed values.
@@ -61,5 +62,8 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
  */
 bool flags_check_combination(const char *const normal[FLAG_COUNT], const struct policy_file *file,
                              char message[FLAG_MESSAGE_MAX + 1]);
+
+/* Whether the site defers jobs, so that --energy-slack has an effect; true without a policy file. */
+bool slack_has_effect(const struct policy_file *file);
 
 #endif

@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
 from slurm_energy.config.daemon_sections import AgentConfig, ClusterConfig, ControllerConfig
+from slurm_energy.config.deferral_section import DeferralConfig, SignalsConfig
 from slurm_energy.config.grid_tables import CarbonConfig, PriceConfig
 from slurm_energy.config.metrics_section import MetricsConfig
 from slurm_energy.config.node_types import NodeType, merged_values, this_node, types_of
@@ -244,6 +245,8 @@ class Config:
     carbon: CarbonConfig = field(default_factory=CarbonConfig)
     price: PriceConfig = field(default_factory=PriceConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
+    deferral: DeferralConfig = field(default_factory=DeferralConfig)
+    signals: SignalsConfig = field(default_factory=SignalsConfig)
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
@@ -295,6 +298,8 @@ SECTIONS: dict[str, type[Any]] = {
     "carbon": CarbonConfig,
     "price": PriceConfig,
     "quota": QuotaConfig,
+    "deferral": DeferralConfig,
+    "signals": SignalsConfig,
     "oracle": OracleConfig,
     "metrics": MetricsConfig,
 }

@@ -11,6 +11,7 @@ from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES, canonical_na
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.policies.catalogue import MONITOR, OBJECTIVES, PolicyInfo, catalogue, default_policy
 from slurm_energy.policies.shapes import parse_shapes
+from slurm_energy.policies.slack import check_slack
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_megahertz, parse_percent, parse_watts, shown
 
@@ -26,6 +27,7 @@ FLAGS = {
     "ENERGY_MODEL": "--energy-model",
     "ENERGY_TAG": "--energy-tag",
     "ENERGY_ALTERNATIVES": "--energy-alternatives",
+    "ENERGY_SLACK": "--energy-slack",
 }
 LIMIT_FLAGS = (
     "ENERGY_CAP",
@@ -95,6 +97,7 @@ def validate_flags(
     bounds = config.accepted_bounds
     # Validated only; the queue engine reads the shapes itself.
     parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])
+    check_slack(given.get("ENERGY_SLACK"), config.deferral)  # senergyctld reads the slack itself
     slowdown = _bounded(given, "ENERGY_SLOWDOWN", parse_percent, bounds.slowdown_percent, "%")
     info = _policy(given, config, user, partition)
     limit_percent = config.tuning.slowdown_limit_percent if info.objective == "energy" else None

@@ -30,6 +30,11 @@ def policy_file_text(config: Config) -> str:
     for field in dataclasses.fields(bounds):
         low, high = getattr(bounds, field.name)
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
+    deferral = config.deferral
+    lines.append(f"slack_s 1 {int(deferral.max_slack_s)}" if deferral.enabled else "slack_s 0 0")
+    if deferral.enabled:
+        deadlines = " deadlines" if deferral.deadline_is_slack else ""
+        lines.append(f"deferral-delay {math.ceil(deferral.submit_delay_s)}{deadlines}")
     lines.append(f"power-profiles {','.join(POWER_PROFILES)}")
     if _copies_flags(config):
         lines.append("note-flags")
@@ -48,12 +53,13 @@ def policy_file_text(config: Config) -> str:
 def _copies_flags(config: Config) -> bool:
     """Return whether submission copies a job's energy flags to its AdminComment.
 
-    The queue engine and the admission of power budgets read them there. In shadow mode nothing of a job is
-    changed unless the site sets `priority.shadow_flags` or enforces a budget.
+    The queue engine, the admission of power budgets and the deferral of jobs read them there. In shadow mode
+    nothing of a job is changed unless the site sets `priority.shadow_flags`, enforces a budget or defers
+    jobs.
     """
     priority = config.priority
     wanted = priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)
-    return wanted or _admits(config)
+    return wanted or _admits(config) or config.deferral.enabled
 
 
 def _admits(config: Config) -> bool:

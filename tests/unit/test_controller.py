@@ -659,7 +659,7 @@ class TestPolicies:
         lines = submission_file.policy_file_text(configuration.parse(CONFIG)).splitlines()
         assert lines[0] == "senergy-policies 1"
         assert "policy edp tuned" in lines and "policy night users=alice,bob" in lines
-        assert lines[-6:-1] == [
+        assert lines[-7:-2] == [
             "cap_watts 100 10000",
             "gpu_cap_watts 100 1000",
             "slowdown_percent 0 100",

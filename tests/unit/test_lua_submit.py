@@ -14,6 +14,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
+from slurm_energy.policies.slack import parse_slack
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_watts
 from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
@@ -402,6 +403,56 @@ def test_shapes_mean_what_they_mean_in_the_rest_of_the_project(values):
             assert not accepted, value
         else:
             assert accepted, value
+
+
+SLACKS = st.from_regex(r"[0-9]{0,3}([-:.][0-9]{0,10}){0,4}[smhdSw]?", fullmatch=True)
+
+
+@given(st.lists(SLACKS, max_size=60))
+@example(["1000000000s", "0.9s", "0", "1-", "-1", ":", "1:2:3:4", "1-2:3:4:5", "1-2-3", "11574-01:46:40"])
+def test_slacks_mean_what_they_mean_in_the_rest_of_the_project(values):
+    questions = [("ENERGY_SLACK", "carl", value) for value in values]
+    answers = ask(INTERPRETERS[0], "/nonexistent/policies", *questions)
+    for value, (accepted, _, _) in zip(values, answers, strict=True):
+        try:
+            parse_slack(value)
+        except UsageError:
+            assert not accepted, value
+        else:
+            assert accepted, value
+
+
+def test_a_slack_beyond_the_maximum_of_the_site_is_refused(lua, tmp_path):
+    (tmp_path / "policies").write_text(policy_file_text(configuration.parse(DEFERRAL)))
+    questions = [("ENERGY_SLACK", "carl", value) for value in ("4h", "5h")]
+    message = "--energy-slack: '5h' is out of bounds; allowed: 1 to 14400 s"
+    assert ask(lua, tmp_path / "policies", *questions) == [(True, "", ""), (False, message, "")]
+
+
+DEFERRAL = '[deferral]\npolicy = "cheapest"\nmax_slack_s = 14400\ninterval_s = 20\n'
+
+
+def test_a_deferrable_job_is_planned_before_it_begins(lua, tmp_path):
+    policies = tmp_path / "policies"
+    policies.write_text(policy_file_text(configuration.parse(DEFERRAL)))
+    slack, none = "SPANK_ENERGY_SLACK=4h", "ENERGY_TAG=x"
+    jobs = [("begin_time = 0,", slack), ("begin_time = 2000,", slack), ("", "ENERGY_SLACK=10s")]
+    assert begins(lua, policies, *jobs) == [31, 1000, 5]
+    urgent = [("", none), ("immediate = 1,", slack), ("deadline = 1300, time_limit = 5,", none)]
+    assert begins(lua, policies, *urgent) == [-1000] * 3
+    deadline = "deadline = 9000, time_limit = 5,"
+    assert begins(lua, policies, (deadline, none)) == [31]
+    without = DEFERRAL + "deadline_is_slack = false\n"
+    policies.write_text(policy_file_text(configuration.parse(without)))
+    assert begins(lua, policies, (deadline, none)) == [-1000]
+    policies.write_text(policy_file_text(configuration.parse("")))
+    assert begins(lua, policies, ("", slack)) == [-1000]
+
+
+def test_the_slack_is_noted_where_squeue_shows_it(lua, tmp_path):
+    (tmp_path / "policies").write_text(policy_file_text(configuration.parse(DEFERRAL)))
+    texts = noted(lua, tmp_path / "policies", ("nil", "ENERGY_SLACK=14400s"), ("nil", "ENERGY_SLACK=1-12:00"))
+    assert parse_comment_flags(texts[0]) == {"ENERGY_SLACK": "14400s"}
 
 
 def noted(lua, policy_file, *jobs):

@@ -536,6 +536,7 @@ def test_good_flags() -> None:
         ({"ENERGY_TAG": "x" * 10_000}, "--energy-tag: 'xxx"),
         ({"ENERGY_ALTERNATIVES": "gpu:4"}, "--energy-alternatives: 'gpu:4' is not a list of shapes: write 1"),
         ({"ENERGY_ALTERNATIVES": "gpu:a:1," * 50}, "--energy-alternatives: 'gpu:a:1,gpu"),
+        ({"ENERGY_SLACK": "soon"}, "--energy-slack: 'soon' is not a duration: write it as 30m, 4h or 1d"),
         ({"ENERGY_POLICY": "cap", "ENERGY_CAP": ""}, "--energy-policy: 'cap' needs a cap"),
         ({"ENERGY_SLOWDOWN": "5 %"}, "--energy-slowdown: '5 %' is not a percentage"),
         ({"ENERGY_SLOWDOWN": "200"}, "--energy-slowdown: '200' is out of bounds: 0 to 100 %"),

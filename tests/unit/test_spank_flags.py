@@ -17,6 +17,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
+from slurm_energy.policies.slack import parse_slack
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import parse_megahertz, parse_percent, parse_watts
 
@@ -25,7 +26,7 @@ SPANK = REPOSITORY / "spank"
 DRIVER = Path(__file__).parent / "native" / "flags_driver.c"
 FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-slowdown", "energy-tuning"]
 FLAGS += ["energy-cpu-freq", "energy-gpu-clock", "energy-power-profile"]
-FLAGS += ["energy-model", "energy-tag", "energy-alternatives"]
+FLAGS += ["energy-model", "energy-tag", "energy-alternatives", "energy-slack"]
 POLICIES = """\
 senergy-policies 1
 policy monitor
@@ -101,7 +102,13 @@ class Driver:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("flags") / "driver"
-    sources = [DRIVER, *(SPANK / f"{name}.c" for name in ("flags", "policies", "decimal"))]
+    sources = [
+        DRIVER,
+        *(
+            SPANK / f"{name}.c"
+            for name in ("flags", "flag_numbers", "flag_policy", "flag_words", "line", "policies", "decimal")
+        ),
+    ]
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-fsanitize=address,undefined"]
     flags += ["-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror", f"-I{SPANK}"]
     subprocess.run(["gcc", *flags, "-o", path, *sources], check=True, timeout=120)
@@ -165,6 +172,16 @@ def bare(program, tmp_path):
             ",".join(8 * [f"gpu:{'k' * 32}:9999"]),
             ",".join(8 * [f"gpu:{'k' * 32}:9999"]),
         ),
+        ("energy-slack", "30m", "1800s"),
+        ("energy-slack", "1.5h", "5400s"),
+        ("energy-slack", "14400s", "14400s"),
+        ("energy-slack", "1d", "86400s"),
+        ("energy-slack", "240", "14400s"),
+        ("energy-slack", "4:30", "270s"),
+        ("energy-slack", "04:00:00", "14400s"),
+        ("energy-slack", "1-12", "129600s"),
+        ("energy-slack", "0-1:30", "5400s"),
+        ("energy-slack", "1-00:00:01", "86401s"),
     ],
 )
 def test_good_values_become_plain(driver, flag, value, normal):
@@ -266,6 +283,43 @@ def bare_profiles(program, tmp_path_factory):
 def test_values_out_of_bounds_are_refused(driver, flag, value, allowed):
     message = f"--{flag}: '{value}' is out of bounds; allowed: {allowed}"
     assert driver.ask(flag, value) == (False, "", message)
+
+
+SLACKS = st.from_regex(r"[0-9]{0,3}([-:.][0-9]{0,10}){0,4}[smhdSw]?", fullmatch=True)
+
+
+@given(value=SLACKS)
+@example(value="1000000000s")
+@example(value="11574-01:46:40")
+@example(value="0.9s")
+@example(value="0")
+def test_slacks_mean_what_they_mean_in_python(unbounded, value):
+    accepted, _, text = unbounded.ask("energy-slack", value)
+    try:
+        seconds = parse_slack(value)
+    except UsageError:
+        assert not accepted
+        assert text.startswith(f"--energy-slack: '{value}' is not a duration; write it as 30m, 4h or 1d")
+    else:
+        assert (accepted, text) == (True, f"{seconds}s")
+        assert parse_slack(text) == seconds  # the normal form means the same
+
+
+def test_a_slack_beyond_the_maximum_of_the_site_is_refused(bare):
+    bare.policy_file.write_text(policy_file_text(configuration.parse(DEFERRAL)))
+    message = "--energy-slack: '5h' is out of bounds; allowed: 1 to 14400 s"
+    assert bare.ask("energy-slack", "5h") == (False, "", message)
+    assert bare.ask("energy-slack", "4h") == (True, "", "14400s")
+
+
+def test_a_slack_is_accepted_where_no_job_is_deferred(bare):
+    text = policy_file_text(configuration.parse(DEFERRAL.replace("cheapest", "off")))
+    bare.policy_file.write_text(text)
+    assert "slack_s 0 0" in text.splitlines()
+    assert bare.ask("energy-slack", "500d") == (True, "", "43200000s")
+
+
+DEFERRAL = '[deferral]\npolicy = "cheapest"\nmax_slack_s = 14400\n'
 
 
 def test_an_unknown_policy_names_the_nearest_and_lists_those_of_the_user(driver):

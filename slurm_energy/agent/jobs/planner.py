@@ -43,6 +43,7 @@ _FLAG_NAMES = {
     "ENERGY_MODEL": "model",
     "ENERGY_TAG": "tag",
     "ENERGY_ALTERNATIVES": "alternatives",
+    "ENERGY_SLACK": "slack",
 }
 _BOUNDED = {
     "cap_watts": ("cap_watts", 1.0, "W"),
