@@ -26,6 +26,7 @@ from slurm_energy.budget.power_table import (
     PartitionPower,
 )
 from slurm_energy.config import Config
+from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.budget_facts import ScopeKind
 from slurm_energy.controller.budget_licenses import (
     JOB_SCOPES,
@@ -87,6 +88,7 @@ class BudgetAdmission:
         history: predictions from measured runs; None: there is no history.
         failures: log of failures.
         run: runs Slurm's commands.
+        begin_times: begin times shared with other holders of jobs; None: there are no others.
         max_share: maximum share of the time in which Slurm is asked; updates in between change nothing.
 
     Attributes:
@@ -99,6 +101,7 @@ class BudgetAdmission:
         history: HistoryCache | None,
         failures: RepeatedFailureLog,
         run: CommandRunner | None = None,
+        begin_times: BeginTimes | None = None,
         max_share: float = 0.05,
     ) -> None:
         self._history, self._failures = history, failures
@@ -108,7 +111,7 @@ class BudgetAdmission:
         self._updater = JobUpdater(settings.updates_per_s, max(1.0, config.budget.period_s))
         self._source = SqueueSource(self._run)
         self._reservations = LicenseReservations(BUDGET_PREFIX, self._run)
-        self._holds = StartHolds(self._updater)
+        self._holds = StartHolds(self._updater, begin_times)
         self._hardware = PartitionHardware(self._run)
         self._targets: dict[int, int] = {}
         self._lines: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from slurm_energy.accounting import budgets
 from slurm_energy.accounting.budgets import BudgetChange, LimitOverride
 from slurm_energy.budget.messages import NodeDecision, NodePoll
 from slurm_energy.config import Config
+from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.budget_facts import BudgetCycle, BudgetStatus
 from slurm_energy.controller.budget_recorder import BudgetRecorder
 from slurm_energy.controller.budget_signals import SignalReader
@@ -62,6 +63,7 @@ class BudgetLoop:
         running: the running jobs.
         failures: log of failures; a repeated one is logged once.
         oracle: returns the function that gives the curve of a model.
+        begin_times: begin times shared with other holders of jobs; None: there are no others.
         on_policy_lines: called when `policy_lines` has changed.
 
     Raises:
@@ -77,9 +79,11 @@ class BudgetLoop:
         failures: RepeatedFailureLog,
         oracle: Callable[[], CurveOracle | None] = lambda: None,
         on_policy_lines: Callable[[], None] = lambda: None,
+        begin_times: BeginTimes | None = None,
     ) -> None:
         self._store, self._history, self._running, self._failures = store, history, running, failures
         self._oracle, self._on_policy_lines = oracle, on_policy_lines
+        self._begin_times = begin_times
         self._unexpected = UnexpectedErrorLog(log)
         self._thread = ThreadPoolExecutor(1, "budget")
         self._lock = asyncio.Lock()
@@ -114,7 +118,7 @@ class BudgetLoop:
             raise ConfigError("budget.mode", why, f"{install_extra('scheduling')}, or mode off") from None
         history, failures, running = self._history, self._failures, self._running
         shared = (self._store, running, self._commands, failures, self._oracle)
-        return config, BudgetParts.create(config, self.parts, history, shared)
+        return config, BudgetParts.create(config, self.parts, history, shared, self._begin_times)
 
     def adopt(self, prepared: tuple[Config, BudgetParts | None]) -> None:
         """Use the result of `prepare` from the next decision on."""

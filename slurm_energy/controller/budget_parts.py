@@ -11,6 +11,7 @@ from typing import Final
 from slurm_energy.accounting.plausibility import MAX_WATTS
 from slurm_energy.budget.power_table import NodePowerRange
 from slurm_energy.config import Config
+from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.budget_admission import AdmissionReport, BudgetAdmission
 from slurm_energy.controller.budget_engine import BudgetEngine
 from slurm_energy.controller.budget_facts import BudgetCycle, EngineSettings
@@ -65,7 +66,12 @@ class BudgetParts:
 
     @classmethod
     def create(
-        cls, config: Config, earlier: BudgetParts | None, history: HistoryCache | None, shared: Shared
+        cls,
+        config: Config,
+        earlier: BudgetParts | None,
+        history: HistoryCache | None,
+        shared: Shared,
+        begin_times: BeginTimes | None = None,
     ) -> BudgetParts:
         """Create the parts for a configuration with budgets.
 
@@ -74,6 +80,7 @@ class BudgetParts:
             earlier: parts before a reload, whose state continues; None: there are none.
             history: history of measured runs.
             shared: database, running jobs, runner of Slurm's commands, log of failures, curves of models.
+            begin_times: begin times shared with other holders of jobs; None: there are no others.
 
         Raises:
             ConfigError: a calendar cannot be read.
@@ -81,7 +88,7 @@ class BudgetParts:
         failures = shared[3]
         limits, settings = BudgetLimits(config, failures), engine_settings(config)
         if earlier is None:
-            admission = BudgetAdmission(config, history, failures)
+            admission = BudgetAdmission(config, history, failures, begin_times=begin_times)
             return cls(BudgetEngine(settings), limits, BudgetInputs(*shared), admission)
         limits.adopt(earlier.limits)
         return cls(

@@ -17,10 +17,12 @@ from slurm_energy.config import Config
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller import http_listener
 from slurm_energy.controller.admin_comments import AdminCommentWriter
+from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.cluster_metrics import ClusterMetrics
 from slurm_energy.controller.controller_host import ControllerHost
+from slurm_energy.controller.deferral_loop import DeferralLoop
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.failover import Resignation, alternate, wait_until_resigned
 from slurm_energy.controller.grid_fetcher import GridFetcher
@@ -39,6 +41,7 @@ from slurm_energy.controller.present_grid import PresentGrid
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.quota_routes import QuotaRoutes
 from slurm_energy.controller.quota_watch import QuotaWatch
+from slurm_energy.controller.reload_warnings import pending_changes
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 from slurm_energy.controller.retention_loop import drop_old_data
 from slurm_energy.controller.running_jobs import RunningJobCache
@@ -170,10 +173,12 @@ class _Daemon:
         self._advisor = TuningAdvisor(
             *(lambda: self._config, store, self._hosts, running), oracle=curve_oracle(config)
         )
+        begin_times = BeginTimes()
         self._budget = BudgetLoop(
             *(config, store, self._history, running, self._failures),
             oracle=lambda: self._advisor.oracle,
             on_policy_lines=lambda: self._write_policies(self._config),
+            begin_times=begin_times,
         )
         self._usage = UsageLoop(store, self._failures)
         self._refit = OracleRefit(
@@ -186,8 +191,12 @@ class _Daemon:
             *(lambda: self._config.controller.admin_comment, store, self._sacctmgr),
             *(factors.factors, self._failures),
         )
-        self._quotas = QuotaWatch(lambda: self._config, store, factors, self._failures)
+        self._quotas = QuotaWatch(
+            *(lambda: self._config, store, factors, self._failures), begin_times=begin_times
+        )
+        self._deferral = DeferralLoop(*(config, store, factors, self._history, self._failures, begin_times))
         self._priority.quotas = lambda: self._quotas.standings
+        self._priority.deferral = self._deferral
         grid_routes = GridRoutes(lambda: self._config, factors, self._grid)
         quota_routes = QuotaRoutes(lambda: self._config, store, self._quotas)
         usage_routes = UsageRoutes(lambda: self._config, store, self._usage, factors, self._commands)
@@ -212,7 +221,7 @@ class _Daemon:
             permit=lease.require if lease else lambda: None,
         )
         if lease is not None:
-            self._priority.permit = lease.require
+            self._priority.permit = self._deferral.permit = lease.require
             self._budget.policy_lines = lease.policy_lines
         metrics = ClusterMetrics(store, self._status, lambda: self._budget.states, self._lease_families)
         self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)
@@ -267,6 +276,7 @@ class _Daemon:
             await runner.cleanup()
             self._priority.close()
             self._budget.close()
+            self._deferral.close()
             self._history.close()
         log.info("stopped" if self._resignation is None else "no longer active")
         return self._resignation
@@ -284,6 +294,7 @@ class _Daemon:
             self._budget.loop(),
             self._grid.loop(),
             self._quotas.loop(),
+            self._deferral.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),
@@ -314,6 +325,7 @@ class _Daemon:
         try:
             config = load_for_daemon(self._argument, DaemonRole.CONTROLLER, log)
             priority, budget = self._priority.prepare(config), self._budget.prepare(config)
+            self._deferral.prepare(config)
             self._write_policies(config)
             model = training_model(config)
             oracle = curve_oracle(config)
@@ -321,17 +333,13 @@ class _Daemon:
             for line in error.lines:
                 log.error("configuration not reloaded: %s", line)
             return
-        for key in ("listen", "database", "database_password_file", "state_dir"):
-            if getattr(config.controller, key) != getattr(self._config.controller, key):
-                log.warning("controller.%s: a new value takes effect at the next start", key)
-        if config.cluster.controller_url != self._config.cluster.controller_url:
-            log.warning("cluster.controller_url: senergyctld uses a new value from its next start on")
-        if config.metrics != self._config.metrics:
-            log.warning("section metrics: new values take effect at the next start")
+        for warning in pending_changes(self._config, config):
+            log.warning("%s", warning)
         self._config = config
         self._set_log_levels()
         self._priority.adopt(priority)
         self._budget.adopt(budget)
+        self._deferral.config = config
         self._server.config = config
         self._server.access = self._access(config)
         self._server.follow_roles(config.controller.slurm_roles)
@@ -386,5 +394,6 @@ class _Daemon:
             "budget": self._budget.status(),
             "grid": self._grid.status(),
             "quotas": self._quotas.status(),
+            "deferral": self._deferral.status(),
             "tuning": self._learner.status(),
         }

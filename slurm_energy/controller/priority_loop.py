@@ -24,6 +24,7 @@ from slurm_energy.priority.quota_levels import QuotaStandings
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
+    from slurm_energy.controller.deferral_loop import DeferralLoop
     from slurm_energy.controller.priority_pipeline import PriorityPipeline
     from slurm_energy.priority.engine import EngineState
     from slurm_energy.priority.snapshot import Snapshot
@@ -80,6 +81,7 @@ class PriorityLoop:
     Attributes:
         snapshot: result of the last cycle; None: there was none.
         quotas: returns the use of quotas, which the order takes into account.
+        deferral: deferral of jobs, whose holds do not count as waiting; None: jobs are not deferred.
         permit: raises an error while the order may not be published.
         config: the configuration.
 
@@ -107,6 +109,7 @@ class PriorityLoop:
         self._correlation: dict[str, Any] | None = None
         self.snapshot: Snapshot | None = None
         self.quotas: Callable[[], QuotaStandings] = QuotaStandings
+        self.deferral: DeferralLoop | None = None
         self.permit: Callable[[], None] = lambda: None
         self.config = config
         self.adopt(self.prepare(config))
@@ -233,6 +236,7 @@ class PriorityLoop:
         # Taken before the queue is read: any later write triggers another cycle.
         self._signature = pipeline.signature()
         pipeline.state.quotas = self.quotas()
+        pipeline.state.waiting_since_s = self.deferral.eligible_times() if self.deferral else {}
         self.snapshot = await run(self._thread, pipeline.rank)
         await self._save_predictions(pipeline)
         self._cycle_s = time.monotonic() - self._began_s

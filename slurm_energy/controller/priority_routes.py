@@ -50,7 +50,13 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
     if job_query.state:
         head["state"] = ranking_input(snapshot)
     explainer = Explainer(snapshot, visible_rows(snapshot.queue, visible))
-    return _pieces(head, rows, explainer.job)
+    deferral, queue = priority.deferral, snapshot.queue
+
+    def job(row: int) -> dict[str, Any]:
+        ids = tuple(int(ids[row]) for ids in (queue.job_id, queue.array_job_id, queue.het_job_id))
+        return explainer.job(row) | {"deferral": deferral.facts(ids) if deferral else None}
+
+    return _pieces(head, rows, job)
 
 
 def names_without_jobs(

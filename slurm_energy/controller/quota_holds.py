@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_energy.controller.begin_holds import BeginTimeHolds, pending_name
+from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.priority.quota_levels import QuotaLevel, QuotaStandings
 from slurm_energy.slurm.queue.columns import PENDING, QueueSource
 from slurm_energy.slurm.queue.job_update import JobUpdater
@@ -16,11 +17,14 @@ class QuotaHolds:
     Args:
         source: reads the queue.
         updater: changes jobs.
+        begin_times: begin times shared with other holders; None: there are no others.
     """
 
-    def __init__(self, source: QueueSource, updater: JobUpdater) -> None:
+    def __init__(
+        self, source: QueueSource, updater: JobUpdater, begin_times: BeginTimes | None = None
+    ) -> None:
         self._source = source
-        self._holds = BeginTimeHolds(updater)
+        self._holds = BeginTimeHolds(updater, begin_times)
 
     @property
     def count(self) -> int:
@@ -51,7 +55,7 @@ class QuotaHolds:
             job = int(queue.job_id[row])
             if queue.state[row] != PENDING or queue.held[row]:
                 continue
-            if queue.dependent[row] and job not in self._holds.jobs:
+            if queue.dependent[row] and job not in self._holds.moved_jobs:
                 continue  # its user asked for a later begin
             names[job] = pending_name(queue, row)
             use = standings.limiting(queue.account[row], queue.user[row])

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from slurm_energy.accounting import quota_usage, quotas
 from slurm_energy.accounting.quotas import Quota, QuotaResource
 from slurm_energy.config import Config
+from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
@@ -58,6 +59,7 @@ class QuotaWatch:
         run: runs Slurm's commands.
         clock: returns Unix time.
         holds: holder of jobs; None: one that uses squeue and scontrol, created when it is needed.
+        begin_times: begin times shared with other holders of jobs; None: there are no others.
 
     Attributes:
         standings: use of all quotas, as last computed.
@@ -72,9 +74,11 @@ class QuotaWatch:
         run: CommandRunner | None = None,
         clock: Callable[[], float] = time.time,
         holds: QuotaHolds | None = None,
+        begin_times: BeginTimes | None = None,
     ) -> None:
         self._config, self._store, self._source, self._failures = config, store, source, failures
         self._run, self._clock, self._holds = run or CommandRunner(), clock, holds
+        self._begin_times = begin_times
         cluster = config().cluster.name
         self._shares = ShareCache(lambda: read_shares(self._run, cluster), _ACCOUNTS_AGE_S)
         self._tree = ShareTree()
@@ -207,7 +211,8 @@ class QuotaWatch:
         except ImportError:
             todo = f"{install_extra('scheduling')}, or quota.hold = false"
             raise UnavailableError("quotas", "numpy is not installed", todo) from None
-        return QuotaHolds(SqueueSource(self._run), JobUpdater(_UPDATES_PER_S, _BATCH_S))
+        updater = JobUpdater(_UPDATES_PER_S, _BATCH_S)
+        return QuotaHolds(SqueueSource(self._run), updater, self._begin_times)
 
 
 def visible_uses(standings: QuotaStandings, accounts: Mapping[str, bool] | None, user: str) -> list[QuotaUse]:

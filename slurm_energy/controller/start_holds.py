@@ -9,6 +9,7 @@ import numpy as np
 
 from slurm_energy.budget.start_order import PowerRequest, StartOrder, order_starts
 from slurm_energy.controller.begin_holds import BeginTimeHolds, pending_name
+from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.scheduling.queue import Ints
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.job_update import JobUpdater
@@ -41,14 +42,15 @@ class StartHolds:
 
     Args:
         updater: changes jobs.
+        begin_times: begin times shared with other holders; None: there are no others.
 
     Attributes:
         max_headroom_watts: power that may be free under a budget, by its name, because more jobs would delay
             the first waiting one than can be held.
     """
 
-    def __init__(self, updater: JobUpdater) -> None:
-        self._holds = BeginTimeHolds(updater)
+    def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
+        self._holds = BeginTimeHolds(updater, begin_times)
         self.max_headroom_watts: dict[str, float] = {}
 
     def apply(

@@ -15,6 +15,7 @@ from slurm_energy.signals import SignalName
 NONE = -1
 """Slot of a job without room."""
 _BLOCK_JOBS = 2000
+_EQUAL = 1e-9  # relative difference of scores that comes from rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,15 @@ class StartTable:
     spread: Floats
 
     def score(self, options: DeferralOptions) -> Floats:
-        """Return the cost of each start with the penalty of its uncertainty, shape (d, s)."""
-        return self.cost + options.uncertainty_weight * self.spread
+        """Return the cost of each start with the penalty of its uncertainty, shape (d, s).
+
+        Scores that differ by rounding errors only are made equal, so that the earliest of them is chosen.
+        """
+        score = self.cost + options.uncertainty_weight * self.spread
+        finite = np.isfinite(score)
+        unit = _EQUAL * np.max(np.abs(score), axis=1, keepdims=True, initial=0.0, where=finite)
+        step = np.where(unit > 0, unit, 1.0)
+        return np.where(finite & (unit > 0), np.round(score / step) * step, score)
 
 
 def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions) -> StartTable:

@@ -27,6 +27,7 @@ from slurm_energy.priority.scheduling_tables import (
     job_table,
     leader_rows,
     ranked_rows,
+    with_waiting_since,
 )
 from slurm_energy.priority.site_factors import stable_order, update_site_factors
 from slurm_energy.priority.snapshot import Snapshot, scontrol_ids
@@ -79,6 +80,8 @@ class EngineState:
         aged_starts: jobs that started after waiting past the bound.
         unrecorded_runs: running jobs, and ended jobs whose energy record has not arrived.
         quotas: use of quotas of energy, cost and carbon.
+        waiting_since_s: time from which the wait of deferred jobs counts, by id of the job, array or
+            heterogeneous job, in Unix seconds.
     """
 
     usage: DecayedUsage
@@ -91,6 +94,7 @@ class EngineState:
     aged_starts: AgedStarts = field(default_factory=AgedStarts)
     unrecorded_runs: UnrecordedRuns = field(default_factory=UnrecordedRuns)
     quotas: QuotaStandings = field(default_factory=QuotaStandings)
+    waiting_since_s: Mapping[int, float] = field(default_factory=dict)
 
     def shares(self) -> Mapping[Association, float]:
         """Return the normalised fair share of each association.
@@ -150,6 +154,7 @@ class PriorityEngine:
         """
         began_s = time.perf_counter()
         queue = queue.select_rows(~self._state.usage.finished_rows(queue, now_s))
+        queue = with_waiting_since(queue, self._state.waiting_since_s)
         mispredictions = self._state.mispredictions
         mispredictions.record_starts(queue, now_s)
         self._guard.now_s = now_s

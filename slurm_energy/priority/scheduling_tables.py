@@ -137,6 +137,25 @@ def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePrediction
     return replace(predicted, time_s=time_s, power_watts=watts)
 
 
+def with_waiting_since(queue: QueueColumns, since_s: Mapping[int, float]) -> QueueColumns:
+    """Return a queue in which deferred jobs became eligible at the given times.
+
+    Slurm moves the eligible time of a job with each hold, so that the job would lose all its age.
+
+    Args:
+        queue: all jobs.
+        since_s: Unix seconds from which the wait counts, by id of the job, array or heterogeneous job.
+    """
+    if not since_s:
+        return queue
+    group = np.maximum(queue.array_job_id, queue.het_job_id)
+    group = np.where(group > 0, group, queue.job_id)
+    rows = np.flatnonzero((queue.state == PENDING) & np.isin(group, list(since_s)))
+    eligible_s = queue.eligible_s.copy()
+    eligible_s[rows] = [since_s[job] for job in group[rows].tolist()]
+    return replace(queue, eligible_s=eligible_s)
+
+
 def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
     """Return the Unix seconds since which each job has waited, shape (n,).
 

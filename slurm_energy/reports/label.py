@@ -14,6 +14,7 @@ from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import AppliedSetting, Quality
 from slurm_energy.reports.advice import COMPONENT_NAMES, notes
+from slurm_energy.reports.deferral_text import deferral_change
 from slurm_energy.reports.fields import Style, requested_cap
 from slurm_energy.reports.figure_format import percent, plain, with_unit
 from slurm_energy.reports.note import Note
@@ -72,6 +73,8 @@ def _decision(decision: Mapping[str, Any], style: Style) -> list[str]:
     if decision["kind"] == "shape":
         change = f"set {decision['chosen']}" if decision.get("chosen") else "kept its requested resources"
         change += f"; offered: {', '.join(decision['offered'])}" if decision.get("offered") else ""
+    elif decision["kind"] in ("defer", "release"):
+        change = deferral_change(decision, style)
     else:
         other = f"job {decision['for_job']}" if decision.get("for_job") else "another job"
         change = f"requeued for {other}"

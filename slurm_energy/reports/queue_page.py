@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports import sprio_format
+from slurm_energy.reports.deferral_text import deferral_lines
 from slurm_energy.reports.fields import Field, Style, find_in
 from slurm_energy.reports.figure_format import figure, plain, with_unit
 from slurm_energy.reports.queue_fields import (
@@ -200,6 +201,7 @@ def _facts(job: Job, style: Style) -> list[str]:
         f"score      {_score(job)}",
         f"slurm      {slurm}",
         f"times      {times}",
+        *deferral_lines(job, style),
         f"predicted  {_predicted_text(predicted)}",
         f"source     {predicted.get('source') or 'unknown'}{basis}",
         *_adjusted_lines(predicted),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_energy.quantities import format_duration
+from slurm_energy.reports.deferral_text import deferral_status
 from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.grid_table import series_lines
 
@@ -112,6 +113,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
         lines.append("  queue     " + _queue_text(answer["priority"], now))
     if (answer.get("budget") or {}).get("mode", "off") != "off":
         lines.append("  budgets   " + _budget_text(answer["budget"], now))
+    lines += deferral_status(answer.get("deferral") or {})
     lines += ["  grid      " + line for line in series_lines(answer.get("grid") or [], now)]
     quotas = answer.get("quotas") or {}
     if quotas.get("quotas"):

@@ -15,6 +15,7 @@ from slurm_energy.trusted_files import MAX_FILE_BYTES
 from slurm_energy.validation import (
     budgets,
     controller_address,
+    deferral,
     grid,
     log_components,
     metrics,
@@ -50,6 +51,7 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (priority.check, _CONTROLLER),
     (budgets.check, _CONTROLLER),
     (grid.check, _CONTROLLER),
+    (deferral.check, _CONTROLLER),
     (paths.check_controller, _CONTROLLER),
     (paths.check_node, _NODE),
     (slurm_settings.check, _CONTROLLER),

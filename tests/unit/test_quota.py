@@ -277,7 +277,7 @@ def test_jobs_over_the_hold_level_are_held_and_released() -> None:
     holds.apply(QuotaStandings((use(100.0),)), NOW + 160.0)
     assert begins.calls[1] == (["103", "101"], int(NOW + 160.0 + HOLD_S))
     holds.apply(QuotaStandings((use(50.0),)), NOW + 200.0)
-    assert begins.calls[2:] == [(["103"], None), (["101"], None)]
+    assert begins.calls[2:] == [(["103", "101"], None)]
     assert holds.count == 0
 
 

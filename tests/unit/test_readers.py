@@ -175,7 +175,7 @@ def test_every_configuration_key_has_a_reader(section: str, key: str) -> None:
 def test_every_bound_is_the_bound_of_a_flag(key: str) -> None:
     """In Python, C and Lua: a bound without a flag is written to the policy file for nobody."""
     assert ("bounds", key) in keys_read()
-    for source in ("spank/flags.c", "prolog_epilog/senergy_submit.lua"):
+    for source in ("spank/flag_numbers.c", "prolog_epilog/senergy_submit.lua"):
         assert f'"{key}"' in (PACKAGE.parent / source).read_text()
 
 
@@ -272,10 +272,14 @@ def test_every_option_of_a_daemon_has_a_reader(module: object) -> None:
 # Flags
 
 
+_QUEUE = ("priority/", "controller/deferral")
+
+
 def test_every_flag_has_an_effect() -> None:
-    """A flag is part of the request that plans a job, or the queue engine reads it."""
+    """A flag is part of the request that plans a job, or queue engine or deferral read it."""
     planning = ast.unparse(modules()["policies/plan.py"]) + ast.unparse(modules()["agent/jobs/planner.py"])
-    queue = "".join(ast.unparse(tree) for name, tree in modules().items() if name.startswith("priority/"))
+    sources = (ast.unparse(tree) for name, tree in modules().items() if name.startswith(_QUEUE))
+    queue = "".join(sources)
     keys = {
         "ENERGY_CAP": "cap_watts",
         "ENERGY_GPU_CAP": "gpu_cap_watts",

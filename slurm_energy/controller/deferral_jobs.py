@@ -1,0 +1,107 @@
+"""Facts about deferred jobs, as they are stored, shown and explained. Plain data without numpy."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.accounting.decisions import DEFER, RELEASE, Decision
+
+_SAME_SUBMIT_S: Final = 1.5
+
+
+@dataclass(slots=True)
+class DeferredJob:
+    """A pending job that is or was deferred. Times are Unix seconds.
+
+    Attributes:
+        job_id, submit_s: job id and submission time, which together identify the job.
+        eligible_s: time at which the job could have started without deferral.
+        latest_start_s: time until which it may be held.
+        since_s: start of the first hold.
+        planned_start_s: start of the slot for which it waits.
+        policy: deferral policy.
+        currency: currency of prices and costs.
+        unit: unit of the costs: `currency`, or `g` of CO2 equivalents.
+        cost_now: expected cost of a start at once; None: unknown.
+        cost_planned: expected cost of the planned start; None: unknown.
+        cost_deviation: standard deviation of `cost_planned`; None: unknown.
+        signal_now: price per kWh or grams per kWh when the plan was made; None: unknown.
+        signal_planned: the same in the planned slot.
+        held_s: time for which the job was held in earlier holds.
+        held_since_s: start of the current hold; None: it is not held.
+    """
+
+    job_id: int
+    submit_s: float
+    eligible_s: float
+    latest_start_s: float
+    since_s: float
+    planned_start_s: float
+    policy: str
+    currency: str
+    unit: str
+    cost_now: float | None = None
+    cost_planned: float | None = None
+    cost_deviation: float | None = None
+    signal_now: float | None = None
+    signal_planned: float | None = None
+    held_s: float = 0.0
+    held_since_s: float | None = None
+
+    def is_of(self, job_id: int, submit_s: float) -> bool:
+        """Return whether these are the facts of a job, whose id may have been used before."""
+        return self.job_id == job_id and abs(self.submit_s - submit_s) <= _SAME_SUBMIT_S
+
+    def total_held_s(self, now_s: float) -> float:
+        """Return the time for which the job was held, in seconds."""
+        return self.held_s + (max(0.0, now_s - self.held_since_s) if self.held_since_s is not None else 0.0)
+
+    def waiting_since_s(self, now_s: float) -> float:
+        """Return the time from which the wait of the job counts: its eligible time, later by the holds."""
+        return self.eligible_s + self.total_held_s(now_s)
+
+    def end_hold(self, now_s: float) -> None:
+        """Note that the job is no longer held."""
+        self.held_s, self.held_since_s = self.total_held_s(now_s), None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for `GET /v1/priority`."""
+        facts = dataclasses.asdict(self)
+        for key in ("job_id", "submit_s", "held_s", "held_since_s"):
+            del facts[key]
+        return facts | {"held": self.held_since_s is not None}
+
+    def decision(self) -> Decision:
+        """Return the entry of the audit trail about the first hold."""
+        details = self.to_json()
+        del details["held"]
+        why = f"deferred by {self.policy}: a later start within its slack is expected to be better"
+        return Decision(self.job_id, self.submit_s, self.since_s, DEFER, why, details)
+
+    def release_decision(self, now_s: float, why: str) -> Decision:
+        """Return the entry of the audit trail about the end of the hold."""
+        details = {"planned_start_s": self.planned_start_s, "held_s": self.total_held_s(now_s)}
+        return Decision(self.job_id, self.submit_s, now_s, RELEASE, why, details)
+
+
+def restored_jobs(decisions: list[Decision]) -> dict[int, DeferredJob]:
+    """Return the deferred jobs of an earlier process by job id, from its audit trail, oldest entry first.
+
+    Entries that another release wrote in another form are left out.
+    """
+    jobs: dict[int, DeferredJob] = {}
+    names = {field.name for field in dataclasses.fields(DeferredJob)}
+    for one in decisions:
+        if one.kind == DEFER:
+            facts = {key: value for key, value in one.details.items() if key in names}
+            try:
+                job = DeferredJob(job_id=one.job_id, submit_s=one.submit, **facts)
+            except TypeError:
+                continue
+            job.held_since_s = job.since_s
+            jobs[one.job_id] = job
+        elif one.kind == RELEASE and (known := jobs.get(one.job_id)) and known.is_of(one.job_id, one.submit):
+            known.end_hold(one.time)
+    return jobs

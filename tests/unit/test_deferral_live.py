@@ -1,0 +1,377 @@
+"""Deferral of pending jobs in senergyctld: which are held, until when, and what users and faults change."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from slurm_energy.accounting.decisions import Decision
+from slurm_energy.config import Config, parse
+from slurm_energy.config.loader import parse_source
+from slurm_energy.controller.begin_holds import BeginTimeHolds
+from slurm_energy.controller.begin_times import BeginTimes
+from slurm_energy.controller.deferral_jobs import restored_jobs
+from slurm_energy.controller.deferral_planner import DeferralPlanner
+from slurm_energy.controller.deferral_signals import signal_columns
+from slurm_energy.grid.series import GridSeries, SeriesSource
+from slurm_energy.priority.scheduling_tables import waiting_since, with_waiting_since
+from slurm_energy.reports.deferral_text import deferral_lines
+from slurm_energy.reports.fields import Style
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
+from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
+from slurm_energy.slurm.queue.node_resources import NodeResources
+from slurm_energy.validation import deferral
+from slurm_energy.validation.check_context import CheckContext
+from slurm_energy.validation.host import this_host
+
+NOW = 1_790_000_100.0  # 100 s after a quarter of an hour
+HOUR = 3600.0
+CONFIG = '[price]\nprovider = "csv"\nfile = "/x"\n[deferral]\npolicy = "cheapest"\n'
+CHEAP_S = (NOW // HOUR + 3) * HOUR
+"""Start of the cheap hours of `prices`."""
+
+
+def prices(now_s: float = NOW, hours: int = 72) -> GridSeries:
+    """Return hourly prices: cheap for two hours from `CHEAP_S` on, expensive otherwise."""
+    first = (NOW // HOUR - 24) * HOUR
+    samples = []
+    for hour in range(hours):
+        start = first + hour * HOUR
+        cheap = CHEAP_S <= start < CHEAP_S + 2 * HOUR
+        samples.append((start, start + HOUR, 0.03 if cheap else 0.12))
+    return GridSeries(SeriesSource("csv"), samples, HOUR)
+
+
+class Slurm(JobUpdater):
+    """Stand-in for slurmctld: pending and running jobs, whose begin times it changes."""
+
+    def __init__(self) -> None:
+        super().__init__(1000.0)
+        self.jobs: list[dict[str, Any]] = []
+        self.now_s = NOW
+        self.moves: list[tuple[list[str], int | None]] = []
+
+    def add(self, slack: str = "12h", **more: Any) -> int:
+        job_id = 100 + len(self.jobs)
+        flags = {"ENERGY_SLACK": slack} if slack else {}
+        job = {"job_id": job_id, "submit_s": self.now_s, "eligible_s": self.now_s, "flags": flags}
+        job |= {"state": PENDING, "time_limit_s": HOUR, "cpus": 4, "uid": 1000, "user": "alice"}
+        self.jobs.append(job | {"restart_count": 0, "gpus": 0, "nodes": 1} | more)
+        return job_id
+
+    def read(self) -> QueueColumns:
+        names = {name for job in self.jobs for name in job}
+        columns = {name: [job.get(name, _DEFAULTS.get(name)) for job in self.jobs] for name in names}
+        job_ids = columns.pop("job_id")
+        columns["dependent"] = [
+            job["eligible_s"] > self.now_s or job.get("dependent", False) for job in self.jobs
+        ]
+        return queue_columns(self.now_s, job_ids, **columns)
+
+    def set_begin(
+        self, jobs: Sequence[int], names: Mapping[int, str], begin_unix_s: int | None
+    ) -> UpdateResult:
+        if jobs:
+            self.moves.append(([names[job] for job in jobs], begin_unix_s))
+        for job in self.jobs:
+            if job["job_id"] in jobs:
+                job["eligible_s"] = self.now_s if begin_unix_s is None else float(begin_unix_s)
+        return UpdateResult(done=tuple(jobs))
+
+    def begin(self, job_id: int) -> float:
+        return next(float(job["eligible_s"]) for job in self.jobs if job["job_id"] == job_id)
+
+    def change(self, job_id: int, **fields: Any) -> None:
+        next(job for job in self.jobs if job["job_id"] == job_id).update(fields)
+
+
+_DEFAULTS: dict[str, Any] = {"array_tasks": "", "dependent": False, "held": False, "requeue": True}
+_DEFAULTS |= {"deadline_s": float("nan"), "het_job_id": 0, "array_job_id": 0, "array_task_id": -1, "tasks": 1}
+_DEFAULTS |= {"start_s": float("nan")}
+
+
+class Site:
+    """A planner with its Slurm."""
+
+    def __init__(self, toml: str = "", slurm: Slurm | None = None, cpus: int = 0) -> None:
+        self.slurm = slurm or Slurm()
+        self.times = BeginTimes()
+        nodes = [NodeResources("n1", cpus=cpus)] if cpus else []
+        self.config: Config = parse(CONFIG + toml)
+        parts = (self.slurm, self.slurm, self.times, None, lambda: nodes)
+        self.planner = DeferralPlanner(self.config, *parts)  # type: ignore[arg-type]
+        self.stored: list[Decision] = []
+        self.series: dict[str, GridSeries] = {"price_per_kwh": prices()}
+
+    def cycle(self, now_s: float | None = None) -> None:
+        self.slurm.now_s = now_s if now_s is not None else self.slurm.now_s
+        now_s = self.slurm.now_s
+        cycle = self.planner.plan(signal_columns(self.config, self.series, now_s), now_s)
+        self.stored += [job.decision() for job in cycle.started]
+        ended, problems = self.planner.apply(cycle)
+        self.stored += [job.release_decision(now_s, "x") for job in ended]
+        assert problems == ()
+
+    def run_until(self, end_s: float, step_s: float = 60.0) -> None:
+        now_s = self.slurm.now_s
+        while now_s < end_s:
+            now_s = min(end_s, now_s + step_s)
+            self.cycle(now_s)
+
+
+def test_a_job_waits_for_the_cheap_hours_and_not_longer() -> None:
+    site = Site()
+    job, urgent = site.slurm.add("12h"), site.slurm.add("")
+    site.cycle()
+    assert site.slurm.begin(job) == NOW + 300 and site.slurm.begin(urgent) == NOW
+    site.run_until(CHEAP_S - 100.0)
+    assert site.slurm.begin(job) == CHEAP_S  # the exact start of the slot: it needs no further change
+    site.run_until(CHEAP_S + 60.0)
+    # A start some seconds before the slot costs less than `min_saving_percent` more.
+    assert CHEAP_S - 60.0 <= site.slurm.begin(job) <= CHEAP_S and site.planner.held == 0
+    assert [one.kind for one in site.stored] == ["defer", "release"]
+    facts = site.stored[0].details
+    assert facts["planned_start_s"] == CHEAP_S and facts["signal_now"] == pytest.approx(0.12)
+    assert facts["cost_now"] == pytest.approx(4 * facts["cost_planned"])
+
+
+@pytest.mark.parametrize("slack", ["30s", "10m", "45m", "100m"])
+def test_no_begin_time_lies_beyond_the_slack(slack: str) -> None:
+    site = Site()
+    job = site.slurm.add(slack)
+    latest = NOW + {"30s": 30, "10m": 600, "45m": 2700, "100m": 6000}[slack]
+    begins = []
+    for second in range(0, 7200, 60):
+        site.cycle(NOW + second)
+        begins.append(site.slurm.begin(job))
+    assert max(begins) <= latest
+
+
+def test_begin_times_pass_by_themselves_after_senergyctld_has_died() -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    for second in range(0, 2000, 60):
+        site.cycle(NOW + second)
+        assert site.slurm.begin(job) <= NOW + second + 300
+
+
+def test_a_restarted_process_continues_the_holds_without_more_slack() -> None:
+    slurm = Slurm()
+    before = Site(slurm=slurm)
+    job = slurm.add("4h")
+    before.run_until(NOW + 900.0)
+    after = Site(slurm=slurm)
+    after.planner.jobs = restored_jobs(before.stored)
+    after.cycle(NOW + 930.0)
+    assert after.planner.held == 1 and after.stored == []
+    assert after.planner.jobs[job].latest_start_s == NOW + 4 * HOUR
+    assert slurm.begin(job) > NOW + 930.0
+    after.series = {}
+    after.cycle(NOW + 960.0)  # released, but not before the begin time that it found
+    assert after.planner.held == 0 and slurm.begin(job) <= NOW + 930.0 + 300.0
+
+
+def test_nothing_is_held_without_a_current_signal() -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    site.cycle()
+    assert site.slurm.begin(job) > NOW
+    stale = [sample for sample in prices().samples if sample[1] <= NOW]
+    site.series = {"price_per_kwh": GridSeries(SeriesSource("csv"), stale, HOUR)}
+    site.cycle(NOW + 30.0)
+    assert site.slurm.begin(job) == NOW + 30.0
+    assert site.planner.held == 0
+
+
+def test_the_begin_time_of_the_user_is_respected() -> None:
+    site = Site()
+    later = CHEAP_S + 4 * HOUR
+    own = site.slurm.add("2h", eligible_s=later)
+    within = site.slurm.add("12h", eligible_s=NOW + HOUR)
+    site.run_until(NOW + 600.0)
+    assert site.slurm.begin(own) == later  # its slack counts from its own begin time
+    assert site.slurm.begin(within) == NOW + HOUR
+    site.run_until(NOW + HOUR + 60.0)
+    assert site.slurm.begin(within) > NOW + HOUR  # held before it could start
+    site.series = {}
+    site.cycle(NOW + HOUR + 90.0)
+    assert site.slurm.begin(within) == NOW + HOUR + 90.0
+
+
+def test_a_user_who_moves_the_begin_time_back_starts_at_once_and_stays_so() -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    site.run_until(NOW + 60.0)
+    site.slurm.change(job, eligible_s=NOW + 70.0)  # scontrol update StartTime=now
+    site.run_until(NOW + 600.0)
+    assert site.slurm.begin(job) == NOW + 70.0
+    assert site.planner.held == 0
+
+
+def test_a_user_may_ask_for_a_later_begin() -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    site.run_until(NOW + 60.0)
+    site.slurm.change(job, eligible_s=NOW + 50 * HOUR)
+    site.run_until(NOW + 600.0)
+    assert site.slurm.begin(job) == NOW + 50 * HOUR
+
+
+def test_jobs_that_must_not_wait_are_left_alone() -> None:
+    site = Site()
+    left = [
+        site.slurm.add("12h", held=True),
+        site.slurm.add("12h", restart_count=1),
+        site.slurm.add("soon"),
+        site.slurm.add("12h", dependent=True),
+        site.slurm.add("12h", state=RUNNING, start_s=NOW - 10.0),
+    ]
+    site.run_until(NOW + 90.0)
+    assert site.slurm.moves == []
+    assert [site.slurm.begin(job) for job in left] == [NOW] * 5
+
+
+def test_a_deadline_leaves_room_for_the_full_time_limit_and_a_margin() -> None:
+    deadline_s = CHEAP_S + 4 * HOUR
+    site = Site()
+    job = site.slurm.add("", deadline_s=deadline_s)
+    both = site.slurm.add("12h", deadline_s=NOW + 2 * HOUR)
+    site.cycle()
+    assert site.planner.jobs[job].latest_start_s == deadline_s - HOUR - 1800.0
+    assert both not in site.planner.jobs  # 30 minutes are left, in which nothing is cheaper
+    without = Site("deadline_is_slack = false\n")
+    without.slurm.add("", deadline_s=deadline_s)
+    limited = without.slurm.add("12h", deadline_s=deadline_s)
+    without.cycle()
+    assert list(without.planner.jobs) == [limited]
+    assert without.planner.jobs[limited].latest_start_s == deadline_s - HOUR - 1800.0
+
+
+def test_an_array_and_a_heterogeneous_job_are_held_as_one() -> None:
+    site = Site()
+    array = {"array_job_id": 100, "array_task_id": -1, "array_tasks": "3-9", "tasks": 7}
+    site.slurm.add("12h", **array)
+    parts = [site.slurm.add("12h" if part == 0 else "", het_job_id=101) for part in range(2)]
+    site.cycle()
+    ((names, begin_s),) = site.slurm.moves
+    assert sorted(names) == ["100_[3-9]", "101", "102"] and begin_s == int(NOW + 300)
+    assert {site.slurm.begin(part) for part in parts} == {NOW + 300}
+    site.run_until(CHEAP_S + 60.0)
+    begins = {site.slurm.begin(part) for part in (100, *parts)}
+    assert len(begins) == 1 and CHEAP_S - 60.0 <= begins.pop() <= CHEAP_S
+
+
+def test_other_holds_and_deferral_share_a_begin_time() -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    quota = BeginTimeHolds(site.slurm, site.times)
+    quota.set_names({job: str(job)})
+    site.cycle()
+    begin = {job: site.slurm.begin(job)}
+    quota.hold([job], begin, NOW)
+    site.series = {}
+    site.cycle(NOW + 30.0)
+    assert site.slurm.begin(job) == NOW + 300  # the quota still holds it
+    quota.release(None, NOW + 40.0)
+    assert site.slurm.begin(job) == NOW + 30.0  # scontrol's `now`
+    assert not site.times.moved
+
+
+def test_a_job_held_by_a_quota_is_not_released_by_its_plan() -> None:
+    site = Site()
+    job = site.slurm.add("12h", eligible_s=NOW)
+    quota = BeginTimeHolds(site.slurm, site.times)
+    quota.set_names({job: str(job)})
+    quota.hold([job], {job: NOW}, NOW - 5.0)
+    site.run_until(NOW + 60.0)
+    assert site.planner.jobs[job].latest_start_s == NOW + 12 * HOUR
+    quota.release([job], NOW + 70.0)
+    site.run_until(NOW + 400.0)
+    assert site.slurm.begin(job) > NOW + 400.0  # still deferred
+
+
+def test_users_get_the_same_share_of_the_held_jobs() -> None:
+    site = Site("max_held_jobs = 4\n")
+    for _ in range(20):
+        site.slurm.add("12h", uid=1, user="greedy")
+    modest = [site.slurm.add("12h", uid=2, user="modest") for _ in range(2)]
+    site.cycle()
+    held = [job["job_id"] for job in site.slurm.jobs if job["eligible_s"] > NOW]
+    assert len(held) == 4 and set(modest) <= set(held)
+
+
+def test_a_hold_does_not_count_as_waiting_and_loses_no_age() -> None:
+    site = Site()
+    job = site.slurm.add("12h", submit_s=NOW - 600.0, eligible_s=NOW - 600.0)
+    plain = site.slurm.add("", submit_s=NOW - 600.0, eligible_s=NOW - 600.0)
+    site.run_until(CHEAP_S + 30.0)
+    now_s = CHEAP_S + 630.0
+    since = {one: facts.waiting_since_s(now_s) for one, facts in site.planner.jobs.items()}
+    queue = with_waiting_since(site.slurm.read(), since)
+    waited = dict(zip(queue.job_id.tolist(), (now_s - waiting_since(queue, now_s)).tolist(), strict=True))
+    assert waited[plain] == now_s - NOW + 600.0
+    assert 1200.0 <= waited[job] <= 1320.0  # ten minutes before the hold, ten after it
+
+
+def test_full_slots_do_not_take_more_jobs_than_fit() -> None:
+    site = Site(cpus=8)
+    for _ in range(5):
+        site.slurm.add("5h", time_limit_s=2 * HOUR)
+    site.cycle()
+    starts = sorted(facts.planned_start_s for facts in site.planner.jobs.values())
+    assert starts.count(CHEAP_S) == 2
+
+
+def test_release_all_releases_what_is_held() -> None:
+    site = Site()
+    jobs = [site.slurm.add("12h") for _ in range(3)]
+    site.cycle()
+    ended, problems = site.planner.release_all(NOW)
+    assert problems == () and [one.job_id for one in ended] == jobs
+    assert [site.slurm.begin(job) for job in jobs] == [NOW] * 3
+
+
+def test_damaged_entries_of_the_audit_trail_are_skipped() -> None:
+    site = Site()
+    site.slurm.add("12h")
+    site.cycle()
+    good = site.stored[0]
+    bad = replace(good, details={"eligible_s": 1.0})
+    assert restored_jobs([bad]) == {}
+    assert list(restored_jobs([bad, good])) == [good.job_id]
+
+
+# Configuration and text
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ('[deferral]\npolicy = "cheapest"\n', "deferral.policy: 'cheapest' needs price.provider"),
+        ('[deferral]\npolicy = "cleanest"\n', "'cleanest' defers nothing: carbon.provider is 'yearly'"),
+        ('[deferral]\npolicy = "cheap"\n', "'cheap' is not one of off, cheapest, cleanest, cedla"),
+        ("[deferral]\nslot_s = 60\n", "deferral.slot_s: has no effect: deferral.policy is 'off'"),
+        ('[signals]\noutside_file = "/x"\n', "signals.outside_file: has no effect"),
+    ],
+)
+def test_a_configuration_without_effect_is_told(toml: str, words: str) -> None:
+    context = CheckContext(parse_source(toml), this_host())
+    lines = [finding.text for finding in deferral.check(context)]
+    assert any(words in line for line in lines), lines
+
+
+def test_prio_explains_until_when_and_why() -> None:
+    site = Site()
+    site.slurm.add("12h")
+    site.cycle()
+    facts = site.planner.jobs[100].to_json()
+    style = Style(time_format="%H:%M", now=datetime.fromtimestamp(NOW, UTC))
+    (line,) = deferral_lines({"deferral": facts}, style)
+    until, latest = (datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in (CHEAP_S, NOW + 12 * HOUR))
+    assert line == (
+        f"deferred   until {until}, price forecast 30 against 120 EUR/MWh now, at the latest {latest}; "
+        "expected saving 0.0013 EUR (75 %)"
+    )
+    assert deferral_lines({"deferral": None}, style) == []
