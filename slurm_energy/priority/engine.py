@@ -6,6 +6,7 @@ snapshot is returned.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -33,9 +34,12 @@ from slurm_energy.priority.site_factors import stable_order, update_site_factors
 from slurm_energy.priority.snapshot import Snapshot, scontrol_ids
 from slurm_energy.priority.usage import Association, DecayedUsage, shares_of, users_table
 from slurm_energy.scheduling import Options, Policy, Queue, Users, check_weights, load_file, policy
+from slurm_energy.scheduling.policy_guard import observed_calls
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.fair_share import ShareTree
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -143,6 +147,7 @@ class PriorityEngine:
         self._guard = guard or PredictionGuard(state.mispredictions, None)
         self.predictor = QueuePredictor(config, history, self._guard)
         self._settings, self._state = settings, state
+        self._reported: set[str] = set()
         self._shape_provider = shape_provider or RequestedShapeProvider()
 
     def cycle(self, queue: QueueColumns, now_s: float) -> Snapshot:
@@ -172,6 +177,7 @@ class PriorityEngine:
         who = [(queue.account[row], queue.user[row]) for row in rows.tolist()]
         limiting = limiting_quotas(self._state.quotas, who)
         ranking = demoted(self.policy.rank(scheduled, self.options), limiting)
+        self._report_policy()
         order = ranking.order(table.job_id)
         place, site_factors, new_rows = self._places(queue, rows, leader, order)
         return Snapshot(
@@ -197,6 +203,14 @@ class PriorityEngine:
             users=users,
             shares=shares,
         )
+
+    def _report_policy(self) -> None:
+        """Log once what a site's own policy does that it should not: slow calls, results that vary."""
+        for note in observed_calls(self.policy.name).notes(self.policy.name):
+            kind = note.partition(":")[0]
+            if kind not in self._reported:
+                self._reported.add(kind)
+                log.warning("%s", note)
 
     def _associations(self, queue: QueueColumns) -> Ints:
         """Return the association row of each job, and store the normalised shares that the queue contains."""

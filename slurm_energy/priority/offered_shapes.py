@@ -26,9 +26,9 @@ from slurm_energy.priority.scheduling_tables import (
 from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.scheduling.admission import admit
+from slurm_energy.scheduling.policy_guard import Rank
 from slurm_energy.scheduling.queue import Bools, Ints, alternatives
 from slurm_energy.scheduling.ranking import NORMAL, Ranking
-from slurm_energy.scheduling.registry import Rank
 from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.queue.node_resources import NodeResources
 

@@ -106,10 +106,22 @@ def fault(ranking: Ranking, queue: Queue) -> str:
     wrong = next((name for name, column in columns.items() if np.shape(column) != (count,)), None)
     if wrong is not None:
         return f"{wrong} has not one value for each of {count} jobs"
+    kinds = {"tier": (tier, "iu"), "choice": (choice, "iu"), "score": (np.asarray(ranking.score), "iuf")}
+    for name, (column, kind) in kinds.items():
+        if column.dtype.kind not in kind and count:
+            numbers = "numbers" if "f" in kind else "whole numbers"
+            return f"{name} has the type {column.dtype}, but must have {numbers}"
     if np.any((tier < AGED) | (tier > NORMAL)):
         return f"a tier is not from {AGED} to {NORMAL}"
     if np.any((choice >= 0) & ((choice < first[:-1]) | (choice >= first[1:]))):
         return "it chose a shape of another job, or one that does not exist"
+    taken = choice[choice >= 0]
+    if not np.all(queue.alternatives.possible[taken]):
+        job = queue.jobs.job_id[choice >= 0][np.flatnonzero(~queue.alternatives.possible[taken])[0]]
+        return f"it chose a shape of job {job} that is not possible now"
+    if np.any(np.isneginf(np.asarray(ranking.score, np.float64))):
+        job = queue.jobs.job_id[np.argmin(ranking.score)]
+        return f"the score of job {job} is minus infinity"
     unordered = np.flatnonzero(np.isnan(np.asarray(ranking.score, np.float64)))
     if len(unordered):
         job = queue.jobs.job_id[unordered[0]]

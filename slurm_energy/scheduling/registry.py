@@ -14,11 +14,11 @@ from pathlib import Path
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.scheduling.policy_guard import Rank, guarded_rank
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, fault
 from slurm_energy.spelling import suggestion
 
-Rank = Callable[[Queue, Options], Ranking]
 _BUILT_IN = "slurm_energy.scheduling.rankings."
 
 
@@ -50,15 +50,10 @@ class Policy:
             UsageError: the ranking function failed or returned an invalid ranking. The message states the
                 reason on one line.
         """
-        try:
-            ranking = self.function(queue, options)
-            wrong = fault(ranking, queue)
-        except (Exception, SystemExit) as error:
-            if self.built_in:
-                raise
-            why = f"{type(error).__name__}: {shown(str(error), 120)}"
-            raise UsageError(f"policy '{self.name}'{_last_line(error)}", why) from None
-        if wrong:
+        if not self.built_in:
+            return guarded_rank(self.name, self.function, queue, options)
+        ranking = self.function(queue, options)
+        if wrong := fault(ranking, queue):
             raise UsageError(f"policy '{self.name}'", wrong, "see Ranking in slurm_energy.scheduling")
         return ranking
 
@@ -178,16 +173,6 @@ def _line(error: BaseException, path: Path) -> str:
             return f":{trace.tb_lineno}"
         trace = trace.tb_next
     return f":{line}" if line is not None else ""
-
-
-def _last_line(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` with the position of the innermost call that raised an error."""
-    trace = error.__traceback__
-    location = ""
-    while trace is not None:
-        location = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    return location
 
 
 def _load_built_in() -> None:

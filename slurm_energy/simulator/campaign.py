@@ -16,6 +16,7 @@ import numpy as np
 
 from slurm_energy import __version__
 from slurm_energy.scheduling import load_file, policy
+from slurm_energy.scheduling.policy_guard import forget_calls, observed_calls
 from slurm_energy.simulator import column_engine, engine, fast_path
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_workload
@@ -130,6 +131,7 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     settings = scenario.settings(task.seed)
     name, _, placement = task.policy.partition("@")
     chosen = policy(name)
+    forget_calls(name)
 
     def simulate(work: Workload, kinds: Sequence[NodeKind]) -> SimulationResult:
         if fast_path.supports(work, kinds, chosen, settings):
@@ -143,7 +145,7 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     else:
         outcome = simulate(work, scenario.nodes())
     notes = loaded.notes() if loaded else []
-    return replace(outcome, notes=[*notes, *outcome.notes])
+    return replace(outcome, notes=[*notes, *outcome.notes, *observed_calls(name).notes(name)])
 
 
 def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
