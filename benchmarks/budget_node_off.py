@@ -116,7 +116,7 @@ def promise(run: BudgetRun) -> str:
 
 def floors_hold(run: BudgetRun) -> bool:
     """Whether no job outlasts its time limit, so that floors checked at its start suffice."""
-    return False
+    return run.settings.kill_at_limit and not np.any(np.isnan(run.jobs.time_limit_s))
 
 
 def faults(run: BudgetRun, outcome: SimulationResult) -> list[str]:
@@ -194,6 +194,7 @@ def drawn(seed: int) -> BudgetRun:
         if random.random() < 0.25
         else None,
         options=Options(wait_bound_s=one_of(random, 150.0, 1e9)),
+        kill_at_limit=bool(random.random() < 0.5),
         seed=seed,
     )
     return BudgetRun(jobs, kinds, name, settings)
@@ -232,7 +233,7 @@ def drawn_jobs(random: np.random.Generator, kinds: Sequence[NodeKind]) -> Worklo
     columns = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     submit_s = np.sort(random.integers(0, 200, count)).astype(float)
     shortest_s = np.array([np.min(row["time_s"]) for row in rows])
-    limited = random.random(count) < 0.7
+    limited = random.random(count) < one_of(random, 0.5, 1.1)
     due = random.random(count) < 0.5
     return workload(
         np.concatenate([[0], np.cumsum(counts)]),

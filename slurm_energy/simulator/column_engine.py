@@ -17,6 +17,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.compiled import compiled
+from slurm_energy.simulator.engine_support import is_constrained
 from slurm_energy.simulator.pass_kernels import (
     HeadReservation,
     Moment,
@@ -112,6 +113,7 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and settings.idle_off_s is None
         and settings.power_saving is None
         and settings.options.aged_jobs_per_user is None
+        and not is_constrained(jobs, kinds, settings)
         and not any(kind.failures_per_s for kind in kinds)
         and not (preempts and not np.all(np.isnan(jobs.deadline_s)))
     )

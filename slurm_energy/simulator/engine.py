@@ -205,7 +205,7 @@ class Simulation:
             self._released(run.allocation)
 
     def _expect_end(self, run: RunningJob) -> None:
-        self._events.add(run.end_s, EventKind.END, self._end, run)
+        self._events.add(min(run.end_s, run.kill_s), EventKind.END, self._end, run)
 
     def _work(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:

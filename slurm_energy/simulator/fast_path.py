@@ -15,6 +15,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.compiled import compiled
+from slurm_energy.simulator.engine_support import is_constrained
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
 from slurm_energy.simulator.workload import Workload
@@ -30,6 +31,7 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and settings.budget_watts is None
         and settings.idle_off_s is None
         and settings.power_saving is None
+        and not is_constrained(jobs, kinds, settings)
     )
     rigid = len(jobs.first) == jobs.count + 1 == int(jobs.first[-1]) + 1
     return plain and rigid and len(kinds) == 1 and kinds[0].failures_per_s == 0

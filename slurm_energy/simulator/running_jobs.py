@@ -18,6 +18,8 @@ from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
 from slurm_energy.simulator.workload import Workload
 
 _LN2 = math.log(2)
+_ROUNDING_S = 1e-6
+"""Rounding of a job's end. A job that ends within this time of its limit is not killed."""
 
 
 class PowerPoint(NamedTuple):
@@ -48,6 +50,7 @@ class RunningJob:
         start_s: time at which it got its nodes.
         ready_s: time at which its last node was on and work began.
         end_s: time at which its work will be done.
+        kill_s: time at which it is killed; infinity: never.
         limit_s: seconds for which it is expected to hold its nodes, from `start_s` on.
         watts: power while it works.
         extra_watts: part of `watts` above the idle power of its units; may be negative.
@@ -68,6 +71,7 @@ class RunningJob:
     start_s: float
     ready_s: float
     end_s: float
+    kill_s: float
     limit_s: float
     watts: float
     extra_watts: float
@@ -145,6 +149,7 @@ class RunningJobs:
             start_s=now_s,
             ready_s=ready_s,
             end_s=ready_s + restart_s + left * whole_s,
+            kill_s=ready_s + self._kill_after_s(job),
             limit_s=ready_s - now_s + self.expected_s(job, shape, point),
             watts=watts,
             extra_watts=self._extra_at(shape, watts),
@@ -167,7 +172,14 @@ class RunningJobs:
             point: power limit with which it starts.
         """
         whole_s = self._workload.limit_s(job, shape) * self._expected_ratio(job, point)
+        if self._kill_after_s(job) < math.inf:
+            return whole_s  # Slurm grants a requeued job the whole time limit again
         return self._restart_s(job) + float(self.left[job]) * whole_s
+
+    def _kill_after_s(self, job: int) -> float:
+        """Return the seconds of work after which a job is killed; infinity if it is not."""
+        limit_s = float(self._workload.time_limit_s[job])
+        return limit_s if self._settings.kill_at_limit and limit_s == limit_s else math.inf
 
     def _restart_s(self, job: int) -> float:
         """Return the extra seconds of the next start of a job."""
@@ -184,10 +196,12 @@ class RunningJobs:
         self._rate(run, now_s, 1.0)
 
     def finish(self, run: RunningJob, now_s: float) -> None:
-        """End a run whose work is done."""
+        """End a run whose work is done, or that is killed at its time limit."""
         self._stop(run, now_s)
         self.left[run.job] = 0.0
-        self.accounts.end_s[run.job], self.accounts.outcome[run.job] = now_s, JobOutcome.COMPLETED
+        killed = run.end_s > now_s + _ROUNDING_S
+        self.accounts.end_s[run.job] = now_s
+        self.accounts.outcome[run.job] = JobOutcome.TIMEOUT if killed else JobOutcome.COMPLETED
 
     def interrupt(self, run: RunningJob, now_s: float, *, failure: bool) -> None:
         """End a run before its work is done. Work up to the last checkpoint is kept.
@@ -230,6 +244,7 @@ class RunningJobs:
             start_s=now_s,
             ready_s=now_s,
             end_s=now_s + restart_s + left * whole_s,
+            kill_s=run.kill_s,
             limit_s=max(0.0, run.start_s + run.limit_s - now_s) * slower,
             watts=watts,
             extra_watts=self._extra_at(run.shape, watts),

@@ -134,6 +134,7 @@ class Scenario:
             half_life_s=schedule.half_life_hours * 3600 or infinite,
             shares=schedule.shares,
             options=Options(schedule.age_weight, schedule.wait_bound_hours * 3600, schedule.weights),
+            kill_at_limit=schedule.kill_at_limit,
             seed=seed,
         )
 

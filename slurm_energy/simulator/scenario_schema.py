@@ -147,6 +147,9 @@ class ScheduleSection:
     wait_bound_hours: float = key(24.0, "Jobs that waited longer go first.", _positive)
     half_life_hours: float = key(0.0, "Half life of usage for fair shares; 0: no decay.", _not_negative)
     preemption: bool = key(True, "Allow policies to preempt jobs.")
+    kill_at_limit: bool = key(
+        False, "A job ends at its time limit with the outcome timeout; otherwise only backfill uses limits."
+    )
     checkpoint_s: float = key(-1.0, "Interval of checkpoints; -1: an interrupted job loses all its work.")
     restart_s: float = key(0.0, "Extra time of a start after an interruption.", _not_negative)
     margin_s: float = key(60.0, "A job with less slack than this is at risk.", _not_negative)

@@ -81,6 +81,7 @@ class ScheduleSettings:
         half_life_s: half life of the users' usage, for fair shares.
         shares: fair shares by user name; other users have 1.
         options: options of the policy.
+        kill_at_limit: whether jobs end at their time limit. Otherwise only backfill uses limits.
         seed: seed of the random node failures.
     """
 
@@ -96,4 +97,5 @@ class ScheduleSettings:
     half_life_s: float = float("inf")
     shares: dict[str, float] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
+    kill_at_limit: bool = False
     seed: int = 0

@@ -21,6 +21,7 @@ class JobOutcome(IntEnum):
     RUNNING = 1
     COMPLETED = 2
     UNRUNNABLE = 3
+    TIMEOUT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class EnergyAccounts:
     Attributes:
         shape: row of the shape (way to run the job) in the last run; -1 if the job never ran.
         start_s: time of the first start; NaN if the job never ran.
-        end_s: completion time; NaN if the job was not completed.
+        end_s: time of completion, or of the kill at the time limit; NaN if the job has not ended.
         energy_joules: energy of all runs, including work that was lost.
         lost_joules: energy of work that was lost by interruptions.
         preemptions: number of interruptions for another job or for the budget.
@@ -107,6 +108,11 @@ class SimulationResult:
         """Row numbers of the completed jobs."""
         return np.flatnonzero(self.accounts.outcome == JobOutcome.COMPLETED)
 
+    @property
+    def timeouts(self) -> Ints:
+        """Row numbers of the jobs that were killed at their time limit."""
+        return np.flatnonzero(self.accounts.outcome == JobOutcome.TIMEOUT)
+
     def jct_s(self) -> Floats:
         """Return the seconds from submission to end of each completed job."""
         spent: Floats = self.accounts.end_s[self.done] - self.workload.submit_s[self.done]
@@ -124,7 +130,7 @@ class SimulationResult:
         """
         deadline_s, end_s = self.workload.deadline_s, self.accounts.end_s
         decided = ~np.isnan(deadline_s) & (~np.isnan(end_s) | (deadline_s <= self.end_s))
-        missed = decided & ~(end_s <= deadline_s)
+        missed = decided & ~((end_s <= deadline_s) & (self.accounts.outcome == JobOutcome.COMPLETED))
         return int(np.sum(missed)), int(np.sum(decided))
 
     def summary(self) -> dict[str, float | int | None]:
@@ -136,6 +142,7 @@ class SimulationResult:
         return {
             "jobs": self.workload.count,
             "completed": done,
+            "timeouts": len(self.timeouts),
             "jobs_per_hour": done / hours if hours else None,
             "utilisation": self.utilisation(),
             "energy_kwh": self.energy_joules / 3.6e6,
@@ -154,6 +161,7 @@ class SimulationResult:
             "deadline_miss_rate": missed / decided if decided else None,
             "deadlines": decided,
             "preemptions": int(np.sum(self.accounts.preemptions)),
+            "timeout_kwh": float(np.sum(self.accounts.energy_joules[self.timeouts])) / 3.6e6,
             "lost_kwh": float(np.sum(self.accounts.lost_joules)) / 3.6e6,
             "jain_jct": self.jain_of_jct(),
             "jain_energy": self.jain_of_energy(),

@@ -13,6 +13,7 @@ Means = Mapping[str, tuple[float, float] | None]
 
 _COLUMNS = {
     "completed": ("done", 1.0, 0),
+    "timeouts": ("timeouts", 1.0, 0),
     "jobs_per_hour": ("jobs/h", 1.0, 2),
     "energy_kwh": ("kWh", 1.0, 2),
     "mean_jct_s": ("JCT min", 1 / 60, 1),
@@ -32,7 +33,7 @@ _COLUMNS = {
     "moved_share": ("moved %", 100.0, 0),
     "transfer_kwh": ("transfer kWh", 1.0, 2),
 }
-_ONLY_IF_ANY = ("preemptions", "over_budget_s", "transfer_kwh")
+_ONLY_IF_ANY = ("timeouts", "preemptions", "over_budget_s", "transfer_kwh")
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:

@@ -1,0 +1,28 @@
+"""Settings that only the general engine simulates. The compiled engines fall back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.workload import Workload
+
+
+def is_constrained(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:
+    """Return whether constraints beyond free units can change the schedule.
+
+    Args:
+        jobs: all jobs.
+        kinds: kinds of nodes.
+        settings: settings of the simulation.
+    """
+    return settings.kill_at_limit and _outlasts_a_limit(jobs)
+
+
+def _outlasts_a_limit(jobs: Workload) -> bool:
+    """Return whether a job would run longer than its time limit in one of its shapes."""
+    limit_s = np.repeat(jobs.time_limit_s, np.diff(jobs.first))
+    return bool(np.any(jobs.time_s > limit_s))
