@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 import numpy as np
 
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Ranking
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.budget_control import BudgetControl
 from slurm_energy.simulator.budget_outlook import SLACK_WATTS
@@ -21,8 +23,9 @@ from slurm_energy.simulator.power_commitment import PowerCommitment
 from slurm_energy.simulator.power_saving_control import PowerSavingControl
 from slurm_energy.simulator.running_jobs import UNLIMITED, RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.scheduling_pass import SchedulingPass
+from slurm_energy.simulator.scheduling_pass import PassSteps, SchedulingPass
 from slurm_energy.simulator.simulation_result import JobOutcome, SimulationResult
+from slurm_energy.simulator.simulation_state import SimulationState
 from slurm_energy.simulator.workload import Workload
 
 
@@ -67,6 +70,7 @@ class Simulation:
         self._pending: dict[int, None] = {}
         self._saving = self._power_saving()
         self._passes = 0
+        self._open_pass: PassSteps | None = None
         self._pass_due = math.inf
         self._over_s = self._nodes_over_s = 0.0
         self._arrivals_left = workload.count
@@ -75,7 +79,6 @@ class Simulation:
         self._scheduling = SchedulingPass(
             workload,
             self._cluster,
-            policy,
             settings,
             runs=self._runs,
             events=self._events,
@@ -87,6 +90,20 @@ class Simulation:
 
     def run(self) -> SimulationResult:
         """Simulate until all jobs are done or the configured end is reached, and return the result."""
+        steps = self.steps()
+        try:
+            queue = next(steps)
+            while True:
+                queue = steps.send(self._policy.rank(queue, self._settings.options))
+        except StopIteration as end:
+            result: SimulationResult = end.value
+            return result
+
+    def steps(self) -> Generator[Queue, Ranking, SimulationResult]:
+        """Simulate like `run`, but yield the queue of each scheduling pass and wait for its ranking.
+
+        The generator returns the result of the simulation. `state` describes the cluster at each pass.
+        """
         if self._jobs.count:
             self._events.add(float(self._jobs.submit_s[0]), EventKind.ARRIVAL, self._arrive, 0)
         if self._settings.budget_watts is not None:
@@ -106,12 +123,28 @@ class Simulation:
             self._advance(time_s)
             while self._events.next_s == time_s:
                 self._events.run_next()
+                if self._open_pass is not None:
+                    open_pass, self._open_pass = self._open_pass, None
+                    yield from open_pass
                 if self._events.next_s != time_s:
                     self._power.retry_shutdowns()
             self._meter.change(time_s, self._watts())
             if self._watch is not None:
                 self._watch(time_s, self._meter.watts)
         return self._result(self._events.now_s if horizon_s is None else horizon_s)
+
+    def state(self) -> SimulationState:
+        """Return the present state of the cluster and of the jobs."""
+        runs = list(self._runs.running.values())
+        return SimulationState(
+            now_s=self._events.now_s,
+            watts=self._watts(),
+            free_units=self._cluster.free.copy(),
+            total_units=self._cluster.total.copy(),
+            release_s=np.array([run.start_s + run.limit_s for run in runs], np.float64),
+            release_units=np.array([self._jobs.units[run.shape] for run in runs], np.int64),
+            accounts=self._runs.accounts,
+        )
 
     def _budget_control(self) -> BudgetControl | None:
         """Return the control loop of the power budget; None without a budget."""
@@ -262,7 +295,7 @@ class Simulation:
             self._control.begin_pass()
         if self._preemption is not None:
             self._preemption.run(self._pending)
-        self._scheduling.run(self._pending)
+        self._open_pass = self._scheduling.steps(self._pending)
 
     def _start(self, job: int, shape: int) -> bool:
         allocation = self._cluster.allocate(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import numpy as np
 
 from slurm_energy.scheduling.backfill import Candidate, Discipline, choose
 from slurm_energy.scheduling.queue import Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
-from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.budget_control import BudgetControl
 from slurm_energy.simulator.cluster import Cluster
 from slurm_energy.simulator.event_queue import EventQueue
@@ -19,6 +18,9 @@ from slurm_energy.simulator.running_jobs import RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import Workload
 
+PassSteps = Generator[Queue, Ranking, None]
+"""A scheduling pass that yields its queue and waits for the ranking of it."""
+
 
 class SchedulingPass:
     """Selection of the pending jobs that start now.
@@ -26,7 +28,6 @@ class SchedulingPass:
     Args:
         jobs: all jobs.
         cluster: the nodes.
-        policy: scheduling policy.
         settings: discipline, budget and options of the policy.
         runs: the running jobs.
         events: the simulated clock.
@@ -40,7 +41,6 @@ class SchedulingPass:
         self,
         jobs: Workload,
         cluster: Cluster,
-        policy: Policy,
         settings: ScheduleSettings,
         *,
         runs: RunningJobs,
@@ -52,7 +52,6 @@ class SchedulingPass:
     ) -> None:
         self._jobs = jobs
         self._cluster = cluster
-        self._policy = policy
         self._settings = settings
         self._runs = runs
         self._events = events
@@ -62,13 +61,16 @@ class SchedulingPass:
         self._start = start
         self._size = jobs.sizes(cluster.total)
 
-    def run(self, pending: Iterable[int]) -> None:
-        """Start those of the pending jobs, given by row, that may start now."""
+    def steps(self, pending: Iterable[int]) -> PassSteps:
+        """Yield the queue of the pending jobs, given by row; start those that may start under its ranking.
+
+        The ranking is sent to the generator. The caller gets it from the policy, or from a learning agent.
+        """
         rows = np.fromiter(pending, np.int64)
         now_s = self._events.now_s
         queue, shapes = self._jobs.queue(rows, now_s, self._runs.left, self._runs.users(now_s), self._size)
         self._mark_possible(queue, shapes)
-        ranking = self._policy.rank(queue, self._settings.options)
+        ranking = yield queue
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
         free = self._demand.free()
         boots = self._control is not None and self._commitment.switches_off
