@@ -81,7 +81,7 @@ class SignalsConfig:
 
     renewable_file: Path | None = key(
         None,
-        "CSV file with the share of renewable sources: columns time and share (or %). Read again when it "
+        "CSV file with the share of renewable sources: columns time and renewable_share. Read again when it "
         "changes. For deferral policies of the site; the built-in ones do not use it.",
         show="/etc/slurm/energy/renewable.csv",
     )

@@ -26,6 +26,8 @@ from slurm_energy.slurm.command import CommandRunner
 
 if TYPE_CHECKING:
     from slurm_energy.controller.deferral_planner import DeferralCycle, DeferralPlanner
+    from slurm_energy.controller.signal_files import SignalFiles
+    from slurm_energy.signals import SignalColumns
 
 _SUBJECT: Final = "deferral"
 _IDLE_S: Final = 1.0
@@ -71,6 +73,7 @@ class DeferralLoop:
         self._run = CommandRunner()
         self._planner: DeferralPlanner | None = None
         self._configured: Config | None = None
+        self._files: SignalFiles | None = None
         self._cycle_s, self._deferrable = 0.0, 0
         self._planned_s: float | None = None
         self._error: str | None = None
@@ -222,13 +225,20 @@ class DeferralLoop:
             self._configured = config
         return self._planner
 
-    async def _signals(self, config: Config, now_s: float) -> Any:
+    async def _signals(self, config: Config, now_s: float) -> SignalColumns:
         from slurm_energy.controller.deferral_signals import signal_columns
+        from slurm_energy.controller.signal_files import SignalFiles
 
         span_s = 86400.0 * config.signals.history_days, 3.0 * config.deferral.max_slack_s
         series = await self._source.signals(now_s - span_s[0], now_s + span_s[1])
-        compute = asyncio.get_running_loop().run_in_executor
-        return await compute(self._thread, signal_columns, config, series, now_s)
+        if self._files is None:
+            self._files = SignalFiles()
+        files = self._files
+
+        def compute() -> SignalColumns:
+            return signal_columns(config, series, now_s, files.read(config.signals))
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, compute)
 
     async def _store_ends(self, config: Config, ended: list[DeferredJob], why: str) -> None:
         now_s = self._clock()

@@ -12,7 +12,7 @@ from slurm_energy.config import Config
 from slurm_energy.grid.series import GridSeries
 from slurm_energy.signals import SignalColumns, SignalForecast, SignalName, constant_forecast
 from slurm_energy.signals.forecast import forecast
-from slurm_energy.signals.signal_series import from_grid
+from slurm_energy.signals.signal_series import SignalSeries, from_grid
 
 _HORIZON_SLACKS: Final = 2.0
 """Length of the forecast as a multiple of the maximum slack: jobs run beyond their latest start."""
@@ -21,7 +21,12 @@ _MAX_STEPS: Final = 20_000
 _MIN_SLOTS: Final = 4
 
 
-def signal_columns(config: Config, series: Mapping[str, GridSeries], now_s: float) -> SignalColumns:
+def signal_columns(
+    config: Config,
+    series: Mapping[str, GridSeries],
+    now_s: float,
+    files: Mapping[SignalName, SignalSeries] | None = None,
+) -> SignalColumns:
     """Return the forecasts of all signals from the current slot on.
 
     Values that a source knows ahead, such as day-ahead prices, are used as they are. Later values are
@@ -32,6 +37,7 @@ def signal_columns(config: Config, series: Mapping[str, GridSeries], now_s: floa
         config: slot, maximum slack and days of history.
         series: past and future values by signal.
         now_s: Unix seconds.
+        files: further signals from files of the site; None: there are none.
     """
     step_s = config.deferral.slot_s
     start_s = math.floor(now_s / step_s) * step_s
@@ -44,6 +50,9 @@ def signal_columns(config: Config, series: Mapping[str, GridSeries], now_s: floa
         for name, one in series.items()
         if (column := _column(one, now_s, edges_s, history_s)) is not None
     }
+    for name, known in (files or {}).items():
+        if np.isfinite(known.at(now_s)):
+            columns[name.value] = forecast(known, now_s, edges_s, math.inf)
     return SignalColumns(start_s, step_s, **columns)
 
 

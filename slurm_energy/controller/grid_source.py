@@ -12,13 +12,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.grid_settings import GridSettings, carbon_settings, price_settings
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, UnavailableError
-from slurm_energy.grid.csv_series import (
-    OUTSIDE_CELSIUS,
-    RENEWABLE_SHARE,
-    SignalUnit,
-    read_csv,
-    read_signal_csv,
-)
+from slurm_energy.grid.csv_series import read_csv
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import EmbodiedCarbon, GridFactors
 from slurm_energy.grid.series import GridSeries, Sample, SeriesSource
@@ -71,33 +65,21 @@ class GridFactorSource:
         )
 
     async def signals(self, start_s: float, end_s: float) -> dict[str, GridSeries]:
-        """Return the series of all configured signals in a window of Unix time, without fallbacks.
+        """Return carbon intensity and price in a window of Unix time, without their fallbacks.
 
         Their names are those of `signals.SignalName`.
 
         Raises:
             UnavailableError: the database or a CSV file cannot be read.
         """
-        config = self._config()
-        window = (start_s, end_s)
-        carbon, price = await self._carbon(config, "", window), await self._price(config, window)
-        files = (
-            ("renewable_share", config.signals.renewable_file, RENEWABLE_SHARE),
-            ("outside_celsius", config.signals.outside_file, OUTSIDE_CELSIUS),
-        )
-        series = {
-            name: GridSeries(
-                SeriesSource("csv", "", path.name),
-                await asyncio.to_thread(self._signal_samples, name, path, unit),
-            )
-            for name, path, unit in files
-            if path is not None
+        config, window = self._config(), (start_s, end_s)
+        factors = {
+            "carbon_g_per_kwh": await self._carbon(config, "", window),
+            "price_per_kwh": await self._price(config, window),
         }
-        if carbon is not None and carbon.series is not None:
-            series["carbon_g_per_kwh"] = carbon.series
-        if price is not None and price.series is not None:
-            series["price_per_kwh"] = price.series
-        return series
+        return {
+            name: one.series for name, one in factors.items() if one is not None and one.series is not None
+        }
 
     async def _carbon(self, config: Config, zone: str, window: tuple[float, float]) -> GridFactor | None:
         settings = carbon_settings(config)
@@ -152,25 +134,7 @@ class GridFactorSource:
         Raises:
             UnavailableError: the file cannot be read, and was never read before.
         """
-        currency = settings.unit.partition("/")[0]
-
-        def read(lines: list[str]) -> list[Sample]:
-            return read_csv(lines, str(path), settings.quantity, currency, settings.max_age_s)
-
-        return self._samples_of(str(settings.quantity), path, (path, settings.unit, settings.max_age_s), read)
-
-    def _signal_samples(self, name: str, path: Path, unit: SignalUnit) -> list[Sample]:
-        return self._samples_of(
-            name, path, (path, name, None), lambda lines: read_signal_csv(lines, str(path), unit)
-        )
-
-    def _samples_of(
-        self,
-        name: str,
-        path: Path,
-        identity: tuple[Path, str, float | None],
-        read: Callable[[list[str]], list[Sample]],
-    ) -> list[Sample]:
+        identity = (path, settings.unit, settings.max_age_s)
         known = self._files.get(identity)
         try:
             status = path.stat()
@@ -178,12 +142,13 @@ class GridFactorSource:
             if known is not None and known[0] == stamp:
                 return known[1]
             lines = read_trusted(path).decode("utf-8-sig").splitlines(True)
-            samples = read(lines)
+            currency = settings.unit.partition("/")[0]
+            samples = read_csv(lines, str(path), settings.quantity, currency, settings.max_age_s)
         except (OSError, UnicodeDecodeError, EnergyError) as error:
             if known is not None:
                 return known[1]
             why = getattr(error, "strerror", None) or str(error)
-            raise UnavailableError(f"{name} file {path}", why) from None
+            raise UnavailableError(f"{settings.quantity} file {path}", why) from None
         self._files[identity] = (stamp, samples)
         return samples
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,23 +13,6 @@ from slurm_energy.grid.units import GridQuantity, carbon_unit_factor, check_valu
 from slurm_energy.quantities import shown
 
 MAX_ROWS: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class SignalUnit:
-    """Unit of a signal other than carbon intensity and price.
-
-    Attributes:
-        factors: factor to the internal unit by accepted spelling in lower case; the internal unit first.
-        bounds: lowest and highest plausible value in the internal unit.
-    """
-
-    factors: Mapping[str, float]
-    bounds: tuple[float, float]
-
-
-RENEWABLE_SHARE: Final = SignalUnit({"share": 1.0, "%": 0.01, "percent": 0.01}, (0.0, 1.0))
-OUTSIDE_CELSIUS: Final = SignalUnit({"celsius": 1.0, "°c": 1.0}, (-90.0, 65.0))
 _MAX_TIME_S: Final = 253402300799.0  # end of the year 9999
 
 
@@ -49,54 +31,13 @@ def read_csv(
     Raises:
         UsageError: the header, a time or a value is wrong; names file and line.
     """
-
-    def factor_of(unit: str) -> float:
-        if quantity is GridQuantity.CARBON:
-            return carbon_unit_factor(unit)
-        return price_unit_factor(unit, currency)
-
-    return _read(lines, name, factor_of, lambda value: check_value(quantity, value), max_age_s)
-
-
-def read_signal_csv(lines: Iterable[str], name: str, unit: SignalUnit) -> list[Sample]:
-    """Return the samples of a CSV text with another signal, such as the outside temperature.
-
-    Args:
-        lines: lines of the text.
-        name: name of the file, for errors.
-        unit: accepted units and values.
-
-    Raises:
-        UsageError: the header, a time or a value is wrong; names file and line.
-    """
-
-    def factor_of(text: str) -> float:
-        factor = unit.factors.get(text.strip().casefold())
-        if factor is None:
-            raise ValueError(f"'{text}' is not one of the units {', '.join(unit.factors)}")
-        return factor
-
-    def problem(value: float) -> str | None:
-        low, high = unit.bounds
-        return None if low <= value <= high else f"not from {low:g} to {high:g} {next(iter(unit.factors))}"
-
-    return _read(lines, name, factor_of, problem, None)
-
-
-def _read(
-    lines: Iterable[str],
-    name: str,
-    factor_of: Callable[[str], float],
-    problem: Callable[[float], str | None],
-    max_age_s: float | None,
-) -> list[Sample]:
     reader = csv.reader(lines, strict=True)
     try:
         header = next(reader, None)
         if header is None:
             raise UsageError(name, "is empty", _FORMAT)
-        factor = _unit_factor(header, f"{name}:1", factor_of)
-        points = list(_points(reader, name, lambda text: _value(text, factor, problem)))
+        factor = _unit_factor(header, f"{name}:1", quantity, currency)
+        points = list(_points(reader, name, lambda text: _value(text, factor, quantity)))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{name}:{reader.line_num}", str(error), _FORMAT) from None
     if not any(value is not None for _, value in points):
@@ -143,12 +84,14 @@ def parse_time(text: str) -> float:
 _FORMAT: Final = "write a header such as time,g/kWh and rows such as 2026-01-01T00:00Z,213.5"
 
 
-def _unit_factor(header: list[str], location: str, factor_of: Callable[[str], float]) -> float:
+def _unit_factor(header: list[str], location: str, quantity: GridQuantity, currency: str) -> float:
     if len(header) < 2 or header[0].strip().lstrip("\ufeff").lower() != "time":
         raise UsageError(location, "the first column must be 'time' and the second the value", _FORMAT)
     unit = header[1].strip()
     try:
-        return factor_of(unit)
+        if quantity is GridQuantity.CARBON:
+            return carbon_unit_factor(unit)
+        return price_unit_factor(unit, currency)
     except ValueError as error:
         raise UsageError(location, shown(str(error), 200), _FORMAT) from None
 
@@ -179,14 +122,14 @@ def _points(
         yield time_s, value
 
 
-def _value(text: str, factor: float, problem_of: Callable[[float], str | None]) -> float | None:
+def _value(text: str, factor: float, quantity: GridQuantity) -> float | None:
     if not text.strip():
         return None
     try:
         value = float(text)
     except ValueError:
         raise ValueError("not a number") from None
-    problem = problem_of(value * factor)
+    problem = check_value(quantity, value * factor)
     if problem:
         raise ValueError(problem)
     return value * factor

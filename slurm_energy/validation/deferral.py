@@ -8,13 +8,12 @@ from typing import Final
 
 from slurm_energy.config.findings import Finding
 from slurm_energy.errors import ConfigError, UsageError
-from slurm_energy.grid.csv_series import OUTSIDE_CELSIUS, RENEWABLE_SHARE, read_signal_csv
 from slurm_energy.trusted_files import read_trusted
 from slurm_energy.validation.check_context import CheckContext
 
 _SIGNALS: Final = {"cheapest": ("price",), "cleanest": ("carbon",), "cedla": ("price",)}
 _CONSTANT: Final = ("constant", "yearly")
-_FILES: Final = (("renewable_file", RENEWABLE_SHARE), ("outside_file", OUTSIDE_CELSIUS))
+_FILES: Final = (("renewable_file", "renewable_share"), ("outside_file", "outside_celsius"))
 _BUILT_IN: Final = ("off", *_SIGNALS)
 
 
@@ -50,12 +49,20 @@ def _check_signals(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_files(context: CheckContext) -> Iterator[Finding]:
-    for key, unit in _FILES:
-        path = getattr(context.config.signals, key)
-        if path is None:
-            continue
+    settings = context.config.signals
+    files = [(key, name, getattr(settings, key)) for key, name in _FILES]
+    files = [entry for entry in files if entry[2] is not None]
+    if not files:
+        return
+    try:
+        from slurm_energy.signals import SignalName
+        from slurm_energy.signals.csv_files import read_signal
+    except ImportError:  # without numpy no job is deferred, which the daemon reports
+        return
+    for key, name, path in files:
         try:
-            read_signal_csv(read_trusted(path).decode("utf-8-sig").splitlines(True), str(path), unit)
+            lines = read_trusted(path).decode("utf-8-sig").splitlines(True)
+            read_signal(lines, str(path), SignalName(name))
         except (UsageError, ConfigError) as error:
             yield context.error("signals", key, f"{error.what}: {error.why}".rstrip(": "), error.todo)
         except UnicodeDecodeError:
