@@ -27,8 +27,8 @@ HOUR_S = 3600.0 / SPEED
 SLOT_S = 900.0 / SPEED
 CPUS, JOB_CPUS = 4, 2
 NODES = ("xeon-8358", "xeon-8358")
-DAY = (62, 55, 50, 48, 52, 60, 78, 96, 104, 92, 75, 60, 48, 42, 46, 58, 82, 118, 139, 128, 104, 90, 76, 68)
-"""Prices of a day in EUR/MWh by hour, in the form of a day-ahead market with much solar power."""
+DAY = (78, 96, 104, 92, 75, 60, 48, 42, 46, 58, 82, 118, 139, 128, 104, 90, 76, 68, 62, 55, 50, 48, 52, 60)
+"""Prices of a day from 6:00 on in EUR/MWh by hour, as in a day-ahead market with much solar power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def simulate(jobs: Sequence[PlannedJob], first: Json, day: Sequence[float]) -> J
     settings = ScheduleSettings(
         deferral=Deferral(deferral.policy("cheapest"), options, SignalName.PRICE), signals=feed
     )
-    result = engine.simulate(work, [NodeKind("n", CPUS * len(NODES))], policy("fcfs"), settings)
+    result = engine.simulate(work, [NodeKind("n", len(NODES), CPUS)], policy("fcfs"), settings)
     starts = result.accounts.start_s
     ends = starts + work.time_s[work.first[:-1]]
     cost = watts / 3.6e6 * np.diff(np.stack([series.integral(starts), series.integral(ends)]), axis=0)[0]
