@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from claims import Claim, at_least, at_most, claim, publish
-from live.deferral import CPUS, DAY, HOUR_S, JOB_CPUS, NODES, SLOT_S, SPEED, PlannedJob, simulate
+from live.deferral import CPUS, DAY, HOUR_S, JOB_CPUS, NODES, SLOT_S, SPEED, PlannedJob
 
 from slurm_energy.trusted_files import replace_public
 from slurm_energy_lab.cluster import configuration, layout, lifecycle, nodes_file
@@ -50,7 +50,7 @@ _SLURM = (
 
 
 def draw(count: int, seed: int) -> list[PlannedJob]:
-    """Return a workload of 5 hours: two of three jobs may wait for 4 to 9 hours; they run for 40 to 80 minutes."""
+    """Return a workload of 5 hours: two of three jobs may wait for 4 to 9 hours; all run 40 to 80 minutes."""
     rng = random.Random(seed)
     jobs = []
     for number in range(count):
@@ -261,6 +261,8 @@ def main() -> int:
     if os.geteuid() != 0:
         print("deferral_live.py: error: a lab needs root: run it with sudo", file=sys.stderr)
         return 2
+    from live.deferral_replay import simulate  # after the usage errors: it imports the simulator
+
     jobs = draw(arguments.jobs, arguments.seed)
     with running_lab(DAY) as on:
         first = on.run(jobs, "off")

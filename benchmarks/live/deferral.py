@@ -1,27 +1,9 @@
-"""Workload and simulation of benchmarks/deferral_live.py."""
+"""Workload of benchmarks/deferral_live.py."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from slurm_energy.signals.feed import SignalFeed, SignalSource
-
-from slurm_energy import deferral
-from slurm_energy.deferral import DeferralOptions
-from slurm_energy.scheduling import policy
-from slurm_energy.signals import SignalName
-from slurm_energy.signals.forecast import ForecastMode
-from slurm_energy.signals.signal_series import SignalSeries
-from slurm_energy.simulator import engine
-from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.schedule_settings import Deferral, ScheduleSettings
-from slurm_energy.simulator.workload import workload
-
-Json = dict[str, Any]
 SPEED = 200.0
 HOUR_S = 3600.0 / SPEED
 SLOT_S = 900.0 / SPEED
@@ -44,34 +26,3 @@ class PlannedJob:
     at_s: float
     sleep_s: int
     slack_s: int
-
-
-def simulate(jobs: Sequence[PlannedJob], first: Json, day: Sequence[float]) -> Json:
-    """Simulate the run with deferral from the times of submission, launch and watts of the run without it."""
-    launch_s = statistics.median(
-        row["end_s"] - row["start_s"] - job.sleep_s for job, row in zip(jobs, first["jobs"], strict=True)
-    )
-    watts = statistics.mean(row["watts"] for row in first["jobs"])
-    count = len(jobs)
-    slack = np.array([job.slack_s or np.nan for job in jobs], np.float64)
-    work = workload(
-        np.arange(count + 1),
-        {"submit_s": np.array([job.at_s for job in jobs]), "slack_s": slack},
-        {
-            "time_s": np.array([job.sleep_s + launch_s for job in jobs]),
-            "units": np.full(count, JOB_CPUS),
-            "power_watts": np.full(count, watts),
-        },
-    )
-    values = np.array([day[hour % len(day)] for hour in range(96)]) / 1000.0
-    series = SignalSeries(0.0, HOUR_S, values)
-    feed = SignalFeed({SignalName.PRICE: SignalSource(series, ForecastMode.PERFECT)}, horizon_s=48 * HOUR_S)
-    options = DeferralOptions(slot_s=SLOT_S)
-    settings = ScheduleSettings(
-        deferral=Deferral(deferral.policy("cheapest"), options, SignalName.PRICE), signals=feed
-    )
-    result = engine.simulate(work, [NodeKind("n", len(NODES), CPUS)], policy("fcfs"), settings)
-    starts = result.accounts.start_s
-    ends = starts + work.time_s[work.first[:-1]]
-    cost = watts / 3.6e6 * np.diff(np.stack([series.integral(starts), series.integral(ends)]), axis=0)[0]
-    return {"start_s": starts.tolist(), "cost": cost.tolist(), "watts": watts, "launch_s": launch_s}

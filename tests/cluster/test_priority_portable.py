@@ -20,12 +20,17 @@ from small_cluster import SmallCluster, marks, wait_until
 from slurm_energy import config as configuration
 from slurm_energy.accounting.quotas import Quota, QuotaPeriod, QuotaResource
 from slurm_energy.controller import priority_pipeline
+from slurm_energy.controller.begin_times import BeginTimes
+from slurm_energy.controller.deferral_planner import DeferralPlanner
+from slurm_energy.controller.deferral_signals import signal_columns
 from slurm_energy.controller.quota_holds import QuotaHolds
 from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.priority.quota_levels import QuotaStandings, QuotaUse
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.queue.gpu_request import read_gpu_request
 from slurm_energy.slurm.queue.job_update import JobUpdater
+from slurm_energy.slurm.queue.node_resources import read_nodes
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
 from slurm_energy.trusted_files import replace_public
 
@@ -153,6 +158,40 @@ def test_quotas_move_and_hold_jobs(cluster, sbatch, busy):
     assert holds.apply(quotas(50.0), time.time()) == ()
     assert row_of(SqueueSource().read(), first)["eligible_s"] <= time.time() + 1.0
     assert holds.count == 0
+
+
+DEFERRAL = '[price]\nprovider = "csv"\nfile = "/x"\n[deferral]\npolicy = "cheapest"\n'
+
+
+def test_deferrable_jobs_are_held_on_slurm(cluster, sbatch, busy):
+    """A job with slack waits for the cheap hour, an array as a whole; without a price they are released."""
+    noted = "AdminComment=energy-flags: ENERGY_SLACK=36000s"
+    jobs = [sbatch(*BUSY), sbatch(*BUSY, "--array=1-3")]
+    urgent = sbatch(*BUSY)
+    for job in jobs:
+        assert cluster.run("scontrol", "update", f"JobId={job}", noted).returncode == 0
+    now = time.time()
+    hours = [
+        (now - 7200 + 3600 * hour, now - 3600 + 3600 * hour, 0.03 if hour == 5 else 0.1) for hour in range(48)
+    ]
+    prices = {"price_per_kwh": GridSeries(SeriesSource("csv"), hours, 3600.0)}
+    config = configuration.parse(DEFERRAL)
+    planner = DeferralPlanner(config, SqueueSource(), JobUpdater(100.0), BeginTimes(), None, read_nodes)
+
+    def cycle(series):
+        planned = planner.plan(signal_columns(config, series, time.time()), time.time())
+        return planner.apply(planned)
+
+    assert cycle(prices) == ([], ())
+    queue = SqueueSource().read()
+    for job in jobs:
+        assert now + 200 < row_of(queue, job)["eligible_s"] <= time.time() + 300
+        assert row_of(queue, job)["dependent"]
+    assert not row_of(queue, urgent)["dependent"]
+    ended, problems = cycle({})
+    assert (sorted(one.job_id for one in ended), problems) == (sorted(jobs), ())
+    queue = SqueueSource().read()
+    assert all(row_of(queue, job)["eligible_s"] <= time.time() + 1.0 for job in jobs)
 
 
 def test_the_queue_is_read_exactly(sbatch, busy):
