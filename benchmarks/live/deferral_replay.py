@@ -43,7 +43,9 @@ def simulate(jobs: Sequence[PlannedJob], first: Json, day: Sequence[float]) -> J
     )
     values = np.array([day[hour % len(day)] for hour in range(96)]) / 1000.0
     series = SignalSeries(0.0, HOUR_S, values)
-    feed = SignalFeed({SignalName.PRICE: SignalSource(series, ForecastMode.PERFECT)}, horizon_s=48 * HOUR_S)
+    feed = SignalFeed(
+        {SignalName.PRICE: SignalSource(series, ForecastMode.PERFECT)}, horizon_s=48 * HOUR_S, step_s=SLOT_S
+    )
     options = DeferralOptions(slot_s=SLOT_S)
     settings = ScheduleSettings(
         deferral=Deferral(deferral.policy("cheapest"), options, SignalName.PRICE), signals=feed
