@@ -318,10 +318,12 @@ class BudgetControl:
 
     def _interrupt_until_kept(self, limit_watts: float) -> None:
         """Interrupt the jobs that lose the least energy until the committed power keeps the limit."""
-        if self._commitment.watts() <= limit_watts + SLACK_WATTS:
+        # Twice the slack: a job that was admitted with all of it must not be interrupted for rounding.
+        limit_watts += 2 * SLACK_WATTS
+        if self._commitment.watts() <= limit_watts:
             return
         now_s = self._events.now_s
         for run in sorted(self._runs.running.values(), key=lambda run: self._runs.loss(run, now_s)[0]):
-            if self._commitment.watts() <= limit_watts + SLACK_WATTS:
+            if self._commitment.watts() <= limit_watts:
                 return
             self._interrupt(run)

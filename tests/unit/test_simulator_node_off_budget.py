@@ -20,8 +20,8 @@ from slurm_energy.simulator.workload import workload
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import budget_node_off
 
-BROKEN_BEFORE = (26, 59, 116, 123, 188)
-"""Seeds with which the power once exceeded the budget."""
+BROKEN_BEFORE = (26, 59, 116, 123, 188, 424)
+"""Seeds with which the power once exceeded the budget; with the last one the simulation never ended."""
 
 
 @pytest.mark.parametrize("seed", BROKEN_BEFORE)
