@@ -100,9 +100,21 @@ run_systemd() {
 }
 
 # Runs a command in the booted system.
+# Lays the configuration of an existing site over the root. A site with its slurm.conf in /opt/slurm/etc names it in
+# the environment of its users.
+lay_site() { # DIRECTORY
+    cp -a "$1/." "$root/"
+    [ -e "$root/opt/slurm/etc/slurm.conf" ] || return 0
+    slurm_conf=/opt/slurm/etc/slurm.conf
+    rm "$root/etc/slurm/slurm.conf"
+    cp "$root/etc/slurm/cgroup.conf" "$root/opt/slurm/etc/"
+}
+
+slurm_conf=
 inside() { # COMMAND
     nsenter --target "$init" --mount --pid --net --uts --ipc --cgroup /usr/bin/env -i LC_ALL=C.UTF-8 HOME=/root \
         PATH="$path" PIP_NO_INDEX=1 PIP_FIND_LINKS=/srv/wheels DEBIAN_FRONTEND=noninteractive \
+        ${slurm_conf:+"SLURM_CONF=$slurm_conf"} \
         timeout 280 /bin/sh -euc "$1" </dev/null
 }
 

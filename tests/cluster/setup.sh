@@ -28,19 +28,7 @@ chrooted 'python3 -m venv /opt/slurm-energy && /opt/slurm-energy/bin/pip install
 make -C "$repository" install-hooks DESTDIR="$root" >"$work/log" 2>&1 || fail "make install-hooks:" "$work/log" 4
 ln -sf -t "$root/usr/local/bin" /opt/slurm-energy/bin/senergy /opt/slurm-energy/bin/senergyd \
     /opt/slurm-energy/bin/senergyctld
-[ -z "$site" ] || cp -a "$repository/tests/setup_sites/$site/." "$root/"
-
-
-conf=/etc/slurm/slurm.conf
-if [ "$site" = opt ]; then
-    conf=/opt/slurm/etc/slurm.conf
-    rm "$root/etc/slurm/slurm.conf"
-    cp "$root/etc/slurm/cgroup.conf" "$root/opt/slurm/etc/"
-fi
-inside() { # COMMAND: in the booted system, with Slurm's commands at this site
-    nsenter --target "$init" --mount --pid --net --uts --ipc --cgroup /usr/bin/env -i LC_ALL=C.UTF-8 HOME=/root \
-        PATH="$path" SLURM_CONF="$conf" timeout 280 /bin/sh -euc "$1" </dev/null
-}
+[ -z "$site" ] || lay_site "$repository/tests/setup_sites/$site"
 boot_root
 tree() { # the files of the site with their contents, owners and modes
     inside 'find /etc /opt/slurm -xdev -printf "%M %U:%G %p %l\n" | LC_ALL=C sort

@@ -86,8 +86,8 @@ wanted="*deb$debian*.deb"
 # shellcheck disable=SC2086 # a pattern
 cp "$packages"/$wanted "$root/srv/packages" || fail "no packages in $packages: make packages" "" 4
 if [ -n "$site" ]; then
-    cp -a "$site/." "$root/"
-    chown -R --no-dereference 0:0 "$root/etc/slurm"
+    lay_site "$site"
+    chown -R --no-dereference 0:0 "$root/etc/slurm" "$root/opt"
 fi
 # The system is cut off from the network when it runs; what Debian itself has to supply is fetched before.
 [ "$format" = rpm ] || chrooted 'cd /srv/packages; apt-get -q -y --download-only install ./*.deb' >"$work/log" 2>&1 ||
