@@ -634,7 +634,7 @@ def test_a_full_disk_is_unavailable_and_nothing_is_acknowledged(controller, monk
 
 
 def test_unexpected_failures_are_logged_and_hidden(controller, monkeypatch, caplog):
-    def fail(*_):
+    def fail(*_, **__):
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(server, "policies_answer", fail)
