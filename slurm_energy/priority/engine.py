@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from slurm_energy.priority.scheduling_tables import (
 )
 from slurm_energy.priority.site_factors import stable_order, update_site_factors
 from slurm_energy.priority.snapshot import Snapshot, scontrol_ids
+from slurm_energy.priority.unit_capacity import unit_capacity
 from slurm_energy.priority.usage import Association, DecayedUsage, shares_of, users_table
 from slurm_energy.scheduling import Options, Policy, Queue, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.policy_guard import observed_calls
@@ -174,6 +175,8 @@ class PriorityEngine:
         aged_starts = self._state.aged_starts.by_user(queue, now_s, self.options.wait_bound_s)
         table = job_table(queue, rows, association[rows], now_s, aged_starts)
         scheduled = Queue(now_s, table, shapes.table, users)
+        if self.policy.looks_ahead:
+            scheduled = replace(scheduled, capacity=unit_capacity(queue, shapes, predicted))
         who = [(queue.account[row], queue.user[row]) for row in rows.tolist()]
         limiting = limiting_quotas(self._state.quotas, who)
         ranking = demoted(self.policy.rank(scheduled, self.options), limiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,6 +208,29 @@ class Users:
     energy_joules: Floats = field(default_factory=lambda: np.zeros(1))
 
 
+UNKNOWN_UNITS: Final = -1
+"""Value of `UnitCapacity.free` for a kind of hardware whose units are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCapacity:
+    """The units (GPUs, nodes or cores) of the cluster: free ones, and those that r running jobs hold.
+
+    Attributes:
+        free: free units by kind of hardware, shape (k,); `UNKNOWN_UNITS` if the units of a kind are unknown.
+        unit_idle_watts: power of an idle unit by kind of hardware, shape (k,); 0 where it is unknown.
+        hardware: kind of hardware that each running job holds, shape (r,).
+        gpus: number of units that each running job holds, shape (r,).
+        end_s: expected end of each running job, on the clock of `Queue.now_s`, shape (r,).
+    """
+
+    free: Ints
+    unit_idle_watts: Floats
+    hardware: Ints
+    gpus: Ints
+    end_s: Floats
+
+
 @dataclass(frozen=True, slots=True)
 class Queue:
     """Input of a scheduling policy: pending jobs, the alternatives of each job, and the users.
@@ -215,6 +238,8 @@ class Queue:
     Attributes:
         now_s: current time in seconds, on the clock of `jobs.submit_s`.
         signals: price, carbon intensity and other signals from the current time on; None: none is known.
+        capacity: free units and expected ends of running jobs; None: unknown. It is known only to policies
+            that look ahead (`Policy.looks_ahead`).
     """
 
     now_s: float
@@ -222,6 +247,7 @@ class Queue:
     alternatives: Alternatives
     users: Users = field(default_factory=Users)
     signals: SignalColumns | None = None
+    capacity: UnitCapacity | None = None
 
     @property
     def wait_s(self) -> Floats:

@@ -34,6 +34,7 @@ class Policy:
             budget.
         preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
         weights: names of the weights that the ranking function reads; None: not declared.
+        looks_ahead: whether the ranking function reads `Queue.capacity`.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Policy:
     keeps_budget: bool = False
     preempts: bool = False
     weights: frozenset[str] | None = None
+    looks_ahead: bool = False
 
     def rank(self, queue: Queue, options: Options) -> Ranking:
         """Return the ranking of the pending jobs in a queue.
@@ -72,6 +74,7 @@ def register(
     keeps_budget: bool = False,
     preempts: bool = False,
     weights: Collection[str] | None = None,
+    looks_ahead: bool = False,
 ) -> Callable[[Rank], Rank]:
     """Return a decorator that registers a ranking function as a policy.
 
@@ -80,6 +83,7 @@ def register(
         keeps_budget: whether the policy starts a job only if the predicted power stays within the budget.
         preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
         weights: names of the weights that the function reads; None: not declared.
+        looks_ahead: whether the function reads `Queue.capacity`.
 
     Raises:
         UsageError: another function has that name.
@@ -92,7 +96,7 @@ def register(
             raise UsageError(f"policy '{shown(name)}' is registered already", f"in {where}")
         summary = (rank.__doc__ or "").strip().partition("\n")[0]
         names = None if weights is None else frozenset(weights)
-        _policies[name] = Policy(name, rank, summary, keeps_budget, preempts, names)
+        _policies[name] = Policy(name, rank, summary, keeps_budget, preempts, names, looks_ahead)
         return rank
 
     return decorate

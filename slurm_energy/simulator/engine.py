@@ -86,6 +86,7 @@ class Simulation:
             commitment=self._commitment,
             control=self._control,
             start=self._start,
+            looks_ahead=policy.looks_ahead,
         )
 
     def run(self) -> SimulationResult:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Floats, Users
+from slurm_energy.scheduling.queue import Floats, UnitCapacity, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
@@ -287,6 +287,18 @@ class RunningJobs:
         """Return the usage of each user at the time `now_s`, with exponential decay."""
         self._settle(now_s)
         return Users(self._shares, self._unit_s.copy(), self._joules.copy())
+
+    def capacity(self) -> UnitCapacity:
+        """Return the free units, and the units of running jobs with the jobs' expected ends."""
+        runs = list(self.running.values())
+        shapes = np.array([run.shape for run in runs], np.int64)
+        return UnitCapacity(
+            free=self._cluster.free.copy(),
+            unit_idle_watts=np.array([kind.unit_idle_watts for kind in self._cluster.kinds]),
+            hardware=self._workload.hardware[shapes],
+            gpus=self._workload.units[shapes],
+            end_s=np.array([run.start_s + run.limit_s for run in runs]),
+        )
 
     def extra_watts(self, shape: int) -> float:
         """Return the watts that a job in the shape with row `shape` adds to the cluster's power."""

@@ -80,6 +80,12 @@ class WorkloadSection:
         "Speed-up per doubling of GPUs, relative to the time on the maximum number of GPUs; 0: the oracle's.",
         between(0, 2),
     )
+    communication_power: float = key(
+        0.45,
+        "Power of a GPU while it communicates, as a share of its power at work; acts only with "
+        "speedup_per_doubling.",
+        _share,
+    )
     prediction_error: float = key(
         0.0, "Error of the oracle: up to +- this share, drawn per job and shape.", _share
     )
@@ -153,7 +159,7 @@ class ScheduleSection:
     checkpoint_s: float = key(-1.0, "Interval of checkpoints; -1: an interrupted job loses all its work.")
     restart_s: float = key(0.0, "Extra time of a start after an interruption.", _not_negative)
     margin_s: float = key(60.0, "A job with less slack than this is at risk.", _not_negative)
-    weights: dict[str, float] = key({}, "Weights of the terms of blend, multifactor and kairos.")
+    weights: dict[str, float] = key({}, "Weights of the terms of blend, multifactor, kairos and metis.")
     shares: dict[str, float] = key({}, "Shares of users, by name.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class SchedulingPass:
         commitment: power that the cluster may reach.
         control: control loop of the power budget; None: no budget.
         start: function that starts a job in a shape.
+        looks_ahead: whether queues contain the capacity of the cluster.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class SchedulingPass:
         commitment: PowerCommitment,
         control: BudgetControl | None,
         start: Callable[[int, int], object],
+        looks_ahead: bool = False,
     ) -> None:
         self._jobs = jobs
         self._cluster = cluster
@@ -59,6 +62,7 @@ class SchedulingPass:
         self._commitment = commitment
         self._control = control
         self._start = start
+        self._looks_ahead = looks_ahead
         self._size = jobs.sizes(cluster.total)
 
     def steps(self, pending: Iterable[int]) -> PassSteps:
@@ -70,6 +74,8 @@ class SchedulingPass:
         now_s = self._events.now_s
         queue, shapes = self._jobs.queue(rows, now_s, self._runs.left, self._runs.users(now_s), self._size)
         self._mark_possible(queue, shapes)
+        if self._looks_ahead:
+            queue = replace(queue, capacity=self._runs.capacity())
         ranking = yield queue
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
         free = self._demand.free()

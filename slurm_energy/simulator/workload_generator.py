@@ -215,18 +215,26 @@ def _predicted(
 ) -> ShapePrediction | None:
     """Return the oracle's prediction for a shape; None if the model cannot run in it.
 
-    If the scenario states a speed-up per doubling of GPUs, it replaces the one of the oracle.
+    If the scenario states a speed-up per doubling of GPUs, it replaces the one of the oracle. The time that
+    the shape then takes beyond perfect scaling from one GPU counts as communication, in which a GPU draws the
+    share `communication_power` of its power at work.
     """
     hardware = scenario.kinds[shape.kind].hardware or shape.kind
     answer = predict(model, hardware, shape.gpus, shape.batch, shape.cap_watts)
-    speedup = scenario.workload.speedup_per_doubling
-    if not speedup or answer is None:
+    section = scenario.workload
+    if not section.speedup_per_doubling or answer is None:
         return answer
     max_gpus = max(model.gpus)
     on_max = predict(model, hardware, max_gpus, shape.batch, shape.cap_watts)
     if on_max is None:
         return None
-    return replace(answer, time_s=on_max.time_s * speedup ** math.log2(max_gpus / shape.gpus))
+    working_share = (section.speedup_per_doubling / 2) ** math.log2(shape.gpus)
+    power_share = working_share + (1 - working_share) * section.communication_power
+    return replace(
+        answer,
+        time_s=on_max.time_s * section.speedup_per_doubling ** math.log2(max_gpus / shape.gpus),
+        power_watts=answer.power_watts * power_share,
+    )
 
 
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:

@@ -82,6 +82,17 @@ def test_a_job_waits_in_the_best_of_all_its_shapes():
     assert waiting(cycle(queue(offering()), nodes())) == {}
 
 
+@pytest.mark.parametrize(("limit_s", "shape"), [(60.0, H2), (40 * 3600.0, A4)])
+def test_metis_waits_for_gpus_that_a_running_job_frees_soon(limit_s, shape):
+    """Live, a policy that looks ahead knows the free GPUs and the expected ends of running jobs."""
+    holder = running(partition="gpu", gpus=8, gpu_kind="h100", start_s=NOW, time_limit_s=limit_s)
+    holder |= {"end_s": NOW + limit_s}
+    snapshot = cycle(queue(offering(), holder), nodes(h100=0), policy="metis")
+    assert snapshot.scheduled.capacity.gpus.tolist() == [8]
+    assert {**chosen(snapshot), **waiting(snapshot)} == {101: shape}
+    assert cycle(queue(offering()), nodes()).scheduled.capacity is None  # zeus does not look ahead
+
+
 def test_each_shape_is_predicted_for_its_own_gpus():
     snapshot = cycle(queue(offering("gpu:a100:2,gpu:a100:4,gpu:h100:2")), nodes())
     table = snapshot.shapes.table

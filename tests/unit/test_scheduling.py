@@ -15,8 +15,9 @@ from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy.scheduling import Options, Queue, Users, load_file, names, policy, register
 from slurm_energy.scheduling.admission import admit, fits
 from slurm_energy.scheduling.fairness import decayed, fair_share_factor, jain, usage_to_share_ratio
+from slurm_energy.scheduling.lookahead import UnitPlan
 from slurm_energy.scheduling.preemption import Running, victims
-from slurm_energy.scheduling.queue import alternatives, jobs
+from slurm_energy.scheduling.queue import UNKNOWN_UNITS, UnitCapacity, alternatives, jobs
 from slurm_energy.scheduling.ranking import AGED, NORMAL, URGENT, least
 
 NAN = float("nan")
@@ -28,6 +29,7 @@ BUILT_IN = [
     "fcfs",
     "hades",
     "kairos",
+    "metis",
     "multifactor",
     "pollux",
     "sjf",
@@ -128,6 +130,67 @@ def test_a_job_waits_for_a_shape_that_meets_its_deadline(name):
     assert list(policy(name).rank(one_job(0, 41.0), options).choice) == [1]
     assert list(policy(name).rank(one_job(0, 39.0), options).choice) == [-1]
     assert list(policy(name).rank(one_job(35, 39.0), options).choice) == [1]  # no shape meets it any more
+
+
+def busy(end_s: float, free: tuple[int, int] = (0, 1)) -> UnitCapacity:
+    """One unit of kind 0 is held until `end_s`; units of both kinds are free as given."""
+    return UnitCapacity(np.array(free), np.zeros(2), np.array([0]), np.array([1]), np.array([end_s]))
+
+
+def choice_of_metis(capacity: UnitCapacity | None, deadline_s: float = NAN, possible: bool = True) -> int:
+    """Return metis' choice for a job with 10 s at 100 W on kind 0 and 40 s at 100 W on kind 1, at 0 s."""
+    queue = Queue(
+        0.0,
+        jobs(np.array([1]), np.array([0.0]), deadline_s=np.array([deadline_s])),
+        alternatives(
+            np.array([0, 2]),
+            np.array([10.0, 40.0]),
+            np.array([100.0, 100.0]),
+            hardware=np.array([0, 1]),
+            possible=np.array([False, possible]),
+        ),
+        capacity=capacity,
+    )
+    return int(policy("metis").rank(queue, Options()).choice[0])
+
+
+def test_metis_waits_for_units_that_are_free_soon_and_only_for_these():
+    assert choice_of_metis(busy(5.0)) == -1  # it waits 5 s and ends at 15 s, earlier than at 40 s
+    assert choice_of_metis(busy(1000.0)) == 1
+    assert choice_of_metis(busy(5.0), deadline_s=17.0) == -1
+    assert choice_of_metis(busy(35.0), deadline_s=42.0) == 1  # kind 0 would miss the deadline
+    assert choice_of_metis(None) == 1  # capacity unknown: the best shape that may start
+
+
+def test_metis_takes_a_possible_shape_if_another_resource_than_units_bars_one():
+    assert choice_of_metis(busy(5.0, free=(1, 1))) == 1
+    assert choice_of_metis(busy(5.0, free=(1, 1)), possible=False) == -1
+
+
+def test_a_plan_fills_gaps_only_with_jobs_that_end_in_time():
+    plan = UnitPlan(
+        UnitCapacity(np.array([2]), np.zeros(1), np.zeros(1, int), np.array([2]), np.array([50.0])), 0, 0
+    )
+    four, time_s = np.array([4]), np.array([10.0])
+    assert plan.starts_s(four, time_s) == [50.0]
+    plan.take(50.0, 4, 10.0)
+    assert plan.starts_s(np.array([2, 2, 3, 5]), np.array([50.0, 51.0, 1.0, 1.0])).tolist() == [
+        0.0,
+        60.0,
+        60.0,
+        np.inf,
+    ]
+    plan.take(0.0, 2, 50.0)
+    assert plan.starts_s(np.array([1]), np.array([1.0])) == [60.0]
+
+
+def test_a_plan_expects_an_overdue_job_for_as_long_again_and_does_not_restrict_unknown_units():
+    capacity = UnitCapacity(
+        np.array([0, UNKNOWN_UNITS]), np.zeros(2), np.array([0]), np.array([1]), np.array([80.0])
+    )
+    one = np.array([1])
+    assert UnitPlan(capacity, 0, 100.0).starts_s(one, one * 1.0) == [120.0]
+    assert UnitPlan(capacity, 1, 100.0).starts_s(one * 1000, one * 1.0) == [100.0]
 
 
 def test_multifactor_equals_slurms_sum():

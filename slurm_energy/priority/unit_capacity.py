@@ -1,0 +1,49 @@
+"""Free GPUs, and GPUs of running jobs with the jobs' expected ends, for policies that look ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.priority.offered_shapes import OfferedShapeTable
+from slurm_energy.priority.prediction import QueuePredictions
+from slurm_energy.priority.scheduling_tables import ShapeTable
+from slurm_energy.scheduling.queue import UNKNOWN_UNITS, UnitCapacity
+from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
+
+
+def unit_capacity(
+    queue: QueueColumns, shapes: ShapeTable, predicted: QueuePredictions
+) -> UnitCapacity | None:
+    """Return the capacity by GPU type; None if no job offers shapes, because nodes are not read then.
+
+    GPUs of a type that no node reports, and jobs that name no type, are not tracked. A running job is
+    expected to end after its predicted run time, or at its time limit if that is earlier. Idle powers are
+    unknown here.
+
+    Args:
+        queue: pending and running jobs.
+        shapes: shapes of the ranked jobs; their codes of hardware are used.
+        predicted: predictions of all jobs, by queue row.
+    """
+    if not isinstance(shapes, OfferedShapeTable):
+        return None
+    code = dict(zip(shapes.gpu_kind, shapes.table.hardware.tolist(), strict=True))
+    tracked = {gpu_kind: number for gpu_kind, number in code.items() if gpu_kind in shapes.gpus_free}
+    free = np.full(max(code.values(), default=-1) + 1, UNKNOWN_UNITS)
+    for gpu_kind, number in tracked.items():
+        free[number] = shapes.gpus_free[gpu_kind]
+    runs = np.array(
+        [
+            row
+            for row in np.flatnonzero((queue.state == RUNNING) & (queue.gpus > 0)).tolist()
+            if queue.gpu_kind[row] in tracked
+        ],
+        np.int64,
+    )
+    return UnitCapacity(
+        free=free,
+        unit_idle_watts=np.zeros(len(free)),
+        hardware=np.array([tracked[queue.gpu_kind[row]] for row in runs.tolist()], np.int64),
+        gpus=queue.gpus[runs],
+        end_s=np.fmin(queue.start_s[runs] + predicted.time_s[runs], queue.end_s[runs]),
+    )

@@ -1,0 +1,157 @@
+"""Policy `metis`: least energy at a bounded delay, from a plan of the coming starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_energy.scheduling.lookahead import UnitPlan, plans
+from slurm_energy.scheduling.queue import Floats, Ints, Queue, UnitCapacity
+from slurm_energy.scheduling.ranking import (
+    AGED,
+    Options,
+    Ranking,
+    Term,
+    edp_term,
+    least,
+    over_all,
+    ranked,
+    slack_s,
+)
+from slurm_energy.scheduling.registry import register
+
+_WEIGHTS = {"thrift": 1.5, "impatience": 3.0, "delay": 0.4, "crowd": 0.5}
+_WAITING_JOBS = 64
+"""Number of waiting jobs in a plan. Jobs after these wait until the next pass."""
+_MIN_SHARE = 0.05
+"""Least share of a shape's power that counts as its own, where idle power is given as higher than that."""
+
+
+@register("metis", weights=_WEIGHTS, looks_ahead=True)
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Least energy above idle times delay, where a job may wait for units that running jobs free soon.
+
+    Jobs are placed in order of min(P T^2) over all shapes, jobs with a deadline before the others. From the
+    expected ends of running jobs and of the jobs placed before, each shape has an earliest start, the wait w.
+    The job gets the shape with the lowest
+    ((P - P_idle) T)^thrift ((1 + impatience) w + T)
+    of those with w + T <= (1 + delay / (1 + crowd p)) min(w + T), where p is the number of other pending jobs
+    per running job. A job with a deadline gets the lowest of those that meet it. If power or another resource
+    than units keeps a shape from starting now, the job takes the best shape that may start. The same holds if
+    the capacity of the cluster is unknown.
+    Weights: `thrift`, `impatience`, `delay`, `crowd`.
+    """
+    table = queue.alternatives
+    weights = {name: options.weight(name, default) for name, default in _WEIGHTS.items()}
+    energy = _energy_above_idle(queue) ** weights["thrift"]
+    choice, _ = least(energy * table.time_s, table)
+    edp = over_all(table.edp, table)
+    slack = slack_s(queue, over_all(table.time_s, table))
+    score = np.where(queue.jobs.urgent, slack, edp)
+    terms = {
+        "slack": Term(slack, "s", -1.0),
+        "edp": edp_term(np.where(queue.jobs.urgent, np.nan, edp)),
+    }
+    ranking = ranked(queue, options, choice, score, urgent_first=True, terms=terms)
+    if queue.capacity is None:
+        return ranking
+    # A job whose shapes all wait keeps its score: its place counts although it does not start now.
+    score = np.where(ranking.tier == AGED, queue.jobs.submit_s, score)
+    placed = _Placement(queue, queue.capacity, energy, weights).place(replace(ranking, score=score))
+    return replace(ranking, score=score, choice=placed)
+
+
+def _energy_above_idle(queue: Queue) -> Floats:
+    """Return the energy in joules by which each shape exceeds that of its idle units, shape (m,)."""
+    table = queue.alternatives
+    if queue.capacity is None:
+        return table.energy_joules
+    idle_watts = queue.capacity.unit_idle_watts[table.hardware] * table.gpus
+    own_watts = np.maximum(table.power_watts - idle_watts, _MIN_SHARE * table.power_watts)
+    energy: Floats = own_watts * table.time_s
+    return energy
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """Placement of pending jobs one after the other.
+
+    Attributes:
+        queue: the pending jobs.
+        capacity: capacity of the cluster.
+        energy: energy of each shape above idle, to the power of the weight `thrift`, shape (m,).
+        weights: the policy's weights by name.
+    """
+
+    queue: Queue
+    capacity: UnitCapacity
+    energy: Floats
+    weights: dict[str, float]
+
+    def place(self, ranking: Ranking) -> Ints:
+        """Return the shape of each job, shape (n,); -1: the job does not start now.
+
+        A job that waits for units that are not free gets its planned shape if the caller permits this shape.
+
+        Args:
+            ranking: order of the jobs; its choices are the best shapes that may start.
+        """
+        table, free = self.queue.alternatives, self.capacity.free.copy()
+        unit_plans = plans(self.capacity, self.queue.now_s)
+        known = free >= 0
+        choice = np.full(self.queue.jobs.count, -1, np.int64)
+        waiting = 0
+        for row in ranking.order(self.queue.jobs.job_id).tolist():
+            if waiting >= _WAITING_JOBS or not (np.any(free > 0) or not np.all(known)):
+                break
+            best, start_s = self._shape(row, int(ranking.choice[row]), unit_plans)
+            if best < 0:
+                continue
+            kind, gpus = int(table.hardware[best]), int(table.gpus[best])
+            unit_plans[kind].take(start_s, gpus, float(table.time_s[best]))
+            starts = start_s <= self.queue.now_s
+            waiting += not starts
+            if starts and known[kind]:
+                free[kind] -= gpus
+            waits_for_units = gpus > self.capacity.free[kind] or ranking.tier[row] == AGED
+            if starts or (waits_for_units and table.possible[best]):
+                choice[row] = best
+        return choice
+
+    def _shape(self, row: int, startable: int, unit_plans: list[UnitPlan]) -> tuple[int, float]:
+        """Return the shape of a job and its planned start in seconds; -1: the job fits nowhere.
+
+        Args:
+            row: row of the job.
+            startable: its best shape that may start now; -1: none.
+            unit_plans: plan of each kind of hardware.
+        """
+        table, now_s = self.queue.alternatives, self.queue.now_s
+        shapes = slice(int(table.first[row]), int(table.first[row + 1]))
+        gpus, hardware, time_s = table.gpus[shapes], table.hardware[shapes], table.time_s[shapes]
+        start_s = np.full(len(gpus), np.inf)
+        for kind in np.unique(hardware).tolist():
+            of_kind = hardware == kind
+            start_s[of_kind] = unit_plans[kind].starts_s(gpus[of_kind], time_s[of_kind])
+        # Units are free, and yet the shape may not start: the plan does not know the reason.
+        barred = ~table.possible[shapes] & (gpus <= self.capacity.free[hardware])
+        if np.any(barred):
+            start_s = np.where(table.possible[shapes] & (start_s <= now_s), now_s, np.inf)
+            if startable < 0 or np.all(np.isinf(start_s)):
+                return -1, now_s
+        wait_s = start_s - now_s
+        done_s = wait_s + time_s
+        cost = self.energy[shapes] * (done_s + self.weights["impatience"] * wait_s)
+        cost = np.where(done_s <= self._max_delay() * np.min(done_s), cost, np.inf)
+        deadline_s = float(self.queue.jobs.deadline_s[row])
+        if not np.isnan(deadline_s):
+            meets = now_s + done_s <= deadline_s
+            cost = np.where(meets, self.energy[shapes] * done_s, np.inf) if np.any(meets) else done_s
+        best = int(np.argmin(cost))
+        return (shapes.start + best, float(start_s[best])) if np.isfinite(start_s[best]) else (-1, now_s)
+
+    def _max_delay(self) -> float:
+        """Return the largest allowed time until a job's end, relative to the earliest possible one."""
+        pressure = (self.queue.jobs.count - 1) / (len(self.capacity.hardware) + 1)
+        return 1.0 + self.weights["delay"] / (1.0 + self.weights["crowd"] * pressure)
