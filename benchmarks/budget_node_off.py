@@ -104,13 +104,13 @@ def promise(run: BudgetRun) -> str:
     known = "announced" if rules.announced else "not announced"
     if not (rules.interrupts or floors_hold(run)):
         return f"{known}, floors, jobs may exceed their limits: excess is reported"
+    if not (rules.interrupts or rules.announced):
+        return f"{known}, floors: excess is reported"
     ends = "interrupts" if rules.interrupts else "floors"
     if not run.covers_idle_nodes:
         return f"{known}, {ends}, below idle nodes: above only while nodes alone are"
     if rules.announced:
         return f"{known}, {ends}: never above"
-    if not rules.interrupts:
-        return f"{known}, {ends}: excess is reported"
     return f"{known}, {ends}: above for a control period, or while nodes alone are"
 
 

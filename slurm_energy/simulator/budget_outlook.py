@@ -140,4 +140,5 @@ class BudgetOutlook:
         """Return the lowest budget that is known from the time `begin_s` until before `end_s`, in seconds."""
         if not self._rules.announced:
             return self._budget.at(self._events.now_s)
-        return self._budget.lowest(begin_s, math.nextafter(end_s, begin_s))
+        # A job that has outlasted its limit was expected to end before `begin_s`.
+        return self._budget.lowest(begin_s, max(begin_s, math.nextafter(end_s, begin_s)))

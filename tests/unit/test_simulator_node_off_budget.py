@@ -108,6 +108,16 @@ def test_floors_include_the_power_of_nodes_that_boot():
     assert result.accounts.start_s.tolist() == [0.0, 300.0]
 
 
+def test_a_job_that_outlasts_its_limit_does_not_stop_the_simulation():
+    """At 30 a node shuts down. The expected end of the job, 10, and a step of the budget are in the past."""
+    kind = NodeKind("n", 2, 1, 50.0, shutdown_s=10.0, shutdown_watts=80.0)
+    jobs = jobs_of((0.0, 1, 100.0, 50.0))
+    jobs.time_limit_s[0] = 10.0
+    rules = BudgetRules(interrupts=False)
+    result = run(jobs, kind, StepFunction([0.0, 20.0], [600.0, 500.0]), idle_off_s=30.0, rules=rules)
+    assert (result.over_budget_s, result.accounts.end_s[0]) == (0.0, 100.0)
+
+
 def test_an_urgent_job_preempts_no_job_if_its_nodes_would_boot_above_a_later_budget():
     """One unit is free on a node that is off; the urgent job needs it and the unit of the running job."""
     kind = NodeKind("n", 2, 1, 50.0, boot_s=60.0, boot_watts=300.0)
