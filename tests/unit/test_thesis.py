@@ -12,13 +12,14 @@ from test_scheduling import example, order
 
 from slurm_energy.scheduling import Options, load_file, policy, registry
 from slurm_energy.simulator import sweeps
-from slurm_energy.simulator.campaign import CampaignTask, RunResult
+from slurm_energy.simulator.campaign import CampaignTask, RunResult, workload_of
 from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.model_predictions import predict
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "thesis"))
 
 import reproduce
+import sweep_points
 import thesis_claims
 
 
@@ -127,3 +128,37 @@ def test_a_number_of_seeds_must_be_positive(capsys):
         reproduce.main(["--seeds", "0"])
     assert caught.value.code == 2
     assert "0 is not a positive number" in capsys.readouterr().err
+
+
+def test_a_stated_speedup_costs_communication_power():
+    """At 1.6 per doubling, 8 GPUs work 0.8^3 of the time; in the rest they draw the stated share of power."""
+    base = reproduce.read("thesis-pareto")
+    exact = replace(base.workload, prediction_error=0.0, hours=0.2)
+    slow = replace(exact, speedup_per_doubling=1.6, communication_power=0.45)
+    ideal, poor = (workload_of(replace(base, workload=workload), 0, predict)[0] for workload in (exact, slow))
+    eight, one = poor.units == 8, poor.units == 1
+    working = 0.8**3
+    ratio = poor.power_watts / ideal.power_watts
+    assert ratio[eight] == pytest.approx(working + (1 - working) * 0.45)
+    assert ratio[one] == pytest.approx(1.0)
+    assert poor.time_s[eight] == pytest.approx(ideal.time_s[eight])
+    assert poor.time_s[one][0] / poor.time_s[eight][0] == pytest.approx(1.6**3, rel=1e-6)
+
+
+def test_the_sweep_judges_by_the_noise_of_both_means():
+    quantity = sweep_points.Quantity("kWh", 51.0, 0.5)
+    judge = sweep_points.verdict
+    assert judge(quantity, [51.2, 51.4, 51.3, 51.1]).agrees == "yes"
+    assert judge(quantity, [54.2, 54.4, 54.3, 54.1]).agrees == "no"
+    assert judge(quantity, [5.0, 100.0, 10.0, 90.0]).agrees == "undecided"
+    assert judge(quantity, [51.0, 53.0]).band == pytest.approx(0.5 + 1.96 * 2**0.5 * 0.6**0.5)
+
+
+def test_a_point_of_the_sweep_changes_only_its_assumptions():
+    base = reproduce.read("thesis-pareto")
+    scenario = sweep_points.Point("x", "", 1.0, precision="tf32", length=2.0, speedup=1.6).scenario(base, 3)
+    epochs = {model.name: (model.precision, model.epochs) for model in scenario.models}
+    assert epochs["ViT-B"] == ("tf32", 100.0)
+    assert epochs["ALBERT"] == ("bf16", 2 * 78.03)
+    assert scenario.workload.speedup_per_doubling == 1.6 and scenario.schedule.seeds == 3
+    assert scenario.kinds == base.kinds
