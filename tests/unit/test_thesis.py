@@ -11,6 +11,7 @@ import pytest
 from test_scheduling import example, order
 
 from slurm_energy.scheduling import Options, load_file, policy, registry
+from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator import sweeps
 from slurm_energy.simulator.campaign import CampaignTask, RunResult, workload_of
 from slurm_energy.simulator.campaign import run as run_task
@@ -162,3 +163,10 @@ def test_a_point_of_the_sweep_changes_only_its_assumptions():
     assert epochs["ALBERT"] == ("bf16", 2 * 78.03)
     assert scenario.workload.speedup_per_doubling == 1.6 and scenario.schedule.seeds == 3
     assert scenario.kinds == base.kinds
+
+
+def test_the_first_scenario_of_the_documentation_misses_few_deadlines():
+    shipped = scenarios.read("training")
+    for ranking in ("fcfs", "zeus", "metis"):
+        runs = [run_task(shipped, CampaignTask(ranking, seed), predict).summary() for seed in range(3)]
+        assert sum(run["deadline_miss_rate"] for run in runs) / 3 < 0.15
