@@ -17,6 +17,7 @@ from slurm_energy.config.grid_tables import CarbonConfig, PriceConfig
 from slurm_energy.config.metrics_section import MetricsConfig
 from slurm_energy.config.node_types import NodeType, merged_values, this_node, types_of
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.power_saving_section import PowerSavingConfig
 from slurm_energy.config.quota_section import QuotaConfig
 from slurm_energy.config.value_checks import (
     ascending,
@@ -242,6 +243,7 @@ class Config:
     node_power: NodePowerConfig = field(default_factory=NodePowerConfig)
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    power_saving: PowerSavingConfig = field(default_factory=PowerSavingConfig)
     carbon: CarbonConfig = field(default_factory=CarbonConfig)
     price: PriceConfig = field(default_factory=PriceConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
@@ -295,6 +297,7 @@ SECTIONS: dict[str, type[Any]] = {
     "templates": TemplatesConfig,
     "priority": PriorityConfig,
     "budget": BudgetConfig,
+    "power_saving": PowerSavingConfig,
     "carbon": CarbonConfig,
     "price": PriceConfig,
     "quota": QuotaConfig,

@@ -37,6 +37,7 @@ from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.node_routes import NodeRoutes
 from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.policy_file import PolicyPublication, write_policy_file
+from slurm_energy.controller.power_saving_loop import PowerSavingLoop
 from slurm_energy.controller.present_grid import PresentGrid
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.quota_routes import QuotaRoutes
@@ -206,6 +207,7 @@ class _Daemon:
             factors=PresentGrid(factors).current,
             policies_digest=lambda: self._publication.digest,
         )
+        self._saving = PowerSavingLoop(lambda: self._config, store, live, self._budget, self._failures)
         node_routes = NodeRoutes(lambda: self._config, live, self._node_states)
         self._server = ControllerServer(
             *(config, self._access(config), store, self._failures, self._status, self._history),
@@ -264,11 +266,8 @@ class _Daemon:
         finally:
             if self._resignation is None:
                 self._manager.stopping()
-            self._commands.stop()
-            self._sinfo.stop()
-            self._node_states.stop()
-            self._squeue.stop()
-            self._sacctmgr.stop()
+            for one in (self._commands, self._sinfo, self._node_states, self._squeue, self._sacctmgr):
+                one.stop()
             self._hosts.close()
             if listener is not None:
                 listener.close()
@@ -295,6 +294,7 @@ class _Daemon:
             self._grid.loop(),
             self._quotas.loop(),
             self._deferral.loop(),
+            self._saving.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),
@@ -395,5 +395,6 @@ class _Daemon:
             "grid": self._grid.status(),
             "quotas": self._quotas.status(),
             "deferral": self._deferral.status(),
+            "power_saving": self._saving.status(),
             "tuning": self._learner.status(),
         }

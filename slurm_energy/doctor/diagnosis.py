@@ -15,6 +15,7 @@ from slurm_energy.doctor.budget_check import budget_checks
 from slurm_energy.doctor.delivery_checks import counted, spool_check, undelivered_checks
 from slurm_energy.doctor.failover_check import failover_checks
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, KnobFinding
+from slurm_energy.doctor.power_saving_check import power_saving_checks
 from slurm_energy.doctor.slurm_checks import slurm_checks
 from slurm_energy.doctor.tuning_check import tuning_check
 from slurm_energy.doctor.verdict import CheckResult, CheckState
@@ -42,6 +43,7 @@ def diagnose(findings: HostFindings) -> list[CheckResult]:
         _munge(findings),
         *_controller(findings),
         *failover_checks(findings),
+        *power_saving_checks(findings),
     ]
     return [*checks, *slurm_checks(findings.slurm)]
 

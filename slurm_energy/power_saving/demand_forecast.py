@@ -116,12 +116,15 @@ class DemandHistory:
         step_s: seconds between two sampled moments.
         max_days: age in days from which on courses are forgotten.
         utc_offset_s: offset of local time, in which hours of the day and weekdays are counted.
+
+    Attributes:
+        horizon_s: ends of the time bins.
     """
 
     def __init__(
         self, horizon_s: Floats, step_s: float = 900.0, max_days: float = 56.0, utc_offset_s: float = 0.0
     ) -> None:
-        self._horizon_s = horizon_s
+        self.horizon_s = horizon_s
         self._step_s = step_s
         self._max_samples = max(1, int(max_days * DAY_S / step_s))
         self._utc_offset_s = utc_offset_s
@@ -145,16 +148,16 @@ class DemandHistory:
             nodes: nodes of each job, shape (n,).
         """
         first_s = self._times[-1] + self._step_s if self._times else begin_s
-        last_s = until_s - float(self._horizon_s[-1])
+        last_s = until_s - float(self.horizon_s[-1])
         moments_s = np.arange(first_s, last_s + 1e-9, self._step_s)[-self._max_samples :]
         lows = np.searchsorted(submit_s, moments_s, side="right").tolist()
-        highs = np.searchsorted(submit_s, moments_s + self._horizon_s[-1], side="right").tolist()
+        highs = np.searchsorted(submit_s, moments_s + self.horizon_s[-1], side="right").tolist()
         for moment_s, low, high in zip(moments_s.tolist(), lows, highs, strict=True):
             begins_s = submit_s[low:high] - moment_s
             changes_s = np.concatenate([begins_s, begins_s + time_s[low:high]])
             sizes = np.concatenate([nodes[low:high], -nodes[low:high]])
             self._times.append(moment_s)
-            self._peaks.append(_bin_peaks(self._horizon_s, changes_s, sizes))
+            self._peaks.append(_bin_peaks(self.horizon_s, changes_s, sizes))
         self._latest = None
         surplus = len(self._times) - self._max_samples
         if surplus > 0:
@@ -172,10 +175,10 @@ class DemandHistory:
 
     def _forecast(self, now_s: float) -> DemandForecast:
         if not self._times:
-            shape = (1, len(self._horizon_s))
-            return DemandForecast(self._horizon_s, np.zeros(shape), np.ones(1))
+            shape = (1, len(self.horizon_s))
+            return DemandForecast(self.horizon_s, np.zeros(shape), np.ones(1))
         return DemandForecast(
-            self._horizon_s, np.array(self._peaks), self._weights(np.array(self._times), now_s)
+            self.horizon_s, np.array(self._peaks), self._weights(np.array(self._times), now_s)
         )
 
     def _weights(self, times_s: Floats, now_s: float) -> Floats:

@@ -10,6 +10,7 @@ from slurm_energy.quantities import format_duration
 from slurm_energy.reports.deferral_text import deferral_status
 from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.grid_table import series_lines
+from slurm_energy.reports.power_saving_text import power_saving_lines
 
 _SITE_SETTINGS = (
     ("cap_watts", "cap {} W"),
@@ -114,6 +115,8 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     if (answer.get("budget") or {}).get("mode", "off") != "off":
         lines.append("  budgets   " + _budget_text(answer["budget"], now))
     lines += deferral_status(answer.get("deferral") or {})
+    if (answer.get("power_saving") or {}).get("mode", "off") != "off":
+        lines += ["  on/off    " + line for line in power_saving_lines(answer["power_saving"], now)]
     lines += ["  grid      " + line for line in series_lines(answer.get("grid") or [], now)]
     quotas = answer.get("quotas") or {}
     if quotas.get("quotas"):

@@ -1,0 +1,252 @@
+"""Decision for all nodes of a cluster, which belong to pools and partitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from slurm_energy.power_saving.demand_forecast import DemandHistory, known_change
+from slurm_energy.power_saving.expected_starts import KnownJobs, expected_changes
+from slurm_energy.power_saving.node_energy import NodeEnergy
+from slurm_energy.power_saving.rule import (
+    KeepReason,
+    NodeActivity,
+    PoolNodes,
+    PowerSavingRules,
+    plan_pool,
+    rules_without_history,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """A node of the cluster.
+
+    Attributes:
+        name: name of the node.
+        pool: name of its pool. The nodes of a pool are in the same partitions.
+        partitions: partitions of the node.
+        activity: what it does.
+        is_protected: whether it must not be changed.
+        idle_s: seconds for which it has been idle; NaN: unknown.
+        on_s: seconds since its last boot; NaN: unknown.
+        busy_for_s: seconds until the end of its jobs.
+    """
+
+    name: str
+    pool: str
+    partitions: frozenset[str]
+    activity: NodeActivity
+    is_protected: bool = False
+    idle_s: float = math.nan
+    on_s: float = math.nan
+    busy_for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FutureJob:
+    """A pending job or a reservation.
+
+    Attributes:
+        partitions: partitions in which it may run; empty: any.
+        nodes: number of nodes.
+        time_s: expected run time in seconds.
+        from_s: earliest start in seconds from now.
+    """
+
+    partitions: frozenset[str]
+    nodes: int
+    time_s: float
+    from_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node that is powered down or up.
+
+    Attributes:
+        name: name of the node.
+        saving_joules: expected saving of powering it down; 0 for a node that is powered up.
+        probability: probability that a node that is powered up is needed soon; 0 for a node powered down.
+    """
+
+    name: str
+    saving_joules: float = 0.0
+    probability: float = 0.0
+
+
+@dataclass(slots=True)
+class ClusterPlan:
+    """Decision for the cluster.
+
+    Attributes:
+        down, up: nodes to power down and up now.
+        kept: number of idle nodes that stay on, by reason.
+        deferred_boots: nodes that are not booted ahead because the power budgets have no room.
+    """
+
+    down: list[NodeChange] = field(default_factory=list)
+    up: list[NodeChange] = field(default_factory=list)
+    kept: dict[KeepReason, int] = field(default_factory=dict)
+    deferred_boots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolModel:
+    """What is known about the nodes of a pool.
+
+    Attributes:
+        energy: power and duration of their power states.
+        history: history of their demand.
+    """
+
+    energy: NodeEnergy
+    history: DemandHistory
+
+
+def plan_cluster(
+    nodes: Sequence[PlannedNode],
+    jobs: Sequence[FutureJob],
+    models: Mapping[str, PoolModel],
+    reserves: Mapping[str, int],
+    rules: PowerSavingRules,
+    now_s: float,
+    headroom_watts: float = math.inf,
+) -> ClusterPlan:
+    """Decide which nodes of a cluster to power down or up now.
+
+    Args:
+        nodes: all nodes.
+        jobs: pending jobs in the order of the queue, and reservations.
+        models: model of each pool by name. Pools without a model are not changed.
+        reserves: warm reserve in nodes by partition.
+        rules: parameters of the rule. The limits per cycle hold for the cluster.
+        now_s: time now, on the clock of the histories.
+        headroom_watts: power that the budgets leave for boots ahead of demand.
+    """
+    pools: dict[str, list[PlannedNode]] = {}
+    for node in nodes:
+        pools.setdefault(node.pool, []).append(node)
+    requests = _assign(pools, jobs)
+    pool_reserves = _pool_reserves(pools, reserves)
+    plan = ClusterPlan()
+    for name, members in pools.items():
+        model = models.get(name)
+        if model is None:
+            continue
+        left = replace(rules, max_down=rules.max_down - len(plan.down), max_up=rules.max_up - len(plan.up))
+        headroom_watts -= _add_pool(
+            plan, members, requests[name], model, pool_reserves[name], left, now_s, headroom_watts
+        )
+    return plan
+
+
+def _add_pool(
+    plan: ClusterPlan,
+    members: Sequence[PlannedNode],
+    jobs: Sequence[FutureJob],
+    model: PoolModel,
+    reserve: int,
+    rules: PowerSavingRules,
+    now_s: float,
+    headroom_watts: float,
+) -> float:
+    """Add the decision for one pool to the plan; return the power that its boots add."""
+    energy, horizon_s = model.energy, model.history.horizon_s
+    usable = [one for one in members if not one.is_protected]
+    free = sum(one.activity in (NodeActivity.IDLE, NodeActivity.BOOTING, NodeActivity.OFF) for one in usable)
+    busy = [one for one in usable if one.activity is NodeActivity.BUSY]
+    known = KnownJobs(
+        running_end_s=[one.busy_for_s for one in busy],
+        running_nodes=[1.0] * len(busy),
+        pending_nodes=[float(job.nodes) for job in jobs],
+        pending_time_s=[job.time_s for job in jobs],
+        pending_from_s=[job.from_s for job in jobs],
+    )
+    rows = PoolNodes(
+        np.array([int(one.activity) for one in members]),
+        np.array([one.is_protected for one in members], np.bool_),
+        np.array([one.idle_s for one in members], np.float64),
+        np.array([one.on_s for one in members], np.float64),
+    )
+    decided = plan_pool(
+        *(rows, energy, model.history.forecast(now_s)),
+        known_change(horizon_s, *expected_changes(known, float(free))),
+        rules_without_history(rules, energy, model.history),
+        reserve=reserve,
+    )
+    plan.down.extend(
+        NodeChange(members[row].name, saving_joules=saving)
+        for row, saving in zip(decided.down, decided.down_saving_joules, strict=True)
+    )
+    boot_watts = max(0.0, max(energy.boot_watts, energy.idle_watts) - energy.off_watts)
+    fit = (
+        len(decided.up)
+        if not boot_watts
+        else int(min(len(decided.up), max(0.0, headroom_watts) // boot_watts))
+    )
+    ups = list(zip(decided.up, decided.up_probability, strict=True))
+    plan.up.extend(NodeChange(members[row].name, probability=share) for row, share in ups[:fit])
+    for reason, count in decided.kept.items():
+        plan.kept[reason] = plan.kept.get(reason, 0) + count
+    plan.deferred_boots += len(ups) - fit
+    return fit * boot_watts
+
+
+def _assign(
+    pools: Mapping[str, Sequence[PlannedNode]], jobs: Sequence[FutureJob]
+) -> dict[str, list[FutureJob]]:
+    """Assign each job to the pool in its partitions with the most free nodes that are on, then off."""
+    requests: dict[str, list[FutureJob]] = {name: [] for name in pools}
+    counts = {name: _free_counts(members) for name, members in pools.items()}
+    partitions = {name: members[0].partitions for name, members in pools.items()}
+    for job in jobs:
+        allowed = [
+            name for name in pools if not job.partitions or not job.partitions.isdisjoint(partitions[name])
+        ]
+        if not allowed:
+            continue
+        sizes = {name: len(pools[name]) for name in allowed}
+        best = max(
+            allowed,
+            key=lambda name: (
+                sizes[name] >= job.nodes,
+                counts[name][0] >= job.nodes,
+                sum(counts[name]) >= job.nodes,
+                counts[name],
+            ),
+        )
+        requests[best].append(job)
+        warm, off = counts[best]
+        counts[best] = (max(0, warm - job.nodes), off - max(0, min(off, job.nodes - warm)))
+    return requests
+
+
+def _free_counts(members: Sequence[PlannedNode]) -> tuple[int, int]:
+    """Return the number of free nodes that are on, and of those that are off."""
+    free = [one.activity for one in members if not one.is_protected]
+    return (
+        sum(one in (NodeActivity.IDLE, NodeActivity.BOOTING) for one in free),
+        sum(one is NodeActivity.OFF for one in free),
+    )
+
+
+def _pool_reserves(pools: Mapping[str, Sequence[PlannedNode]], reserves: Mapping[str, int]) -> dict[str, int]:
+    """Divide the reserve of each partition among its pools, in proportion to their nodes, rounded up."""
+    sizes: dict[str, int] = {}
+    for members in pools.values():
+        for partition in members[0].partitions:
+            sizes[partition] = sizes.get(partition, 0) + len(members)
+    return {
+        name: max(
+            (
+                math.ceil(reserves.get(one, 0) * len(members) / sizes[one] - 1e-9)
+                for one in members[0].partitions
+            ),
+            default=0,
+        )
+        for name, members in pools.items()
+    }

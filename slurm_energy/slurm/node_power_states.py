@@ -1,0 +1,240 @@
+"""Power states of all nodes, Slurm's settings of power saving, and commands that power nodes down and up."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.hostlist import expand_hostlist, fold_hostlist
+
+_FIELD: Final = re.compile(
+    r"(?:^| )(NodeName|CPUTot|ActiveFeatures|Gres|State|Weight|Partitions|BootTime|SlurmdStartTime"
+    r"|LastBusyTime)=([^ ]*)"
+)
+_FREE_TEXT: Final = re.compile(r"(?:^| )(?:Reason|Comment|Extra|InstanceId|InstanceType)=")
+_SETTING: Final = re.compile(
+    r"^(Suspend(?:Time|Program|ExcNodes|ExcParts|ExcStates|Timeout)|Resume(?:Program|Timeout))"
+    r"\s*=[ \t]*(.*)$",
+    re.MULTILINE,
+)
+_SECONDS: Final = re.compile(r"(\d{1,9}) sec")
+_NO_VALUES: Final = frozenset({"", "(null)", "N/A", "NONE"})
+_MAX_TIME_DIGITS: Final = 12
+_BUSY: Final = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+_OFF: Final = frozenset({"POWERED_DOWN", "POWER_SAVE"})
+_STOPPING: Final = frozenset({"POWERING_DOWN", "POWER_DOWN"})
+_BOOTING: Final = frozenset({"POWERING_UP", "POWER_UP"})
+_HARMLESS: Final = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodePowerStatus:
+    """A node as slurmctld sees it, with its power state.
+
+    Attributes:
+        name: NodeName.
+        words: words of the state, such as `IDLE` and `POWERED_DOWN`.
+        partitions: partitions of the node.
+        kind: text that is equal for nodes with the same hardware, features and weight.
+        boot_unix_s: time of the last boot in Unix seconds; None: unknown.
+        slurmd_unix_s: time of the start of slurmd in Unix seconds; None: unknown.
+        last_busy_unix_s: end of the last job in Unix seconds; None: unknown.
+    """
+
+    name: str
+    words: frozenset[str]
+    partitions: frozenset[str] = frozenset()
+    kind: str = ""
+    boot_unix_s: float | None = None
+    slurmd_unix_s: float | None = None
+    last_busy_unix_s: float | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the node is powered down."""
+        return bool(self.words & _OFF)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the node is powering down or will be powered down."""
+        return bool(self.words & _STOPPING)
+
+    @property
+    def is_booting(self) -> bool:
+        """Whether the node is powering up."""
+        return bool(self.words & _BOOTING)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs have resources of the node."""
+        return bool(self.words & _BUSY)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the node has failed, for example by exceeding ResumeTimeout."""
+        return bool(self.words & {"DOWN", "ERROR", "FAIL", "FAILING", "UNKNOWN", "FUTURE"})
+
+    @property
+    def hindrance(self) -> str:
+        """State because of which the node must not be changed, in lower case; empty: it may be."""
+        harmless = _HARMLESS | _BUSY | _OFF | _STOPPING | _BOOTING
+        # A node that is off does not respond.
+        if self.is_off or self.is_booting:
+            harmless |= {"NOT_RESPONDING"}
+        return ", ".join(sorted(self.words - harmless)).lower()
+
+
+def read_power_states(run: Runner = run_command) -> list[NodePowerStatus]:
+    """Return the power states of all nodes, read from slurmctld with one command.
+
+    Raises:
+        UnavailableError: slurmctld does not answer.
+    """
+    return parse_power_states(run(["scontrol", "--oneliner", "show", "node"]))
+
+
+def parse_power_states(text: str) -> list[NodePowerStatus]:
+    """Parse the output of `scontrol -o show node`, with times in Unix seconds.
+
+    Free text at the end of a line is cut off. A line break in free text can forge a second line for a node:
+    a node with two lines gets the state `AMBIGUOUS`, in which it is not changed.
+    """
+    nodes = []
+    for line in text.split("\n"):
+        values = dict(reversed(_FIELD.findall(_FREE_TEXT.split(line)[0])))
+        if values.get("NodeName"):
+            nodes.append(_status(values))
+    times = Counter(node.name for node in nodes)
+    first = {node.name: node for node in reversed(nodes)}
+    return [
+        node if times[name] == 1 else NodePowerStatus(name, frozenset({"AMBIGUOUS"}))
+        for name, node in reversed(first.items())
+    ]
+
+
+def _status(values: dict[str, str]) -> NodePowerStatus:
+    state = values.get("State", "").upper()
+    words = {word for word in re.split(r"[+]", state.rstrip("*~#!%$@^-")) if word}
+    if state.endswith("*"):
+        words.add("NOT_RESPONDING")
+    partitions = frozenset(values.get("Partitions", "").split(",")) - {""}
+    kind = [values.get(name, "") for name in ("CPUTot", "Gres", "ActiveFeatures", "Weight")]
+    return NodePowerStatus(
+        values["NodeName"],
+        frozenset(words),
+        partitions,
+        " ".join([*kind, ",".join(sorted(partitions))]),
+        _unix_s(values.get("BootTime", "")),
+        _unix_s(values.get("SlurmdStartTime", "")),
+        _unix_s(values.get("LastBusyTime", "")),
+    )
+
+
+def _unix_s(text: str) -> float | None:
+    return float(text) if text.isdecimal() and len(text) <= _MAX_TIME_DIGITS and int(text) > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSavingSettings:
+    """Slurm's settings of power saving.
+
+    Attributes:
+        suspend_program, resume_program: programs that power nodes down and up; empty: none.
+        suspend_time_s: idle time after which Slurm itself powers nodes down; None: Slurm's power saving is
+            disabled.
+        excluded_nodes: names of nodes that Slurm never powers down. Nodes in an entry with a count, of which
+            Slurm keeps only some on, are among them.
+        excluded_partitions: partitions whose nodes Slurm never powers down.
+        excluded_states: node states in which Slurm never powers nodes down, in upper case.
+        resume_timeout_s: time after which a node that does not boot is set to DOWN; None: unknown.
+    """
+
+    suspend_program: str = ""
+    resume_program: str = ""
+    suspend_time_s: float | None = None
+    excluded_nodes: frozenset[str] = frozenset()
+    excluded_partitions: frozenset[str] = frozenset()
+    excluded_states: frozenset[str] = frozenset()
+    resume_timeout_s: float | None = None
+
+    def problems(self) -> list[str]:
+        """Return why Slurm would not power nodes down or up, with the remedy; empty: it would."""
+        lines = []
+        if not self.suspend_program:
+            lines.append("SuspendProgram is not set: add the program that powers nodes down to slurm.conf")
+        if not self.resume_program:
+            lines.append("ResumeProgram is not set: add the program that boots nodes to slurm.conf")
+        if self.suspend_time_s is None:
+            lines.append(
+                "SuspendTime is -1, which disables power saving in slurmctld: set SuspendTime=31536000, so "
+                "that senergyctld alone powers nodes down, and restart slurmctld"
+            )
+        return lines
+
+
+def read_power_saving_settings(run: Runner = run_command) -> PowerSavingSettings:
+    """Return Slurm's settings of power saving, read with one command.
+
+    Raises:
+        UnavailableError: slurmctld does not answer.
+    """
+    return parse_power_saving_settings(run(["scontrol", "show", "config"]))
+
+
+def parse_power_saving_settings(text: str) -> PowerSavingSettings:
+    """Parse the output of `scontrol show config`."""
+    values = {name: value.strip() for name, value in _SETTING.findall(text)}
+    given = {name: "" if value in _NO_VALUES else value for name, value in values.items()}
+    return PowerSavingSettings(
+        given.get("SuspendProgram", ""),
+        given.get("ResumeProgram", ""),
+        _seconds(given.get("SuspendTime", "")),
+        frozenset(_excluded_nodes(given.get("SuspendExcNodes", ""))),
+        frozenset(given.get("SuspendExcParts", "").split(",")) - {""},
+        frozenset(given.get("SuspendExcStates", "").upper().split(",")) - {""},
+        _seconds(given.get("ResumeTimeout", "")),
+    )
+
+
+def _seconds(text: str) -> float | None:
+    match = _SECONDS.match(text)
+    return float(match[1]) if match else None
+
+
+def _excluded_nodes(text: str) -> Sequence[str]:
+    """Return the nodes of SuspendExcNodes, such as `n[1-4],m[1-8]:2`."""
+    try:
+        return expand_hostlist(re.sub(r":\d+", "", text)) if text else ()
+    except UsageError:
+        return ()
+
+
+def power_down(names: Sequence[str], run: Runner = run_command) -> None:
+    """Make Slurm power idle nodes down.
+
+    The state `power_down` exists in all releases. Unlike `power_down_asap` it does not drain nodes: a job
+    that starts at this moment runs, more jobs may follow, and nothing stays locked.
+
+    Raises:
+        UnavailableError: slurmctld does not answer or refuses.
+    """
+    _update(names, "POWER_DOWN", run)
+
+
+def power_up(names: Sequence[str], run: Runner = run_command) -> None:
+    """Make Slurm boot nodes that are powered down.
+
+    Raises:
+        UnavailableError: slurmctld does not answer or refuses.
+    """
+    _update(names, "POWER_UP", run)
+
+
+def _update(names: Sequence[str], state: str, run: Runner) -> None:
+    if names:
+        run(["scontrol", "update", f"NodeName={fold_hostlist(names)}", f"State={state}"])

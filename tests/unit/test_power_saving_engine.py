@@ -1,0 +1,198 @@
+"""Power saving in senergyctld: Slurm's output, protected nodes, limits, and the commands that are issued."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.config.power_saving_section import PowerSavingConfig
+from slurm_energy.controller.power_saving_engine import PowerSavingEngine
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.node_power_states import (
+    parse_power_saving_settings,
+    parse_power_states,
+)
+from slurm_energy.slurm.queue.node_demand import count_tasks
+
+NOW = 1_800_000_000.0
+CONFIG = """\
+ResumeProgram           = /sbin/resume
+ResumeTimeout           = 300 sec
+SuspendExcNodes         = {nodes}
+SuspendExcParts         = {parts}
+SuspendProgram          = /sbin/suspend
+SuspendTime             = {time}
+"""
+LINE = (
+    "NodeName={name} Arch=x86_64 CPUTot=64 ActiveFeatures=(null) Gres=(null) State={state} Weight=1 "
+    "Partitions={partitions} BootTime=1799900000 SlurmdStartTime=1799900000 LastBusyTime={busy}"
+)
+SETTINGS = PowerSavingConfig(mode="on", idle_watts={"n[1-9]": 150.0}, reserve_percent=0.0)
+
+
+class FakeSlurm:
+    """Answers Slurm's commands and keeps those that change nodes."""
+
+    def __init__(self, states: dict[str, str], **more: str) -> None:
+        self.states = states
+        self.partitions = more.pop("partitions", "batch")
+        self.jobs: list[list[str]] = []
+        self.settings = {"nodes": "(null)", "parts": "(null)", "time": "31536000 sec"} | more
+        self.changes: list[tuple[str, str]] = []
+        self.calls: list[str] = []
+
+    def __call__(self, argv: list[str]) -> str:
+        self.calls.append(" ".join(argv))
+        if "update" in argv:
+            self.changes.append((argv[2], argv[3]))
+            return ""
+        if argv[0] == "squeue":
+            delimiter = argv.environment["SQUEUE_FORMAT2"].split(",")[0].split(":", 1)[1]  # type: ignore[attr-defined]
+            return "".join("".join(field + delimiter for field in row) + "\n" for row in self.jobs)
+        if "config" in argv:
+            return CONFIG.format(**self.settings)
+        if "reservations" in argv:
+            return "No reservations in the system\n"
+        return "\n".join(
+            LINE.format(name=name, state=state, partitions=self.partitions, busy=int(NOW - 9e4))
+            for name, state in self.states.items()
+        )
+
+
+def decide(slurm: FakeSlurm, config: PowerSavingConfig = SETTINGS, headroom_watts: float = math.inf):
+    return PowerSavingEngine(slurm, lambda: NOW).cycle(config, {}, headroom_watts)
+
+
+def test_idle_nodes_go_down_with_one_command() -> None:
+    slurm = FakeSlurm({"n1": "IDLE", "n2": "IDLE", "n3": "MIXED", "n4": "IDLE+POWERED_DOWN"})
+    report = decide(slurm)
+    assert slurm.changes == [("NodeName=n[1-2]", "State=POWER_DOWN")]
+    assert report.nodes["off"] == 1
+    assert sum("show node" in call for call in slurm.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("IDLE+DRAIN", "IDLE+RESERVED", "IDLE+MAINTENANCE", "IDLE+PLANNED", "DOWN", "DOWN+POWERED_DOWN"),
+        *("IDLE+POWERING_DOWN", "IDLE+REBOOT_REQUESTED", "FUTURE", "ALLOCATED", "MIXED", "COMPLETING"),
+        *("UNKNOWN", "IDLE*"),
+    ],
+)
+def test_node_in_such_a_state_is_not_changed(state: str) -> None:
+    slurm = FakeSlurm({"n1": state})
+    slurm.jobs = [["PENDING", "batch", "1", "", "60", "N/A", "0", "Resources", "N/A"]]
+    decide(slurm)
+    assert slurm.changes == []
+    slurm.jobs = []
+    decide(slurm)
+    assert slurm.changes == []
+
+
+def test_exclusions_of_slurm_and_of_our_configuration_hold() -> None:
+    idle = {"n1": "IDLE", "n2": "IDLE", "n3": "IDLE"}
+    slurm = FakeSlurm(idle, nodes="n[1-2]:1")
+    decide(slurm, dataclasses.replace(SETTINGS, exclude_nodes="n3"))
+    assert slurm.changes == []
+    for config, more in (
+        (SETTINGS, {"parts": "batch"}),
+        (dataclasses.replace(SETTINGS, exclude_partitions=["batch"]), {}),
+    ):
+        # A node in two partitions is excluded if one of them is.
+        slurm = FakeSlurm(idle, partitions="debug,batch", **more)
+        decide(slurm, config)
+        assert slurm.changes == []
+
+
+def test_reserve_and_limit_per_cycle_hold() -> None:
+    idle = {f"n{number}": "IDLE" for number in range(1, 9)}
+    slurm = FakeSlurm(idle)
+    report = decide(slurm, dataclasses.replace(SETTINGS, max_down=3, reserve_percent=25.0))
+    assert len(report.plan.down) == 3
+    slurm = FakeSlurm(idle)
+    report = decide(slurm, dataclasses.replace(SETTINGS, reserve_nodes={"batch": 6.0}))
+    assert len(report.plan.down) == 2
+
+
+def test_reserve_is_booted_if_the_budget_has_room() -> None:
+    off = {f"n{number}": "IDLE+POWERED_DOWN" for number in range(1, 5)}
+    config = dataclasses.replace(SETTINGS, reserve_nodes={"batch": 3.0})
+    slurm = FakeSlurm(off)
+    decide(slurm, config)
+    assert slurm.changes == [("NodeName=n[1-3]", "State=POWER_UP")]
+    slurm = FakeSlurm(off)
+    report = decide(slurm, config, headroom_watts=250.0)
+    assert slurm.changes == [("NodeName=n1", "State=POWER_UP")]
+    assert report.plan.deferred_boots == 2
+
+
+@pytest.mark.parametrize(("mode", "time"), [("observe", "31536000 sec"), ("on", "NONE"), ("on", "-1 sec")])
+def test_nothing_is_changed_in_mode_observe_or_if_slurm_would_refuse(mode: str, time: str) -> None:
+    slurm = FakeSlurm({"n1": "IDLE"}, time=time)
+    report = decide(slurm, dataclasses.replace(SETTINGS, mode=mode))
+    assert len(report.plan.down) == 1
+    assert slurm.changes == []
+    assert bool(report.problems) == (mode == "on")
+
+
+def test_pending_jobs_keep_nodes_on() -> None:
+    slurm = FakeSlurm({"n1": "IDLE", "n2": "IDLE", "n3": "IDLE"})
+    slurm.jobs = [
+        ["PENDING", "batch", "2", "", "1:00:00", "N/A", str(int(NOW)), "Resources", "N/A"],
+        ["PENDING", "batch", "1", "", "1:00:00", "N/A", "N/A", "JobHeldUser", "N/A"],
+    ]
+    report = decide(slurm)
+    assert len(report.plan.down) == 1
+
+
+def test_node_without_known_idle_power_stays_on() -> None:
+    slurm = FakeSlurm({"n1": "IDLE"})
+    decide(slurm, dataclasses.replace(SETTINGS, idle_watts={}))
+    assert slurm.changes == []
+
+
+def test_failure_of_slurm_changes_nothing() -> None:
+    def fail(argv: list[str]) -> str:
+        raise UnavailableError(argv[0], "no answer")
+
+    with pytest.raises(UnavailableError):
+        PowerSavingEngine(fail, lambda: NOW).cycle(SETTINGS, {}, math.inf)
+
+
+def test_second_line_in_free_text_makes_a_node_ambiguous() -> None:
+    text = (
+        LINE.format(name="n1", state="IDLE+DRAIN", partitions="a", busy=1)
+        + " Reason=x\n"
+        + LINE.format(name="n1", state="IDLE", partitions="a", busy=1)
+    )
+    (node,) = parse_power_states(text)
+    assert node.hindrance == "ambiguous"
+
+
+@given(st.text())
+def test_parsers_accept_any_text(text: str) -> None:
+    parse_power_states(text)
+    parse_power_states(f"NodeName=n1 State={text}")
+    parse_power_saving_settings(text)
+    assert 1 <= count_tasks(text) <= 10_000
+
+
+def test_boot_time_is_learned_from_boots_that_were_requested() -> None:
+    slurm = FakeSlurm({"n1": "IDLE+POWERED_DOWN"})
+    # SlurmdStartTime is 1799900000; the boot was requested 40 s before.
+    times = iter([1_799_900_000.0 - 40.0, 1_799_900_010.0])
+    engine = PowerSavingEngine(slurm, lambda: next(times))
+    config = dataclasses.replace(SETTINGS, reserve_nodes={"batch": 1.0})
+    engine.cycle(config, {}, math.inf)
+    slurm.states["n1"] = "IDLE"
+    engine.cycle(config, {}, math.inf)
+    assert engine.boot_s == 40.0
+
+
+@pytest.mark.parametrize(("text", "tasks"), [("N/A", 1), ("1-10", 10), ("1-10:2,12%4", 6), ("3", 1)])
+def test_tasks_of_an_array_are_counted(text: str, tasks: int) -> None:
+    assert count_tasks(text) == tasks
