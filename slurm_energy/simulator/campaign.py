@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +34,6 @@ _SHAPE_COLUMNS = (
     *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
     *("predicted_time_s", "predicted_watts"),
 )
-_COMPILED_FROM_JOBS: Final = 5000
-"""Below, compilation of the column engine, once per installation, takes longer than the general engine."""
 _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
 
 
@@ -136,7 +134,8 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     def simulate(work: Workload, kinds: Sequence[NodeKind]) -> SimulationResult:
         if fast_path.supports(work, kinds, chosen, settings):
             return fast_path.simulate(work, kinds, settings)
-        if work.count >= _COMPILED_FROM_JOBS and column_engine.supports(work, kinds, chosen, settings):
+        pays = column_engine.pays(work.count * len(tasks(scenario)))
+        if pays and column_engine.supports(work, kinds, chosen, settings):
             return column_engine.simulate(work, kinds, chosen, settings)
         return engine.simulate(work, kinds, chosen, settings)
 

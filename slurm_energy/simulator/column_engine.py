@@ -1,121 +1,95 @@
-"""Compiled simulation of the built-in policies, without a budget, node power states and interruptions.
+"""Compiled simulation of the built-in policies, without a budget, node power states and node failures.
 
-It covers all built-in policies with rigid and malleable jobs on several kinds of nodes, without backfill
-(strict) or with EASY backfill. It yields exactly the schedule of the general engine; tests compare them.
+It covers all built-in policies and disciplines, rigid and malleable jobs on several kinds of nodes,
+preemption and a horizon. It yields exactly the schedule of the general engine; tests compare them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
 
 import numpy as np
 
-from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.compiled import compiled
-from slurm_energy.simulator.engine_support import is_constrained
-from slurm_energy.simulator.pass_kernels import (
-    HeadReservation,
-    Moment,
-    PendingColumns,
-    backfill_job,
-    enter,
-    first_job,
-    leave,
-    limit_s,
-    may_fit,
-    moment,
-    no_jobs,
-    reserve,
+from slurm_energy.simulator.compiled import compiled, is_cached
+from slurm_energy.simulator.engine_columns import (
+    END_S,
+    ENERGY,
+    LOST,
+    OUTCOME,
+    PREEMPTIONS,
+    RUN_S,
+    SHAPE,
+    START_S,
+    UNIT_S,
+    Accounts,
+    SimulationColumns,
+    empty_accounts,
+    end_job,
+    request_pass,
+    stop,
 )
-from slurm_energy.simulator.running_columns import RunningColumns, next_end_s, no_running_jobs, pop, push
-from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.score_kernels import (
+from slurm_energy.simulator.engine_support import is_constrained
+from slurm_energy.simulator.job_columns import (
     BLEND,
     CODES,
     HADES,
-    MULTIFACTOR,
+    KEY,
+    RISK_S,
+    ROW,
+    SUBMIT_S,
     THEMIS,
+    USAGE_POLICIES,
     JobColumns,
     PolicyRules,
     job_columns,
     rules,
-    user_factors,
+    runnable,
 )
+from slurm_energy.simulator.pass_kernels import run_pass
+from slurm_energy.simulator.pending_tree import enter, no_jobs
+from slurm_energy.simulator.preemption_kernels import preempt_for_deadlines
+from slurm_energy.simulator.running_columns import next_end_s, no_running_jobs
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
-from slurm_energy.simulator.user_columns import UserColumns, hold, no_usage, settle
+from slurm_energy.simulator.user_columns import no_usage
 from slurm_energy.simulator.workload import Workload
 
-_USAGE_POLICIES: Final = frozenset((BLEND, HADES, MULTIFACTOR, THEMIS))
+_UNRUNNABLE = int(JobOutcome.UNRUNNABLE)
+_ARRIVED, _AT_RISK, _PASSES, _STEPS = range(4)
+"""Columns of `SimulationColumns.progress`."""
 
 
-class ScheduleColumns(NamedTuple):
-    """Result of the kernel: starts, ends and shapes of n jobs, and the power of the cluster.
+_COMPILED_FROM_JOBS, _CACHED_FROM_JOBS = 20_000, 1000
+"""With fewer jobs the general engine is faster than compilation, or than loading the machine code."""
 
-    Attributes:
-        start_s, end_s: times in seconds, NaN for a job that never ran, shape (n,).
-        shape: row of the shape in which the job ran; -1: none, shape (n,).
-        times, watts: power from each time on, shape (2 n + 2,), of which the first steps count.
+
+def pays(jobs: int) -> bool:
+    """Return whether this module simulates `jobs` jobs in all faster than the general engine.
+
+    Its compilation, once per installation, takes as long as the general engine takes for 20,000 jobs.
     """
-
-    start_s: Floats
-    end_s: Floats
-    shape: Ints
-    times: Floats
-    watts: Floats
-
-
-class ShapeColumns(NamedTuple):
-    """Power and real run times.
-
-    Attributes:
-        time_s, power_watts, extra_watts: real run time, power, and power above the idle power of the units,
-            by shape.
-        idle_watts: power of all nodes without jobs.
-    """
-
-    time_s: Floats
-    power_watts: Floats
-    extra_watts: Floats
-    idle_watts: float
-
-
-class SimulationColumns(NamedTuple):
-    """State of the simulation that the kernels change.
-
-    Attributes:
-        free: free units by kind of nodes.
-        pending, running, users, schedule: jobs, users and result.
-        jobs_watts: power of running jobs above the idle power of their units, shape (1,).
-    """
-
-    free: Ints
-    pending: PendingColumns
-    running: RunningColumns
-    users: UserColumns
-    schedule: ScheduleColumns
-    jobs_watts: Floats
+    return jobs >= (_CACHED_FROM_JOBS if is_cached(_run) else _COMPILED_FROM_JOBS)
 
 
 def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: ScheduleSettings) -> bool:
     """Return whether this module can simulate these jobs with these nodes, policy and settings."""
-    preempts = policy.preempts and settings.preemption is not None
+    options = settings.options
     return (
         policy.built_in
         and policy.name in CODES
-        and settings.discipline in (Discipline.STRICT, Discipline.EASY)
-        and settings.horizon_s is None
         and settings.budget_watts is None
         and settings.idle_off_s is None
         and settings.power_saving is None
-        and settings.options.aged_jobs_per_user is None
         and not is_constrained(jobs, kinds, settings)
+        and not (settings.kill_at_limit and policy.preempts and settings.preemption is not None)
+        and options.aged_jobs_per_user is None
+        and options.age_weight >= 0
+        and all(weight >= 0 for weight in options.weights.values())
         and not any(kind.failures_per_s for kind in kinds)
-        and not (preempts and not np.all(np.isnan(jobs.deadline_s)))
     )
 
 
@@ -125,39 +99,35 @@ def simulate(
     """Simulate a workload for which `supports` returns True, and return the result."""
     total = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
     unit_idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
-    scoring = rules(policy.name, settings.options)
-    columns = job_columns(jobs, total, scoring)
-    extra_watts = jobs.power_watts - unit_idle_watts[jobs.hardware] * jobs.units
-    load = ShapeColumns(
-        np.ascontiguousarray(jobs.time_s),
-        np.ascontiguousarray(jobs.power_watts),
-        (extra_watts - jobs.power_watts) + jobs.power_watts,
-        float(sum(kind.nodes * kind.idle_watts for kind in kinds)),
-    )
-    schedule = _empty_schedule(jobs.count)
+    scoring = rules(policy, settings)
+    margin_s = settings.preemption.margin_s if settings.preemption else 0.0
+    columns = job_columns(jobs, total, unit_idle_watts, scoring, margin_s)
     state = SimulationColumns(
         total.copy(),
-        no_jobs(columns, scoring, total),
+        np.zeros_like(total),
+        no_jobs(scoring, columns, total),
         no_running_jobs(int(min(jobs.count, int(np.sum(total))))),
         no_usage(_shares(scoring, jobs, settings), settings.half_life_s),
-        schedule,
+        empty_accounts(jobs.count),
         np.zeros(1),
+        np.full(1, np.inf),
+        np.zeros(2),
+        np.zeros(4, np.int64),
     )
-    runnable = columns.fastest >= 0
-    easy = settings.discipline == Discipline.EASY
-    steps, passes, end_s = _run(columns, load, scoring, runnable, state, easy, settings.interval_s)
-    ordered = _in_rows(schedule, columns.row)
-    return _result(jobs, ordered, runnable[columns.arrival], int(np.sum(total)), steps, passes, end_s)
-
-
-def _empty_schedule(count: int) -> ScheduleColumns:
-    never = np.full(count, -1, np.int64)
-    times, watts = np.empty(2 * count + 2), np.empty(2 * count + 2)
-    return ScheduleColumns(np.full(count, np.nan), np.full(count, np.nan), never, times, watts)
+    idle_watts = float(sum(kind.nodes * kind.idle_watts for kind in kinds))
+    key_order = np.sort(columns.real[:, KEY]) if scoring.code == BLEND else np.zeros(0)
+    times, watts = np.empty(2 * jobs.count + 4), np.empty(2 * jobs.count + 4)
+    times[0], watts[0], state.progress[_STEPS] = 0.0, idle_watts, 1
+    risks_s, is_runnable = _risks_s(columns, scoring), runnable(columns)
+    while not _run(columns, scoring, idle_watts, key_order, risks_s, is_runnable, times, watts, state):
+        times, watts = np.resize(times, 2 * len(times)), np.resize(watts, 2 * len(watts))
+    steps, passes, end_s = state.progress[_STEPS], int(state.progress[_PASSES]), float(state.last_s[0])
+    power = times[:steps].copy(), watts[:steps].copy()
+    return _result(jobs, _accounts(state.accounts, columns), power, int(np.sum(total)), passes, end_s)
 
 
 def _shares(scoring: PolicyRules, jobs: Workload, settings: ScheduleSettings) -> Floats:
-    if scoring.code not in _USAGE_POLICIES:
+    if scoring.code not in USAGE_POLICIES:
         return np.zeros(0)
     share = np.array([settings.shares.get(name, 1.0) for name in jobs.users])
     whole = np.mean(share) if scoring.code in (HADES, THEMIS) else np.sum(share)
@@ -165,47 +135,44 @@ def _shares(scoring: PolicyRules, jobs: Workload, settings: ScheduleSettings) ->
     return scaled
 
 
-def _in_rows(schedule: ScheduleColumns, row: Ints) -> ScheduleColumns:
-    """Return a schedule with the jobs in the order of the workload."""
-    start_s, end_s, shape = (
-        np.empty_like(schedule.start_s),
-        np.empty_like(schedule.end_s),
-        np.empty_like(schedule.shape),
+def _risks_s(jobs: JobColumns, scoring: PolicyRules) -> Floats:
+    """Return the times from which deadlines are at risk, ascending, for policies that preempt."""
+    if not scoring.preempts:
+        return np.zeros(0)
+    risk_s = jobs.real[:, RISK_S]
+    return np.sort(risk_s[np.isfinite(risk_s)])
+
+
+def _accounts(accounts: Accounts, jobs: JobColumns) -> EnergyAccounts:
+    """Return the accounts of the jobs in the order of the workload."""
+    real, whole = np.empty_like(accounts.real), np.empty_like(accounts.whole)
+    real[jobs.whole[:, ROW]], whole[jobs.whole[:, ROW]] = accounts.real, accounts.whole
+    return EnergyAccounts(
+        shape=whole[:, SHAPE],
+        start_s=real[:, START_S],
+        end_s=real[:, END_S],
+        energy_joules=real[:, ENERGY],
+        lost_joules=real[:, LOST],
+        preemptions=whole[:, PREEMPTIONS],
+        failures=np.broadcast_to(np.int64(0), len(real)),
+        run_s=real[:, RUN_S],
+        unit_s=real[:, UNIT_S],
+        outcome=whole[:, OUTCOME].astype(np.int8),
     )
-    start_s[row], end_s[row], shape[row] = schedule.start_s, schedule.end_s, schedule.shape
-    return ScheduleColumns(start_s, end_s, shape, schedule.times, schedule.watts)
 
 
 def _result(
     jobs: Workload,
-    schedule: ScheduleColumns,
-    runnable: Bools,
+    accounts: EnergyAccounts,
+    power: tuple[Floats, Floats],
     units: int,
-    steps: int,
     passes: int,
     end_s: float,
 ) -> SimulationResult:
-    ran = schedule.shape >= 0
-    shapes = np.where(ran, schedule.shape, 0)
-    run_s = np.where(ran, schedule.end_s - schedule.start_s, 0.0)
-    never, none = np.broadcast_to(np.int64(0), jobs.count), np.broadcast_to(0.0, jobs.count)
-    outcomes = [np.int8(JobOutcome.COMPLETED), np.int8(JobOutcome.PENDING)]
-    accounts = EnergyAccounts(
-        shape=schedule.shape,
-        start_s=schedule.start_s,
-        end_s=schedule.end_s,
-        energy_joules=run_s * jobs.power_watts[shapes] if jobs.count else run_s,
-        lost_joules=none,
-        preemptions=never,
-        failures=never,
-        run_s=run_s,
-        unit_s=run_s * jobs.units[shapes].astype(np.float64) if jobs.count else run_s,
-        outcome=np.select([ran, runnable], outcomes, np.int8(JobOutcome.UNRUNNABLE)),
-    )
-    times, watts = np.append(schedule.times[:steps], end_s), schedule.watts[:steps]
+    times, watts = np.append(power[0], end_s), power[1]
     lengths = np.diff(times)
     energy = math.fsum(watts * lengths)
-    unrunnable = jobs.count - int(np.sum(runnable))
+    unrunnable = int(np.sum(accounts.outcome == JobOutcome.UNRUNNABLE))
     return SimulationResult(
         workload=jobs,
         accounts=accounts,
@@ -223,134 +190,107 @@ def _result(
 @compiled
 def _run(
     jobs: JobColumns,
-    load: ShapeColumns,
     policy: PolicyRules,
-    runnable: Bools,
+    idle_watts: float,
+    key_order: Floats,
+    risks_s: Floats,
+    is_runnable: Bools,
+    times: Floats,
+    watts: Floats,
     state: SimulationColumns,
-    easy: bool,
-    interval_s: float,
-) -> tuple[int, int, float]:
-    """Simulate all jobs.
+) -> bool:
+    """Simulate until all jobs are done and return True, or until `times` is full and return False.
 
-    Returns:
-        Number of steps of the power, number of scheduling passes, and the time of the last event in seconds.
+    Args:
+        jobs: the jobs.
+        policy: the policy.
+        idle_watts: power of all nodes without jobs.
+        key_order: keys of all jobs, ascending, for `blend`.
+        risks_s: times from which deadlines are at risk, ascending.
+        is_runnable: whether the cluster has the units of a shape of the job, shape (n,).
+        times: receives the time of each step of the power; the first step is given.
+        watts: receives the power from each of these times on.
+        state: the state, with which a later call continues.
     """
-    count, schedule = len(jobs.row), state.schedule
-    now_s, pass_due_s = 0.0, np.inf
-    arrived, passes, steps = 0, 0, 1
-    schedule.times[0], schedule.watts[0] = 0.0, load.idle_watts
-    while state.running.tally[0] > 0 or arrived < count or state.pending.tally[0] > 0:
-        arrival_s = jobs.submit_s[jobs.arrival[arrived]] if arrived < count else np.inf
-        next_s = min(next_end_s(state.running), arrival_s, pass_due_s)
-        if next_s == np.inf:
+    pending, running, progress = state.pending.tally, state.running.tally, state.progress
+    while running[0] > 0 or progress[_ARRIVED] < len(jobs.arrival) or pending[0] > 0:
+        now_s = _next_s(jobs, risks_s, state)
+        if now_s == np.inf or now_s > policy.horizon_s:
+            if policy.horizon_s == np.inf:
+                state.last_s[0] = max(state.last_s[0], state.last_s[1])
             break
-        now_s = next_s
-        changed = _end_jobs(jobs, load, state, now_s)
-        while arrived < count and jobs.submit_s[jobs.arrival[arrived]] == now_s:
-            job = jobs.arrival[arrived]
-            if runnable[job]:
-                enter(state.pending, jobs, job)
-                changed = True
-            arrived += 1
-        if changed:
-            due_s = math.ceil(now_s / interval_s) * interval_s if interval_s > 0 else now_s
-            pass_due_s = min(pass_due_s, due_s)
-        if pass_due_s == now_s:
-            pass_due_s = np.inf
-            if state.pending.tally[0] > 0:
-                passes += 1
-                _pass(jobs, load, policy, state, easy, now_s)
-        if state.running.tally[0] == 0:
-            state.jobs_watts[0] = 0.0  # floats would drift
-        power = load.idle_watts + state.jobs_watts[0]
-        if next_end_s(state.running) != now_s and power != schedule.watts[steps - 1]:
-            if schedule.times[steps - 1] == now_s:
-                schedule.watts[steps - 1] = power
-            else:
-                schedule.times[steps], schedule.watts[steps] = now_s, power
-                steps += 1
-    return steps, passes, now_s
-
-
-@compiled
-def _end_jobs(jobs: JobColumns, load: ShapeColumns, state: SimulationColumns, now_s: float) -> bool:
-    """End the jobs whose end is now, and return whether there were any."""
-    ended = False
-    while next_end_s(state.running) == now_s:
-        job = pop(state.running)
-        shape = state.schedule.shape[job]
-        state.schedule.end_s[job] = now_s
-        state.free[jobs.hardware[shape]] += jobs.units[shape]
-        state.jobs_watts[0] -= load.extra_watts[shape]
-        settle(state.users, now_s)
-        hold(state.users, jobs.user[job], -jobs.units[shape], -load.power_watts[shape])
-        ended = True
-    return ended
-
-
-@compiled
-def _pass(
-    jobs: JobColumns,
-    load: ShapeColumns,
-    policy: PolicyRules,
-    state: SimulationColumns,
-    easy: bool,
-    now_s: float,
-) -> None:
-    """Start the pending jobs that may start now. At least one job is pending."""
-    settle(state.users, now_s)
-    if not may_fit(state.pending, state.free):
-        return
-    users = state.users
-    least_usage = 0.0
-    if len(users.share) > 0:
-        least_usage = user_factors(policy, users.unit_s, users.joules, users.share, users.factor)
-    now = moment(policy, jobs, state.pending, now_s, users.factor, least_usage)
-    held, blocked = HeadReservation(-1, np.inf, 0), False
-    while may_fit(state.pending, state.free):
-        if blocked:
-            job, shape = backfill_job(policy, jobs, state.pending, now, state.free, held)
-        else:
-            job, shape = first_job(policy, jobs, state.pending, now, state.free, held)
-        if job < 0:
-            return
-        if jobs.units[shape] > state.free[jobs.hardware[shape]]:
-            if not easy:
-                return
-            running = state.running
-            blocked = True
-            held = reserve(
-                running.expected_s,
-                running.expected_shape,
-                running.tally[0],
-                jobs,
-                shape,
-                state.free,
-                now_s,
-            )
+        _process_events(jobs, policy, is_runnable, state, now_s)
+        state.last_s[0] = now_s
+        if state.pass_due_s[0] == now_s:
+            state.pass_due_s[0] = np.inf
+            if pending[0] > 0:
+                progress[_PASSES] += 1
+                if policy.preempts:
+                    preempt_for_deadlines(policy, jobs, state, now_s)
+                run_pass(policy, jobs, key_order, state, now_s)
+        if next_end_s(state.running) == now_s or state.pass_due_s[0] == now_s:
             continue
-        held = _start(jobs, load, state, now, job, shape, held)
+        if running[0] == 0:
+            state.jobs_watts[0] = 0.0  # floats would drift
+        _record(progress, times, watts, now_s, idle_watts + state.jobs_watts[0])
+        if progress[_STEPS] == len(times):
+            return False
+    if policy.horizon_s < np.inf:
+        state.last_s[0] = policy.horizon_s
+        while running[0] > 0:
+            running[0] -= 1
+            stop(jobs, state, policy.horizon_s, state.running.job[running[0]])
+    return True
 
 
 @compiled
-def _start(
-    jobs: JobColumns,
-    load: ShapeColumns,
-    state: SimulationColumns,
-    now: Moment,
-    job: int,
-    shape: int,
-    held: HeadReservation,
-) -> HeadReservation:
-    """Start a job, and return what remains of the reservation."""
-    kind, need = jobs.hardware[shape], jobs.units[shape]
-    expected_s = now.now_s + limit_s(jobs, job, shape)
-    leave(state.pending, jobs, job)
-    state.free[kind] -= need
-    state.schedule.start_s[job], state.schedule.shape[job] = now.now_s, shape
-    push(state.running, now.now_s + load.time_s[shape], expected_s, job, shape)
-    state.jobs_watts[0] += load.extra_watts[shape]
-    hold(state.users, jobs.user[job], need, load.power_watts[shape])
-    if kind == held.kind and expected_s > held.start_s:
-        return HeadReservation(held.kind, held.start_s, held.spare - need)
-    return held
+def _next_s(jobs: JobColumns, risks_s: Floats, state: SimulationColumns) -> float:
+    """Return the time of the next event in seconds; infinity: there is none."""
+    progress, next_s = state.progress, min(next_end_s(state.running), state.pass_due_s[0])
+    if progress[_ARRIVED] < len(jobs.arrival):
+        next_s = min(next_s, jobs.real[jobs.arrival[progress[_ARRIVED]], SUBMIT_S])
+    if state.pending.tally[1] > 0:
+        while progress[_AT_RISK] < len(risks_s) and risks_s[progress[_AT_RISK]] <= state.last_s[0]:
+            progress[_AT_RISK] += 1
+        if progress[_AT_RISK] < len(risks_s):
+            next_s = min(next_s, risks_s[progress[_AT_RISK]])
+    return float(next_s)
+
+
+@compiled
+def _record(progress: Ints, times: Floats, watts: Floats, now_s: float, power_watts: float) -> None:
+    """Record that the cluster draws `power_watts` from now on."""
+    step = progress[_STEPS]
+    if power_watts == watts[step - 1]:
+        return
+    if times[step - 1] == now_s:
+        watts[step - 1] = power_watts
+        return
+    times[step], watts[step] = now_s, power_watts
+    progress[_STEPS] += 1
+
+
+@compiled
+def _process_events(
+    jobs: JobColumns, policy: PolicyRules, is_runnable: Bools, state: SimulationColumns, now_s: float
+) -> None:
+    """Process the ends, the deadlines at risk and the arrivals of now."""
+    while next_end_s(state.running) == now_s:
+        end_job(jobs, state, now_s)
+        request_pass(policy, state, now_s)
+    for index in range(state.pending.tally[1]):
+        if jobs.real[state.pending.urgent[index], RISK_S] == now_s:
+            request_pass(policy, state, now_s)
+    progress = state.progress
+    while progress[_ARRIVED] < len(jobs.arrival):
+        job = jobs.arrival[progress[_ARRIVED]]
+        if jobs.real[job, SUBMIT_S] != now_s:
+            return
+        progress[_ARRIVED] += 1
+        if is_runnable[job]:
+            enter(policy, state.pending, jobs, job)
+            request_pass(policy, state, now_s)
+            if policy.preempts and jobs.real[job, RISK_S] < np.inf:
+                state.last_s[1] = max(state.last_s[1], jobs.real[job, RISK_S])
+        else:
+            state.accounts.whole[job, OUTCOME] = _UNRUNNABLE

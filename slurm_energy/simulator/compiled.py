@@ -11,17 +11,38 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
+    """Return a function that Numba compiles at its first call. The function must not create arrays.
+
+    Without arrays of its own it needs no reference counts, which take most of the time of short functions.
+    """
+    return _compiled(function, counts_references=False)
+
+
+def compiled_with_memory(function: Function) -> Function:
+    """Return a function that Numba compiles at its first call. The function may create arrays."""
+    return _compiled(function, counts_references=True)
+
+
+def _compiled(function: Function, *, counts_references: bool) -> Function:
     """Return a function that Numba compiles at its first call.
 
     The machine code is cached beside the source or in the home directory. Users who can write neither, such
     as accounts of services, wait for the compilation in each process.
     """
+    jit: Any = numba.njit
     try:
-        cached = numba.njit(cache=True)(function)
+        cached = jit(cache=True, _nrt=counts_references)(function)
     except RuntimeError:  # Numba: no locator available
-        return cast(Function, numba.njit(function))
+        return cast(Function, jit(_nrt=counts_references)(function))
     _ignore_caches_of_other_releases(cached)
     return cast(Function, cached)
+
+
+def is_cached(function: Callable[..., Any]) -> bool:
+    """Return whether the machine code of a function is on disk, so that its first call is fast."""
+    file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    load = getattr(file, "_load_index", None)
+    return load is not None and bool(load())
 
 
 def _ignore_caches_of_other_releases(function: Any) -> None:

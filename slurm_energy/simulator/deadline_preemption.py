@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from slurm_energy.scheduling.backfill import Candidate
 from slurm_energy.scheduling.preemption import Running, victims
+from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.cluster import Cluster
 from slurm_energy.simulator.event_queue import EventQueue
 from slurm_energy.simulator.job_demand import JobDemand
@@ -115,6 +117,15 @@ def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
     return deadline_s - fastest_s - rules.margin_s
 
 
+def all_at_risk_s(jobs: Workload, margin_s: float) -> Floats:
+    """Return the result of `at_risk_s` for all n jobs, shape (n,)."""
+    if not jobs.count:
+        return np.zeros(0)
+    fastest_s = np.minimum.reduceat(jobs.predicted_time_s, jobs.first[:-1])
+    risk_s: Floats = np.where(np.isnan(jobs.deadline_s), np.inf, jobs.deadline_s - fastest_s - margin_s)
+    return risk_s
+
+
 def select_preemption(
     jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
 ) -> PreemptionSelection | None:
@@ -143,7 +154,7 @@ def select_preemption(
         kind = int(jobs.hardware[shape])
         selected = victims(others, kind, int(jobs.units[shape]), int(cluster.free[kind]))
         if selected is not None:
-            lost = sum(other.lost_joules for other in others if other.job_id in selected)
+            lost = math.fsum(other.lost_joules for other in others if other.job_id in selected)
             selections.append(PreemptionSelection(int(shape), tuple(selected), lost))
     return min(
         selections,

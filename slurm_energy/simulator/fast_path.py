@@ -14,7 +14,7 @@ from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.compiled import compiled
+from slurm_energy.simulator.compiled import compiled, compiled_with_memory
 from slurm_energy.simulator.engine_support import is_constrained
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
@@ -169,7 +169,7 @@ def _merge(
     return size
 
 
-@compiled
+@compiled_with_memory
 def _schedule(
     submit_s: Floats,
     units: Ints,

@@ -96,6 +96,27 @@ def pop(running: RunningColumns) -> int:
         _move(running, child, slot)
         slot = child
     running.end_s[slot], running.number[slot], running.job[slot] = end_s, number, moved
+    _forget(running, job, size)
+    return int(job)
+
+
+@compiled
+def withdraw(running: RunningColumns, job: int) -> None:
+    """Remove a running job that is interrupted."""
+    slot = 0
+    while running.job[slot] != job:
+        slot += 1
+    while slot > 0:  # as if it ended first of all
+        parent = (slot - 1) >> 1
+        _move(running, parent, slot)
+        slot = parent
+    running.job[0] = job
+    pop(running)
+
+
+@compiled
+def _forget(running: RunningColumns, job: int, size: int) -> None:
+    """Remove a job from the expected ends; `size` jobs remain."""
     slot = 0
     while running.expected_job[slot] != job:
         slot += 1
@@ -103,7 +124,6 @@ def pop(running: RunningColumns) -> int:
         running.expected_s[index] = running.expected_s[index + 1]
         running.expected_shape[index] = running.expected_shape[index + 1]
         running.expected_job[index] = running.expected_job[index + 1]
-    return int(job)
 
 
 @compiled

@@ -1,7 +1,6 @@
 """Scores of the built-in scheduling policies for one job, compiled for the column engine.
 
-Each score equals that of the policy in `slurm_energy.scheduling.rankings`; tests compare them. What does not
-change while a job is pending is computed once for all jobs (`job_columns`).
+Each score equals that of the policy in `slurm_energy.scheduling.rankings`; tests compare them.
 """
 
 from __future__ import annotations
@@ -10,318 +9,292 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Bools, Floats, Ints
-from slurm_energy.scheduling.ranking import Options
+from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.compiled import compiled
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.job_columns import (
+    ALLOWED,
+    AURACHRONOS,
+    BLEND,
+    CHRONOS,
+    DEADLINE_S,
+    FASTEST,
+    FCFS,
+    FIRST,
+    GOOD,
+    HADES,
+    KAIROS,
+    KEY,
+    KIND,
+    LAST,
+    LEANEST,
+    LEFT,
+    LIMIT_S,
+    MULTIFACTOR,
+    PACKING,
+    PATIENCE_S,
+    PLACE,
+    POLLUX,
+    POSSIBLE,
+    RESTART_S,
+    SUBMIT_S,
+    THEMIS,
+    TIME_S,
+    UNITS,
+    URGENT,
+    USER,
+    WATTS,
+    ZEUS,
+    JobColumns,
+    PolicyRules,
+)
 
-FCFS, SJF, ZEUS, HADES, THEMIS, POLLUX, CHRONOS, KAIROS, BLEND, MULTIFACTOR, AURACHRONOS = range(11)
-CODES: Final = {
-    "fcfs": FCFS,
-    "sjf": SJF,
-    "zeus": ZEUS,
-    "charon": ZEUS,
-    "hades": HADES,
-    "themis": THEMIS,
-    "pollux": POLLUX,
-    "chronos": CHRONOS,
-    "kairos": KAIROS,
-    "blend": BLEND,
-    "multifactor": MULTIFACTOR,
-    "aurachronos": AURACHRONOS,
-}
-"""Number of each policy that the kernels know."""
-LEAN_POLICIES: Final = frozenset((ZEUS, HADES, KAIROS, BLEND, AURACHRONOS))
-"""Policies that choose the shape with the least energy-delay product; the others choose the fastest one."""
-_URGENT_FIRST: Final = frozenset((CHRONOS, KAIROS, AURACHRONOS))
 _JOULES_PER_UNIT: Final = 1000.0
 _TINY: Final = float(np.finfo(np.float64).tiny)
-_WEIGHTS: Final = {
-    KAIROS: {"excess": 1.8, "patience": 8.0},
-    BLEND: {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5},
-    MULTIFACTOR: {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0},
-}
+_ROUNDING: Final = 1e-15
+NEVER: Final = 9.0
+"""Tier of a job without a shape in which it can run now."""
 
 
-class JobColumns(NamedTuple):
-    """What the kernels know about n jobs with m shapes (ways to run a job).
-
-    The jobs are in the order of `key` and job id. Rows of shapes are those of the workload.
+class Moment(NamedTuple):
+    """Dependencies of scores besides the job.
 
     Attributes:
-        row: row of the job in the workload, shape (n,).
-        key: number below which no score of the job falls in the way that `least_score` describes, shape (n,).
-        submit_s, deadline_s, limit_s, user, size, job_id: columns of the workload; `limit_s` is the time
-            limit, NaN without one.
-        first, last: the shapes of job i are first[i] to last[i] - 1, shape (n,).
-        hardware, units, time_s, edp, possible: shapes; predicted time and energy-delay product, and whether
-            the cluster has the units, shape (m,).
-        fastest, leanest, good: shape with the least time, with the least energy-delay product, and with the
-            least one among those that `kairos` waits for (-1: none), shape (n,).
-        place: position of the job in order of submission and job id, shape (n,); `by_place` is its inverse.
-        arrival: the jobs in order of their arrival, shape (n,).
-        patience_s: seconds for which `kairos` lets the job wait for a good shape, shape (n,).
-        allowed: energy-delay product up to which a shape is good under `kairos`, shape (n,).
-        urgent: whether the job comes before others because it has a deadline, shape (n,).
-    """
-
-    row: Ints
-    key: Floats
-    submit_s: Floats
-    deadline_s: Floats
-    limit_s: Floats
-    user: Ints
-    size: Floats
-    job_id: Ints
-    first: Ints
-    last: Ints
-    hardware: Ints
-    units: Ints
-    time_s: Floats
-    edp: Floats
-    possible: Bools
-    fastest: Ints
-    leanest: Ints
-    good: Ints
-    place: Ints
-    by_place: Ints
-    arrival: Ints
-    patience_s: Floats
-    allowed: Floats
-    urgent: Bools
-
-
-class PolicyRules(NamedTuple):
-    """A policy with its parameters.
-
-    Attributes:
-        code: number of the policy, as in `CODES`.
-        age_weight, wait_bound_s, max_age_s: as in `Options`.
-        weights: weights of the policy in the order of its documentation, shape (4,).
-        urgent_first: whether jobs with a deadline come before others.
-    """
-
-    code: int
-    age_weight: float
-    wait_bound_s: float
-    max_age_s: float
-    weights: Floats
-    urgent_first: bool
-
-
-def rules(name: str, options: Options) -> PolicyRules:
-    """Return the rules of a built-in policy with the parameters of a site."""
-    code = CODES[name]
-    weights = np.zeros(4)
-    for index, (term, default) in enumerate(_WEIGHTS.get(code, {}).items()):
-        weights[index] = options.weight(term, default)
-    return PolicyRules(
-        code,
-        float(options.age_weight),
-        float(options.wait_bound_s),
-        float(options.max_age_s),
-        weights,
-        code in _URGENT_FIRST,
-    )
-
-
-def job_columns(jobs: Workload, total: Ints, policy: PolicyRules) -> JobColumns:
-    """Return the columns of a workload for a policy on a cluster with `total` units by kind of nodes."""
-    edp = jobs.predicted_watts * np.square(jobs.predicted_time_s)
-    possible = jobs.units <= total[jobs.hardware]
-    starts, counts = jobs.first[:-1], np.diff(jobs.first)
-    fastest = _least(jobs.predicted_time_s, possible, jobs.first)
-    leanest = _least(edp, possible, jobs.first)
-    lowest_edp, shortest_s = np.zeros(0), np.zeros(0)
-    if jobs.count:
-        lowest_edp = np.minimum.reduceat(edp, starts)
-        shortest_s = np.minimum.reduceat(jobs.predicted_time_s, starts)
-    allowed = (1.0 + policy.weights[0]) * lowest_edp
-    good = _least(edp, possible & (edp <= np.repeat(allowed, counts)), jobs.first)
-    key = _keys(policy.code, jobs, edp, fastest, leanest)
-    row: Ints = np.lexsort((jobs.job_id, key)).astype(np.int64)
-    by_place: Ints = np.lexsort((jobs.job_id[row], jobs.submit_s[row])).astype(np.int64)
-    deadline_s = jobs.deadline_s[row]
-    return JobColumns(
-        row=row,
-        key=key[row],
-        submit_s=jobs.submit_s[row],
-        deadline_s=deadline_s,
-        limit_s=jobs.time_limit_s[row],
-        user=jobs.user[row],
-        size=jobs.sizes(total)[row],
-        job_id=jobs.job_id[row],
-        first=starts[row],
-        last=starts[row] + counts[row],
-        hardware=_plain(jobs.hardware),
-        units=_plain(jobs.units),
-        time_s=_plain(jobs.predicted_time_s),
-        edp=edp,
-        possible=possible,
-        fastest=fastest[row],
-        leanest=leanest[row],
-        good=good[row],
-        place=_inverse(by_place),
-        by_place=by_place,
-        arrival=_inverse(row),
-        patience_s=(policy.weights[1] * shortest_s)[row],
-        allowed=allowed[row],
-        urgent=~np.isnan(deadline_s) & policy.urgent_first,
-    )
-
-
-def _inverse(order: Ints) -> Ints:
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
-    return position
-
-
-def _plain(column: np.ndarray) -> np.ndarray:
-    """Return a column as a contiguous array: columns with one value for all rows are broadcast."""
-    return np.ascontiguousarray(column)
-
-
-def _keys(code: int, jobs: Workload, edp: Floats, fastest: Ints, leanest: Ints) -> Floats:
-    if code == FCFS:
-        return _plain(jobs.submit_s)
-    values, rows = (edp, leanest) if code in LEAN_POLICIES else (jobs.predicted_time_s, fastest)
-    return np.where(rows >= 0, values[rows], np.inf)
-
-
-def _least(values: Floats, possible: Bools, first: Ints) -> Ints:
-    """Return the possible shape with the lowest value of each job, the first of equals; -1: none."""
-    if len(first) < 2:
-        return np.zeros(0, np.int64)
-    masked = np.where(possible, values, np.inf)
-    lowest = np.minimum.reduceat(masked, first[:-1])
-    hit = masked == np.repeat(lowest, np.diff(first))
-    rows = np.where(hit, np.arange(len(masked)), len(masked))
-    choice: Ints = np.minimum.reduceat(rows, first[:-1]).astype(np.int64)
-    return np.where(np.isinf(lowest), -1, choice)
-
-
-@compiled
-def evaluate(
-    policy: PolicyRules, jobs: JobColumns, job: int, now_s: float, usage: Floats, middle: float
-) -> tuple[float, int]:
-    """Return the score of a pending job and the shape that the policy chooses; -1: none now.
-
-    Args:
-        policy: the policy.
-        jobs: the jobs.
-        job: row of the job.
         now_s: current time in seconds.
         usage: factor of each user, as from `user_factors`, shape (u,).
-        middle: median of the energy-delay products of pending jobs, for `blend`.
+        best_usage: factor of a user that makes scores lowest.
+        middle: median of the energy-delay products of the pending jobs, for `blend`.
+        free: free units by kind of nodes at the start of the pass, from which packing chooses shapes.
     """
-    code = policy.code
-    if code == FCFS:
-        return jobs.submit_s[job], jobs.fastest[job]
-    wait_s = max(0.0, now_s - jobs.submit_s[job])
-    fastest, leanest = jobs.fastest[job], jobs.leanest[job]
-    if code == ZEUS:
-        return jobs.key[job] / (1.0 + policy.age_weight * wait_s), leanest
-    if code == HADES:
-        return jobs.key[job] * (usage[jobs.user[job]] + 1.0), leanest
-    if code == SJF:
-        return jobs.key[job], fastest
-    if code == THEMIS:
-        return jobs.key[job] * (usage[jobs.user[job]] + 1.0), fastest
-    if code == POLLUX:
-        return jobs.key[job] - policy.age_weight * wait_s, fastest
-    if code == BLEND:
-        return _blend(policy, jobs, job, now_s, wait_s, usage, middle)
-    if code == MULTIFACTOR:
-        weights = policy.weights
-        score = weights[0] * min(1.0, wait_s / policy.max_age_s)
-        score += weights[1] * usage[jobs.user[job]]
-        return -(score + weights[2] * jobs.size[job]), fastest
-    urgent = not np.isnan(jobs.deadline_s[job])
-    if code == CHRONOS:
-        slack_s = jobs.deadline_s[job] - (now_s + jobs.key[job])
-        return (slack_s if urgent else jobs.key[job] - policy.age_weight * wait_s), fastest
-    if code == AURACHRONOS and not urgent:
-        return jobs.key[job] / (1.0 + policy.age_weight * wait_s), leanest
-    if urgent:
-        return _in_time(policy, jobs, job, now_s)
-    choice = jobs.good[job]
-    if choice < 0 and wait_s >= jobs.patience_s[job]:
-        choice = leanest
-    return (jobs.edp[choice] if choice >= 0 else np.inf), choice
+
+    now_s: float
+    usage: Floats
+    best_usage: float
+    middle: float
+    free: Ints
 
 
 @compiled
-def least_score(policy: PolicyRules, key: float, longest_wait_s: float, least_usage: float) -> float:
-    """Return a number that no score of a job with this key, or with a higher one, falls below.
+def rank(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment) -> tuple[float, float, int]:
+    """Return the tier, the score and the chosen shape of a pending job.
+
+    Jobs with a lower pair of tier and score come first. The tier is `NEVER` if no shape can be chosen now.
+    """
+    wait_s = max(0.0, now.now_s - jobs.real[job, SUBMIT_S])
+    aged = wait_s >= policy.wait_bound_s
+    if policy.discipline == PACKING and not aged:
+        score, shape = _packing_score(policy, jobs, job, now, wait_s)
+    else:
+        score, shape = _score(policy, jobs, job, now, wait_s)
+    if shape < 0:
+        return NEVER, np.inf, -1
+    if aged:
+        return 0.0, float(jobs.whole[job, PLACE]), shape
+    return (1.0 if policy.urgent_first and jobs.whole[job, URGENT] else 2.0), score, shape
+
+
+@compiled
+def _score(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float) -> tuple[float, int]:
+    """Return the score of a job and the shape that the policy chooses of all possible ones; -1: none."""
+    code = policy.code
+    fastest, leanest = jobs.whole[job, FASTEST], jobs.whole[job, LEANEST]
+    urgent = jobs.whole[job, URGENT] == 1
+    if urgent and code in (KAIROS, AURACHRONOS):
+        return _in_time(policy, jobs, job, now, False)
+    if urgent and code == BLEND:
+        shortest_s = jobs.load[fastest, TIME_S] * jobs.real[job, LEFT] if fastest >= 0 else np.inf
+        return _blend(policy, jobs, job, now, wait_s, jobs.real[job, KEY], shortest_s, fastest, leanest)
+    if code == KAIROS:
+        choice = jobs.whole[job, GOOD]
+        if choice < 0 and wait_s >= jobs.real[job, PATIENCE_S]:
+            choice = leanest
+        return jobs.real[job, KEY], choice
+    choice = leanest if code in (ZEUS, HADES, AURACHRONOS, BLEND) else fastest
+    return _plain_score(policy, jobs, job, now, wait_s, jobs.real[job, KEY]), choice
+
+
+@compiled
+def _plain_score(
+    policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float, value: float
+) -> float:
+    """Return the score of a job by its lowest time or energy-delay product `value`.
+
+    The job has no deadline, or the policy is not `blend`, `kairos` or `aurachronos`.
+    """
+    code = policy.code
+    if code == CHRONOS and jobs.whole[job, URGENT]:
+        return float(jobs.real[job, DEADLINE_S] - (now.now_s + value))
+    if code in (FCFS, MULTIFACTOR):
+        value = jobs.real[job, KEY]
+    usage = now.usage[jobs.whole[job, USER]] if len(now.usage) > 0 else 0.0
+    return lowest_score(policy, now, value, wait_s, usage, False)
+
+
+@compiled
+def lowest_score(
+    policy: PolicyRules, now: Moment, value: float, wait_s: float, usage: float, urgent: bool
+) -> float:
+    """Return the score of a job without a deadline, or a lower bound of the scores of many jobs.
+
+    Each step of the computation is monotonic, so the result for the extreme values of many jobs is not above
+    the score of any of them, rounding included.
 
     Args:
         policy: the policy.
-        key: the job's key.
-        longest_wait_s: longest wait of a pending job in seconds.
-        least_usage: lowest factor of a user.
+        now: the other dependencies of the score.
+        value: key of the job, or the lowest key.
+        wait_s: seconds that the job has waited, or the longest wait.
+        usage: factor of the user, or the best one.
+        urgent: whether one of the jobs may have a deadline; only the bound for `blend` depends on it.
     """
     code = policy.code
     if code in (ZEUS, AURACHRONOS):
-        return key / (1.0 + policy.age_weight * longest_wait_s)
+        return value / (1.0 + policy.age_weight * wait_s)
     if code in (HADES, THEMIS):
-        return key * (least_usage + 1.0)
+        return value * (usage + 1.0)
     if code in (POLLUX, CHRONOS):
-        return key - policy.age_weight * longest_wait_s
-    if code in (BLEND, MULTIFACTOR):
-        return -np.inf
-    return key
+        return value - policy.age_weight * wait_s
+    if code == BLEND:
+        return _blend_score(policy, now, value, wait_s, usage, 1.0 if urgent else 0.0)
+    if code == MULTIFACTOR:
+        weights = policy.weights
+        score = weights[0] * min(1.0, wait_s / policy.max_age_s)
+        score += weights[1] * usage
+        return float(-(score + weights[2] * -value))
+    return value  # fcfs, sjf, kairos
+
+
+@compiled
+def lowest_slack_s(latest_s: float, now_s: float) -> float:
+    """Return a lower bound of the slack of jobs by the lowest LATEST_S."""
+    return latest_s - now_s - _ROUNDING * (abs(latest_s) + now_s)
+
+
+@compiled
+def _blend_score(
+    policy: PolicyRules, now: Moment, edp: float, wait_s: float, usage: float, late: float
+) -> float:
+    weights, middle = policy.weights, max(now.middle, _TINY)
+    score = weights[0] * (middle / (middle + edp)) + weights[1] * usage
+    score += weights[2] * late
+    score += weights[3] * min(1.0, wait_s / policy.wait_bound_s)
+    return float(-score)
 
 
 @compiled
 def _blend(
-    policy: PolicyRules, jobs: JobColumns, job: int, now_s: float, wait_s: float, usage: Floats, middle: float
+    policy: PolicyRules,
+    jobs: JobColumns,
+    job: int,
+    now: Moment,
+    wait_s: float,
+    edp: float,
+    shortest_s: float,
+    fastest: int,
+    leanest: int,
 ) -> tuple[float, int]:
-    fastest, leanest, edp = jobs.fastest[job], jobs.leanest[job], jobs.key[job]
-    shortest_s = jobs.time_s[fastest]
-    slack_s = jobs.deadline_s[job] - (now_s + shortest_s)
-    middle = max(middle, _TINY)
+    slack_s = jobs.real[job, DEADLINE_S] - (now.now_s + shortest_s)
     late = 0.0 if np.isnan(slack_s) else shortest_s / (shortest_s + max(0.0, slack_s))
-    weights = policy.weights
-    score = weights[0] * (middle / (middle + edp)) + weights[1] * usage[jobs.user[job]]
-    score += weights[2] * late
-    score += weights[3] * min(1.0, wait_s / policy.wait_bound_s)
-    return -score, (fastest if slack_s < shortest_s else leanest)
+    score = _blend_score(policy, now, edp, wait_s, now.usage[jobs.whole[job, USER]], late)
+    return score, (fastest if slack_s < shortest_s else leanest)
 
 
 @compiled
-def _in_time(policy: PolicyRules, jobs: JobColumns, job: int, now_s: float) -> tuple[float, int]:
-    """Return the score and the shape of a job with a deadline under `kairos` or `aurachronos`.
+def _packing_score(
+    policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float
+) -> tuple[float, int]:
+    """Return the score of a job and the shape that the policy chooses of those that fit now; -1: none."""
+    code = policy.code
+    if code == KAIROS or (code == AURACHRONOS and jobs.whole[job, URGENT]):
+        return _in_time(policy, jobs, job, now, True)
+    left = jobs.real[job, LEFT]
+    best_s, best_edp, fastest, leanest = np.inf, np.inf, -1, -1
+    for shape in range(jobs.whole[job, FIRST], jobs.whole[job, LAST]):
+        if jobs.need[shape, UNITS] <= now.free[jobs.need[shape, KIND]]:
+            time_s = jobs.load[shape, TIME_S] * left
+            edp = jobs.load[shape, WATTS] * (time_s * time_s)
+            if time_s < best_s:
+                best_s, fastest = time_s, shape
+            if edp < best_edp:
+                best_edp, leanest = edp, shape
+    if fastest < 0:
+        return np.inf, -1
+    if code == BLEND:
+        return _blend(policy, jobs, job, now, wait_s, best_edp, best_s, fastest, leanest)
+    if code in (ZEUS, HADES, AURACHRONOS):
+        return _plain_score(policy, jobs, job, now, wait_s, best_edp), leanest
+    return _plain_score(policy, jobs, job, now, wait_s, best_s), fastest
+
+
+@compiled
+def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
+    """Return the lowest energy-delay product of the shapes of a job that fit in the units `free`."""
+    least = np.inf
+    for shape in range(jobs.whole[job, FIRST], jobs.whole[job, LAST]):
+        if jobs.need[shape, UNITS] <= free[jobs.need[shape, KIND]]:
+            time_s = jobs.load[shape, TIME_S] * jobs.real[job, LEFT]
+            least = min(least, jobs.load[shape, WATTS] * (time_s * time_s))
+    return least
+
+
+@compiled
+def _in_time(
+    policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, packing: bool
+) -> tuple[float, int]:
+    """Return the score and the shape of a job under `kairos`, or of one with a deadline under `aurachronos`.
 
     Only shapes in which the job meets its deadline count, unless there is none.
     """
-    first, last = jobs.first[job], jobs.last[job]
-    left_s = jobs.deadline_s[job] - now_s
+    first, last, left = jobs.whole[job, FIRST], jobs.whole[job, LAST], jobs.real[job, LEFT]
+    left_s = jobs.real[job, DEADLINE_S] - now.now_s
     every = True
     for shape in range(first, last):
-        if jobs.time_s[shape] <= left_s:
+        if jobs.load[shape, TIME_S] * left <= left_s:
             every = False
+    best_s, best_edp, good_edp = np.inf, np.inf, np.inf
     fastest, leanest, good = -1, -1, -1
     for shape in range(first, last):
-        if not jobs.possible[shape] or not (every or jobs.time_s[shape] <= left_s):
+        time_s = jobs.load[shape, TIME_S] * left
+        if not jobs.need[shape, POSSIBLE] or not (every or time_s <= left_s):
             continue
-        if fastest < 0 or jobs.time_s[shape] < jobs.time_s[fastest]:
-            fastest = shape
-        if leanest < 0 or jobs.edp[shape] < jobs.edp[leanest]:
-            leanest = shape
-        if jobs.edp[shape] <= jobs.allowed[job] and (good < 0 or jobs.edp[shape] < jobs.edp[good]):
-            good = shape
+        if packing and jobs.need[shape, UNITS] > now.free[jobs.need[shape, KIND]]:
+            continue
+        edp = jobs.load[shape, WATTS] * (time_s * time_s)
+        if time_s < best_s:
+            best_s, fastest = time_s, shape
+        if edp < best_edp:
+            best_edp, leanest = edp, shape
+        if edp <= jobs.real[job, ALLOWED] and edp < good_edp:
+            good_edp, good = edp, shape
     if policy.code == AURACHRONOS:
-        slack_s = jobs.deadline_s[job] - (now_s + jobs.time_s[fastest]) if fastest >= 0 else np.inf
-        return slack_s, fastest
-    choice = leanest if good < 0 else good
-    return (jobs.edp[choice] if choice >= 0 else np.inf), choice
+        return left_s_after(jobs, job, now, best_s), fastest
+    if good >= 0:
+        return good_edp, good
+    waits = (
+        not jobs.whole[job, URGENT]
+        and max(0.0, now.now_s - jobs.real[job, SUBMIT_S]) < (jobs.real[job, PATIENCE_S])
+    )
+    return (np.inf, -1) if waits else (best_edp, leanest)
+
+
+@compiled
+def left_s_after(jobs: JobColumns, job: int, now: Moment, time_s: float) -> float:
+    """Return the slack of a job in seconds if it runs for `time_s` from now on."""
+    return float(jobs.real[job, DEADLINE_S] - (now.now_s + time_s))
+
+
+@compiled
+def expected_s(jobs: JobColumns, job: int, shape: int) -> float:
+    """Return the expected run time of a job in seconds: its time limit, else the predicted time."""
+    limit_s = jobs.real[job, LIMIT_S]
+    whole_s = jobs.load[shape, TIME_S] if np.isnan(limit_s) else limit_s
+    return float(jobs.real[job, RESTART_S] + jobs.real[job, LEFT] * whole_s)
 
 
 @compiled
 def user_factors(
     policy: PolicyRules, unit_s: Floats, joules: Floats, share: Floats, factors: Floats
 ) -> float:
-    """Compute the factor of each user from the user's usage, and return the lowest.
+    """Compute the factor of each user from the user's usage, and return the one that makes scores lowest.
 
     Args:
         policy: the policy.
@@ -332,12 +305,17 @@ def user_factors(
     """
     code = policy.code
     if code in (HADES, THEMIS):
+        least = np.inf
         for user in range(len(share)):
             used = joules[user] / _JOULES_PER_UNIT if code == HADES else unit_s[user]
             factors[user] = used / share[user]
-        return np.min(factors)
+            least = min(least, factors[user])
+        return float(least)
     usage = joules if code == BLEND else unit_s
-    total = np.sum(usage)
+    total, most = 0.0, 0.0
+    for user in range(len(share)):
+        total += usage[user]
     for user in range(len(share)):
         factors[user] = 1.0 if total <= 0 else 2.0 ** (-(usage[user] / total) / share[user])
-    return 0.0
+        most = max(most, factors[user])
+    return most

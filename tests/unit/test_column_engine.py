@@ -1,8 +1,15 @@
-"""The compiled engine for all built-in policies gives the schedule of the general engine."""
+"""The compiled engine for all built-in policies gives the schedule of the general engine.
+
+As a program, this file compares both on random workloads: `python tests/unit/test_column_engine.py 3000 0`
+for 3,000 workloads from seed 0 on.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +24,8 @@ from slurm_energy.scheduling.ranking import Options
 from slurm_energy.scheduling.registry import names, policy
 from slurm_energy.simulator import campaign, column_engine, engine, pending_bits
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.job_columns import CODES
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
-from slurm_energy.simulator.score_kernels import CODES
 from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.workload import Workload, workload
 
@@ -64,11 +71,18 @@ def draw(seed: int) -> Case:
         NodeKind(f"k{kind}", *map(int, random.integers(1, 6, 2)), *map(float, random.integers(0, 100, 2)))
         for kind in range(kinds)
     ]
-    options = Options(age_weight=random.choice([0.01, 1.0]), wait_bound_s=random.choice([86_400.0, 30.0]))
+    options = Options(
+        age_weight=random.choice([0.01, 1.0]),
+        wait_bound_s=random.choice([86_400.0, 30.0]),
+        max_age_s=random.choice([7 * 86_400.0, 40.0]),
+    )
+    preemption = Preemption(*map(float, map(random.choice, ([np.inf, 0, 2.5], [0, 1, 3.7], [0, 10, 60]))))
+    disciplines = [*Discipline, Discipline.EASY, Discipline.PACKING]
     settings = ScheduleSettings(
-        Discipline.EASY if random.random() < 0.7 else Discipline.STRICT,
+        disciplines[random.integers(len(disciplines))],
         interval_s=float(random.choice([0.0, 0.0, 7.0])),
-        preemption=None,
+        horizon_s=random.uniform(5.0, 200.0) if random.random() < 0.25 else None,
+        preemption=preemption if random.random() < 0.7 else None,
         half_life_s=float(random.choice([np.inf, 50.0])),
         shares={"a": 2.0},
         options=options,
@@ -76,41 +90,76 @@ def draw(seed: int) -> Case:
     return workload(first, job, shape, users=("a", "b", "c", "d")), nodes, settings
 
 
+def compare(name: str, seed: int) -> int:
+    """Compare both engines on a random workload, and return the number of interruptions."""
+    jobs, kinds, settings = draw(seed)
+    assert column_engine.supports(jobs, kinds, policy(name), settings)
+    quick = column_engine.simulate(jobs, kinds, policy(name), settings)
+    full = engine.simulate(jobs, kinds, policy(name), settings)
+    for column in ("start_s", "end_s", "shape", "outcome", "preemptions", "failures"):
+        found, expected = getattr(quick.accounts, column), getattr(full.accounts, column)
+        np.testing.assert_array_equal(found, expected, err_msg=f"{name}, seed {seed}: {column}")
+    for column in ("energy_joules", "run_s", "unit_s", "lost_joules"):
+        found, expected = getattr(quick.accounts, column), getattr(full.accounts, column)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9, err_msg=f"{name}, seed {seed}")
+    assert (quick.passes, quick.end_s, quick.units) == (full.passes, full.end_s, full.units), (name, seed)
+    assert quick.energy_joules == pytest.approx(full.energy_joules, rel=1e-9)
+    assert quick.idle_joules == pytest.approx(full.idle_joules, rel=1e-6, abs=1e-6)
+    np.testing.assert_array_equal(quick.power[0], full.power[0], err_msg=f"{name}, seed {seed}")
+    np.testing.assert_allclose(quick.power[1], full.power[1], rtol=1e-9)
+    assert quick.peak_watts == pytest.approx(full.peak_watts) and quick.notes == full.notes
+    return int(np.sum(full.accounts.preemptions))
+
+
+def compare_many(count: int, first_seed: int) -> None:
+    """Compare both engines on `count` random workloads; every policy gets its turn."""
+    policies: Sequence[str] = sorted(CODES)
+    interruptions = sum(compare(policies[i % len(policies)], first_seed + i) for i in range(count))
+    print(f"{count} workloads from seed {first_seed} on: equal schedules, {interruptions} interruptions")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CODES))
 def test_the_schedule_is_that_of_the_general_engine(name: str) -> None:
     for seed in range(ROUNDS):
-        jobs, kinds, settings = draw(1000 * CODES[name] + seed)
-        assert column_engine.supports(jobs, kinds, policy(name), settings)
-        quick = column_engine.simulate(jobs, kinds, policy(name), settings)
-        full = engine.simulate(jobs, kinds, policy(name), settings)
-        for column in ("start_s", "end_s", "shape", "outcome"):
-            found, expected = getattr(quick.accounts, column), getattr(full.accounts, column)
-            np.testing.assert_array_equal(found, expected, err_msg=f"seed {seed}: {column}")
-        for column in ("energy_joules", "run_s", "unit_s", "lost_joules", "preemptions", "failures"):
-            np.testing.assert_allclose(
-                getattr(quick.accounts, column), getattr(full.accounts, column), rtol=1e-12
-            )
-        assert (quick.passes, quick.end_s, quick.units) == (full.passes, full.end_s, full.units)
-        assert quick.energy_joules == pytest.approx(full.energy_joules, rel=1e-9)
-        assert quick.idle_joules == pytest.approx(full.idle_joules, rel=1e-6, abs=1e-6)
-        np.testing.assert_array_equal(quick.power[0], full.power[0])
-        np.testing.assert_allclose(quick.power[1], full.power[1], rtol=1e-9)
-        assert quick.peak_watts == pytest.approx(full.peak_watts) and quick.notes == full.notes
+        compare(name, 1000 * CODES[name] + seed)
 
 
-@pytest.mark.parametrize(("count", "compiled"), [(4999, False), (5000, True)])
-def test_compilation_is_for_large_workloads(
-    count: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_code_without_compilation_gives_the_schedule_of_the_general_engine() -> None:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-W", "ignore", __file__, "24", "39"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("24 workloads") and ", 0 interruptions" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("count", "seeds", "cached", "compiled"),
+    [
+        (19_999, 1, False, False),
+        (20_000, 1, False, True),
+        (1000, 20, False, True),
+        (1000, 1, True, True),
+        (999, 1, True, False),
+    ],
+)
+def test_compilation_is_for_campaigns_with_many_jobs(
+    count: int, seeds: int, cached: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = workload(
         np.arange(count + 1), {"submit_s": np.zeros(count)}, {"units": [1] * count, "time_s": [1.0] * count}
     )
     settings, used = ScheduleSettings(Discipline.EASY), []
-    scenario: Any = SimpleNamespace(nodes=lambda: [NodeKind("n", 1, 1)], settings=lambda seed: settings)
+    scenario: Any = SimpleNamespace(
+        nodes=lambda: [NodeKind("n", 1, 1)],
+        settings=lambda seed: settings,
+        policy_names=["zeus"],
+        schedule=SimpleNamespace(seeds=seeds),
+    )
     result = engine.simulate(draw(0)[0], draw(0)[1], policy("zeus"), settings)
     for module in (column_engine, engine):
         monkeypatch.setattr(module, "simulate", lambda *_, module=module: used.append(module) or result)
+    monkeypatch.setattr(column_engine, "is_cached", lambda _: cached)
     monkeypatch.setattr(campaign, "workload_of", lambda *_: (jobs, None))
     campaign.run(scenario, campaign.CampaignTask("zeus", 0))
     assert used == [column_engine if compiled else engine]
@@ -136,13 +185,11 @@ def test_an_empty_workload_has_an_empty_result() -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("zeus", {"horizon_s": 5.0}),
-        ("zeus", {"discipline": Discipline.PACKING}),
-        ("zeus", {"discipline": Discipline.CONSERVATIVE}),
         ("charon", {"budget_watts": StepFunction([0.0], [1000.0])}),
         ("zeus", {"idle_off_s": 60.0}),
         ("zeus", {"options": Options(aged_jobs_per_user=2)}),
-        ("kairos", {"preemption": Preemption()}),
+        ("kairos", {"options": Options(weights={"patience": -1.0})}),
+        ("kairos", {"preemption": Preemption(), "kill_at_limit": True}),
     ],
 )
 def test_other_runs_are_left_to_the_general_engine(name: str, change: dict[str, Any]) -> None:
@@ -169,3 +216,7 @@ def test_sets_of_numbers(members: set[int], removed: set[int]) -> None:
         found.append(number)
         number = pending_bits.following(bits, number + 1)
     assert found == left == [pending_bits.member(bits, place) for place in range(len(left))]
+
+
+if __name__ == "__main__":
+    compare_many(int(sys.argv[1]), int(sys.argv[2]))

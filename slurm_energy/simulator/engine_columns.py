@@ -1,0 +1,175 @@
+"""State of the column engine, and the start, end and interruption of a job, compiled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.compiled import compiled
+from slurm_energy.simulator.job_columns import (
+    EXTRA_WATTS,
+    KIND,
+    LEFT,
+    RESTART_S,
+    RUN_TIME_S,
+    RUN_WATTS,
+    UNITS,
+    USER,
+    JobColumns,
+    PolicyRules,
+    refresh,
+)
+from slurm_energy.simulator.pending_tree import PendingJobs, enter, leave
+from slurm_energy.simulator.running_columns import RunningColumns, pop, push, withdraw
+from slurm_energy.simulator.score_kernels import expected_s
+from slurm_energy.simulator.simulation_result import JobOutcome
+from slurm_energy.simulator.user_columns import UserColumns, hold, settle
+
+START_S, END_S, ENERGY, LOST, RUN_S, UNIT_S, BEGIN_S, STOP_S = range(8)
+"""Columns of `Accounts.real`: as in `EnergyAccounts`; BEGIN_S and STOP_S are start and end of
+the current run."""
+SHAPE, PREEMPTIONS, OUTCOME = range(3)
+"""Columns of `Accounts.whole`, as in `EnergyAccounts`."""
+_PENDING, _RUNNING, _COMPLETED = (
+    int(outcome) for outcome in (JobOutcome.PENDING, JobOutcome.RUNNING, JobOutcome.COMPLETED)
+)
+
+
+class Accounts(NamedTuple):
+    """Times and energies of n jobs.
+
+    Attributes:
+        real: shape (n, 8).
+        whole: shape (n, 3).
+    """
+
+    real: Floats
+    whole: Ints
+
+
+class SimulationColumns(NamedTuple):
+    """State of the simulation that the kernels change.
+
+    Attributes:
+        free: free units by kind of nodes.
+        offered: free units from which packing chooses shapes in a pass.
+        pending, running, users, accounts: jobs and users.
+        jobs_watts: power of running jobs above the idle power of their units, shape (1,).
+        pass_due_s: time of the next scheduling pass in seconds, infinity: none, shape (1,).
+        last_s: time of the last events, and the latest time of an event without effect, shape (2,).
+        progress: numbers of jobs that have arrived, of deadlines that have come at risk, of scheduling
+            passes, and of steps of the power, shape (4,).
+    """
+
+    free: Ints
+    offered: Ints
+    pending: PendingJobs
+    running: RunningColumns
+    users: UserColumns
+    accounts: Accounts
+    jobs_watts: Floats
+    pass_due_s: Floats
+    last_s: Floats
+    progress: Ints
+
+
+def empty_accounts(count: int) -> Accounts:
+    """Return the accounts of `count` jobs that have not run."""
+    real, whole = np.zeros((count, 8)), np.zeros((count, 3), np.int64)
+    real[:, [START_S, END_S]], whole[:, SHAPE], whole[:, OUTCOME] = np.nan, -1, _PENDING
+    return Accounts(real, whole)
+
+
+@compiled
+def request_pass(policy: PolicyRules, state: SimulationColumns, now_s: float) -> None:
+    """Schedule a scheduling pass at the next multiple of the interval, unless one is scheduled."""
+    interval_s = policy.interval_s
+    due_s = np.ceil(now_s / interval_s) * interval_s if interval_s > 0 else now_s
+    state.pass_due_s[0] = min(state.pass_due_s[0], due_s)
+
+
+@compiled
+def start_job(
+    policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int, shape: int
+) -> None:
+    """Start a pending job in a shape whose units are free."""
+    real, whole = state.accounts.real, state.accounts.whole
+    restart_s = jobs.real[job, RESTART_S]
+    leave(policy, state.pending, jobs, job)
+    state.free[jobs.need[shape, KIND]] -= jobs.need[shape, UNITS]
+    if np.isnan(real[job, START_S]):
+        real[job, START_S] = now_s
+    real[job, BEGIN_S] = now_s
+    whole[job, SHAPE], whole[job, OUTCOME] = shape, _RUNNING
+    end_s = now_s + restart_s + jobs.real[job, LEFT] * jobs.load[shape, RUN_TIME_S]
+    real[job, STOP_S] = end_s
+    push(state.running, end_s, now_s + expected_s(jobs, job, shape), job, shape)
+    state.jobs_watts[0] += jobs.load[shape, EXTRA_WATTS]
+    settle(state.users, now_s)
+    hold(state.users, jobs.whole[job, USER], jobs.need[shape, UNITS], jobs.load[shape, RUN_WATTS])
+
+
+@compiled
+def end_job(jobs: JobColumns, state: SimulationColumns, now_s: float) -> None:
+    """End the running job that ends first; its end is now."""
+    job = pop(state.running)
+    stop(jobs, state, now_s, job)
+    state.accounts.real[job, END_S], state.accounts.whole[job, OUTCOME] = now_s, _COMPLETED
+
+
+@compiled
+def interrupt_job(
+    policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
+) -> None:
+    """Interrupt a running job for another job. Work up to its last checkpoint is kept."""
+    lost_joules, saved = loss(policy, jobs, state, now_s, job)
+    state.last_s[1] = max(state.last_s[1], state.accounts.real[job, STOP_S])
+    withdraw(state.running, job)
+    stop(jobs, state, now_s, job)
+    state.accounts.real[job, LOST] += lost_joules
+    state.accounts.whole[job, OUTCOME] = _PENDING
+    state.accounts.whole[job, PREEMPTIONS] += 1
+    jobs.real[job, LEFT] -= saved
+    jobs.real[job, RESTART_S] = policy.restart_s
+    refresh(policy, jobs, job)
+    enter(policy, state.pending, jobs, job)
+    request_pass(policy, state, now_s)
+
+
+@compiled
+def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> None:
+    """Account for the run of a job that no longer holds its units from now on."""
+    real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
+    units, run_s = jobs.need[shape, UNITS], now_s - real[job, BEGIN_S]
+    state.free[jobs.need[shape, KIND]] += units
+    state.jobs_watts[0] -= jobs.load[shape, EXTRA_WATTS]
+    settle(state.users, now_s)
+    hold(state.users, jobs.whole[job, USER], -units, -jobs.load[shape, RUN_WATTS])
+    real[job, ENERGY] += run_s * jobs.load[shape, RUN_WATTS]
+    real[job, RUN_S] += run_s
+    real[job, UNIT_S] += run_s * units
+
+
+@compiled
+def loss(
+    policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
+) -> tuple[float, float]:
+    """Return the joules that an interruption of a running job would waste, and the fraction it would save.
+
+    It is computed as in `RunningJobs.loss`.
+    """
+    real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
+    worked_s = now_s - real[job, BEGIN_S]
+    useful_s = max(0.0, worked_s - jobs.real[job, RESTART_S])
+    saved_s = useful_s
+    if policy.checkpoint_s > 0:
+        saved_s = 0.0
+        if not np.isinf(policy.checkpoint_s):
+            saved_s = policy.checkpoint_s * (useful_s // policy.checkpoint_s)
+    watts = jobs.load[shape, RUN_WATTS]
+    kept_s = min(useful_s, saved_s)
+    lost_joules = (worked_s - useful_s) * watts
+    lost_joules += (useful_s - kept_s) * watts
+    return lost_joules, kept_s / jobs.load[shape, RUN_TIME_S]
