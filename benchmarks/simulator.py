@@ -2,9 +2,10 @@
 
 All simulate the same jobs: rigid jobs, lognormal run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY
 backfilling (SimPy: first come, first served, as it has no scheduler); slurm-energy with exact energies.
-slurm-energy simulates all jobs, AccaSim only the first ones, as it would take minutes for all. The mean wait
-of first come, first served on the same jobs is compared, too: it must be equal to the second, the resolution
-of AccaSim.
+zeus, kairos and blend simulate the same jobs, and also a load of 1.5 and jobs with eight shapes. Further
+claims are 100,000 jobs submitted at once and a year with a million jobs. AccaSim simulates only the
+first jobs, as it would take minutes for all. The mean wait of first come, first served on the same jobs is
+compared, too: it must be equal to the second, the resolution of AccaSim.
 
 AccaSim still imports names that Python 3.10 removed from `collections`; they are restored before it is
 loaded.
@@ -34,7 +35,8 @@ import numpy as np
 from claims import publish
 
 from slurm_energy.scheduling.backfill import Discipline
-from slurm_energy.simulator import fast_path
+from slurm_energy.scheduling.registry import policy
+from slurm_energy.simulator import column_engine, fast_path
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import Workload, workload
@@ -42,6 +44,10 @@ from slurm_energy.simulator.workload import Workload, workload
 NODES, LOAD, SEED = 1000, 0.8, 42
 ACCASIM_TARGET, SIMPY_TARGET, MEMORY_TARGET_BYTES = 500.0, 20.0, 2e9
 THESIS_TARGET_S = 60.0
+POLICIES = ("zeus", "kairos", "blend")
+RIGID_TARGET, RIGID_ACCASIM_TARGET, MALLEABLE_TARGET, OVERLOAD_TARGET = 100_000.0, 200.0, 30_000.0, 10_000.0
+AT_ONCE_TARGET_S, YEAR_TARGET_S = 5.0, 60.0
+OVERLOAD, OVERLOAD_JOBS, MALLEABLE_NODES, SHAPES = 1.5, 8000, 256, 8
 
 
 def main() -> int:
@@ -55,12 +61,16 @@ def main() -> int:
         "--runs", type=int, default=5, help="runs of slurm-energy, of which the median counts (default 5)"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
-    parser.add_argument("--child", choices=("accasim", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--year", type=int, default=1_000_000, help="jobs of a year under zeus (default 1000000); 0: none"
+    )
+    parser.add_argument("--child", choices=("accasim", "memory", "year"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(accasim(args.jobs) if args.child == "accasim" else memory(args.jobs)))
+        print(json.dumps({"accasim": accasim, "memory": memory, "year": year}[args.child](args.jobs)))
         return 0
-    claims = [*speed(args), thesis_claim(), *([] if not args.many else [memory_claim(args.many)])]
+    claims = [*speed(args), *policies_speed(args), *([] if not args.year else year_claims(args.year))]
+    claims += [thesis_claim(), *([] if not args.many else [memory_claim(args.many)])]
     return publish(claims, args.json)
 
 
@@ -86,6 +96,10 @@ def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield same_wait(wait_s / result["fcfs_wait_s"])
         yield claim("simulator_easy_explained", result["easy_explained"], 1.0)
         yield claim("simulator_accasim", rate[Discipline.EASY] / result["easy_jobs_per_s"], ACCASIM_TARGET)
+        for name in POLICIES:
+            ratio = jobs.count / column_seconds(name, jobs, args.runs) / result["easy_jobs_per_s"]
+            print(f"{name} against AccaSim: {ratio:,.0f}")
+            yield claim(f"simulator_accasim_{name}", ratio, RIGID_ACCASIM_TARGET)
     else:
         print("AccaSim: not measured: pip install accasim")
     if importlib.util.find_spec("simpy"):
@@ -94,6 +108,95 @@ def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield claim("simulator_simpy", rate[Discipline.STRICT] / simpy_rate, SIMPY_TARGET)
     else:
         print("SimPy: not measured: pip install simpy")
+
+
+def policies_speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure the compiled engine of all policies, with EASY and packing."""
+    jobs, few = random_jobs(args.jobs), random_jobs(OVERLOAD_JOBS)
+    malleable, nodes = malleable_jobs(args.jobs // 4), [NodeKind("node", MALLEABLE_NODES, 1, 150.0, 150.0)]
+    overload = submitted(few, few.submit_s * LOAD / OVERLOAD)
+    for name in POLICIES:
+        yield rate_claim(
+            f"simulator_{name}", jobs.count / column_seconds(name, jobs, args.runs), RIGID_TARGET
+        )
+        rate = overload.count / column_seconds(name, overload, args.runs)
+        yield rate_claim(f"simulator_overload_{name}", rate, OVERLOAD_TARGET)
+        for discipline in (Discipline.EASY, Discipline.PACKING):
+            rate = malleable.count / column_seconds(name, malleable, args.runs, nodes, discipline)
+            yield rate_claim(f"simulator_malleable_{discipline}_{name}", rate, MALLEABLE_TARGET)
+    at_once = submitted(jobs, np.zeros(jobs.count))
+    for name in ("fcfs", "zeus"):
+        seconds = column_seconds(name, at_once, 1)
+        print(f"{jobs.count:,} jobs at once, EASY, {name}: {seconds:.2f} s", flush=True)
+        yield limit_claim(f"simulator_at_once_{name}", seconds / AT_ONCE_TARGET_S)
+
+
+def rate_claim(name: str, jobs_per_s: float, target: float) -> dict[str, Any]:
+    print(f"{name:<36} {jobs_per_s:>12,.0f} jobs/s", flush=True)
+    return claim(name, jobs_per_s / target, 1.0)
+
+
+def limit_claim(name: str, ratio: float) -> dict[str, Any]:
+    return {"claim": name, "ratio": round(ratio, 3), "target": "<=1", "holds": ratio <= 1}
+
+
+def column_seconds(
+    name: str,
+    jobs: Workload,
+    runs: int,
+    nodes: Sequence[NodeKind] = (),
+    discipline: Discipline = Discipline.EASY,
+) -> float:
+    """Return the median of the seconds of the compiled engine of all policies, without compilation."""
+    kinds, settings = nodes or [node()], ScheduleSettings(discipline)
+    column_engine.simulate(random_jobs(100), [node()], policy(name), settings)
+    times = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        column_engine.simulate(jobs, kinds, policy(name), settings)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def year(jobs: int) -> dict[str, float]:
+    work = random_jobs(jobs)
+    span_s = 365 * 86_400.0
+    work = submitted(work, work.submit_s * span_s / work.submit_s[-1])
+    mean_units = float(np.mean(work.units * work.time_s)) * jobs / span_s
+    nodes = [NodeKind("node", math.ceil(mean_units / LOAD), 1, 150.0, 150.0)]  # load 0.8 on a larger cluster
+    seconds = column_seconds("zeus", work, 1, nodes)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return {"peak_bytes": peak, "seconds": seconds, "nodes": nodes[0].nodes}
+
+
+def year_claims(jobs: int) -> Iterator[dict[str, Any]]:
+    result = child("year", jobs)
+    seconds, peak = result["seconds"], result["peak_bytes"]
+    nodes = result["nodes"]
+    print(f"{jobs:,} jobs of a year, zeus, EASY, {nodes:,} nodes: {seconds:.1f} s, {peak / 1e9:.2f} GB")
+    yield limit_claim("simulator_year", seconds / YEAR_TARGET_S)
+    yield limit_claim("simulator_year_memory", peak / MEMORY_TARGET_BYTES)
+
+
+def submitted(jobs: Workload, submit_s: np.ndarray) -> Workload:
+    """Return the rigid jobs with other submission times."""
+    shape = {"units": jobs.units, "time_s": jobs.time_s, "power_watts": jobs.power_watts}
+    job = {"submit_s": submit_s, "time_limit_s": jobs.time_limit_s}
+    return workload(np.arange(jobs.count + 1), job, shape)
+
+
+def malleable_jobs(count: int) -> Workload:
+    """Return jobs that run on 1 to 128 nodes; 50 to 95 % of a job's work is parallel."""
+    random = np.random.default_rng(SEED)
+    sizes = 2 ** np.arange(SHAPES)
+    parallel = random.uniform(0.5, 0.95, count)[:, np.newaxis]
+    time_s = random.lognormal(8.0, 0.95, count)[:, np.newaxis] * (1 - parallel + parallel / sizes)
+    watts = 250.0 * sizes * random.uniform(0.8, 1.2, count)[:, np.newaxis]
+    lean = np.argmin(watts * time_s**2, axis=1)
+    used = float(np.mean(time_s[np.arange(count), lean] * sizes[lean]))
+    submit_s = np.cumsum(random.exponential(used / (LOAD * MALLEABLE_NODES), count))
+    shape = {"units": np.tile(sizes, count), "time_s": time_s.ravel(), "power_watts": watts.ravel()}
+    return workload(np.arange(count + 1) * SHAPES, {"submit_s": submit_s}, shape)
 
 
 def claim(name: str, ratio: float, least: float) -> dict[str, Any]:
