@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from slurm_energy.signals.feed import SignalFeed, SignalSource
 
 from live.deferral import CPUS, HOUR_S, JOB_CPUS, NODES, SLOT_S, PlannedJob
 from slurm_energy import deferral
 from slurm_energy.deferral import DeferralOptions
 from slurm_energy.scheduling import policy
 from slurm_energy.signals import SignalName
+from slurm_energy.signals.feed import SignalFeed, SignalSource
 from slurm_energy.signals.forecast import ForecastMode
 from slurm_energy.signals.signal_series import SignalSeries
 from slurm_energy.simulator import engine

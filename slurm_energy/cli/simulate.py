@@ -235,12 +235,16 @@ def _same_command(args: argparse.Namespace) -> list[str]:
 
 
 def _variants(scenario: Scenario, args: argparse.Namespace) -> list[Scenario]:
+    from slurm_energy import deferral
     from slurm_energy.scheduling import policy
     from slurm_energy.simulator import sweeps
+    from slurm_energy.simulator.deferral_schema import split_policy
 
     variants = sweeps.variants(scenario, args.max_runs or sweeps.MAX_RUNS)
     for name in dict.fromkeys(name for variant in variants for name in variant.schedule.policies):
-        policy(name)
+        ranking, deferred = split_policy(name)
+        policy(ranking)
+        deferral.policy(deferred or deferral.OFF)
     return variants
 
 

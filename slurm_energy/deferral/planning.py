@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_energy.deferral.slot_fit import SlotFit
+from slurm_energy.deferral.suspension import CheckpointableJobs, planned_starts
 from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue, DeferralReason
 from slurm_energy.deferral.window_costs import CostCurve, candidate_starts, cost_curve, start_costs
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
@@ -63,7 +64,32 @@ def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions
     columns = np.arange(len(starts))
     refused = (columns >= count[:, None]) | (columns < np.minimum(earliest, count - 1)[:, None])
     cost[refused] = np.inf
-    return StartTable(rows, starts, count, cost, spread)
+    table = StartTable(rows, starts, count, cost, spread)
+    if options.suspend:
+        _offer_suspension(queue, table, curve, options)
+    return table
+
+
+def _offer_suspension(
+    queue: DeferralQueue, table: StartTable, curve: CostCurve, options: DeferralOptions
+) -> None:
+    """Enter the best start of each checkpointable job with the cost that later suspensions permit."""
+    jobs = np.flatnonzero(queue.checkpointable[table.rows])
+    if not len(jobs):
+        return
+    rows = table.rows[jobs]
+    end_by_s = queue.latest_start_s[rows] + queue.time_s[rows]
+    none = np.zeros(len(rows), np.int64)
+    starts, costs = planned_starts(
+        CheckpointableJobs(queue.now_s, queue.time_s[rows], end_by_s, none), curve, options
+    )
+    slot = np.searchsorted(table.starts_s, np.nan_to_num(starts), side="right") - 1
+    valid = np.isfinite(starts) & (slot < table.count[jobs]) & (slot >= 0)
+    jobs, slot, costs, rows = jobs[valid], slot[valid], costs[valid], rows[valid]
+    better = queue.power_watts[rows] * costs < table.cost[jobs, slot]
+    # The cost contains the penalty of uncertainty already.
+    table.cost[jobs[better], slot[better]] = (queue.power_watts[rows] * costs)[better]
+    table.spread[jobs[better], slot[better]] = 0.0
 
 
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:

@@ -68,6 +68,9 @@ class DeferralOptions:
         soft: whether `cedla` may exceed the latest start of jobs if the capacity does not suffice, at a
             penalty. The planned start is never later than `latest_start_s` in either case: jobs without
             room may start at once. With False such jobs are rejected (`DeferralPlan.rejected`).
+        suspend: whether running checkpointable jobs may be suspended in expensive slots.
+        restart_s: time that a checkpoint and a restart cost together.
+        max_suspensions: maximum number of suspensions of one job.
         weights: further weights by name, for a site's own policies.
     """
 
@@ -77,6 +80,9 @@ class DeferralOptions:
     min_saving: float = 0.02
     solver_limit_s: float = 2.0
     soft: bool = True
+    suspend: bool = True
+    restart_s: float = 120.0
+    max_suspensions: int = 3
     weights: dict[str, float] = field(default_factory=dict)
 
 

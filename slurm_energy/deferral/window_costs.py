@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.signals import SignalColumns, SignalName
-from slurm_energy.signals.pue import DEFAULT_PUE, PueModel, site_factor
 
 _MAX_SLOTS: Final = 4 * 24 * 14
 """Maximum number of planned slots: two weeks of 15 minutes. Later starts are not planned."""
@@ -64,9 +63,7 @@ class CostCurve:
         return total
 
 
-def cost_curve(
-    signals: SignalColumns | None, signal: SignalName, pue: PueModel = DEFAULT_PUE
-) -> CostCurve | None:
+def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve | None:
     """Return the cost of energy over time by a signal, with the PUE where the outside temperature is known.
 
     Steps in which the signal is unknown count as the mean of the others, with their spread as deviation.
@@ -74,7 +71,6 @@ def cost_curve(
     Args:
         signals: signals of the cluster.
         signal: price or carbon intensity.
-        pue: PUE by outside temperature.
 
     Returns:
         The curve; None if the signal is unknown.
@@ -82,7 +78,7 @@ def cost_curve(
     column = None if signals is None else signals.forecast(signal)
     if signals is None or column is None or not column.known:
         return None
-    factor = site_factor(signals, pue) / JOULES_PER_KWH
+    factor = signals.site_factor() / JOULES_PER_KWH
     rate, deviation = column.mean * factor, np.nan_to_num(column.deviation * factor)
     known = np.isfinite(rate)
     mean, spread = float(np.mean(rate[known])), float(np.std(rate[known]))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slurm_energy.errors import UsageError
+from slurm_energy.signals.pue import DEFAULT_PUE
 
 Floats = NDArray[np.float64]
 
@@ -66,6 +67,8 @@ class SignalColumns:
         renewable_share: share of renewable sources in the generation, 0 to 1.
         budget_watts: power budget of the cluster in watts; infinity: no limit.
         outside_celsius: outside temperature in degrees Celsius, from which the PUE follows.
+        pue: energy of the site per energy of its computers; None: that of the default model at
+            `outside_celsius`.
 
     A signal without any source is None. All others have the same number of slots.
     """
@@ -77,11 +80,13 @@ class SignalColumns:
     renewable_share: SignalForecast | None = None
     budget_watts: SignalForecast | None = None
     outside_celsius: SignalForecast | None = None
+    pue: SignalForecast | None = None
 
     def __post_init__(self) -> None:
         if not (self.step_s > 0 and math.isfinite(self.step_s) and math.isfinite(self.start_s)):
             raise UsageError("signals", "start and step must be finite, and the step positive")
-        lengths = {len(signal.mean) for name in SignalName if (signal := self.forecast(name)) is not None}
+        columns = [*(self.forecast(name) for name in SignalName), self.pue]
+        lengths = {len(column.mean) for column in columns if column is not None}
         if len(lengths) > 1:
             raise UsageError("signals", f"columns of {min(lengths)} and {max(lengths)} slots")
 
@@ -117,6 +122,19 @@ class SignalColumns:
         """Return the expected value of a signal at one time; None: unknown."""
         value = float(self.values(name, time_s))
         return None if math.isnan(value) else value
+
+    def site_factor(self) -> Floats:
+        """Return the energy of the site per energy of its computers in each slot, shape (h,).
+
+        The factor is 1 where it is unknown, so that it changes no comparison of slots.
+        """
+        if self.pue is not None:
+            ratio = self.pue.mean
+        elif self.outside_celsius is not None:
+            ratio = DEFAULT_PUE.pue(self.outside_celsius.mean)
+        else:
+            return np.ones(self.slots)
+        return np.where(np.isnan(ratio), 1.0, ratio)
 
     def _at(self, name: SignalName | str, time_s: ArrayLike, *, deviation: bool) -> Floats:
         times = np.asarray(time_s, np.float64)

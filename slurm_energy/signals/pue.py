@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from slurm_energy.errors import UsageError
-from slurm_energy.signals.columns import Floats, SignalColumns, SignalName
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +38,13 @@ class PueModel:
         if not np.all(self.pue(np.linspace(self.min_celsius, self.max_celsius, 101)) >= 1.0):
             raise UsageError("PUE model", "the PUE is below 1 in the range of temperatures")
 
-    def pue(self, outside_celsius: ArrayLike) -> Floats:
+    def pue(self, outside_celsius: ArrayLike) -> NDArray[np.float64]:
         """Return the PUE at outside temperatures; NaN where the temperature is NaN."""
         celsius = np.clip(np.asarray(outside_celsius, np.float64), self.min_celsius, self.max_celsius)
-        ratio: Floats = self.constant + self.linear * celsius + self.quadratic * np.square(celsius)
+        ratio: NDArray[np.float64] = (
+            self.constant + self.linear * celsius + self.quadratic * np.square(celsius)
+        )
         return ratio
 
 
 DEFAULT_PUE: Final = PueModel()
-
-
-def site_factor(signals: SignalColumns, model: PueModel = DEFAULT_PUE) -> Floats:
-    """Return the energy of the site per energy of its computers in each slot, shape (h,).
-
-    The factor is 1 where the outside temperature is unknown, so that it changes no comparison of slots.
-    """
-    outside = signals.forecast(SignalName.OUTSIDE)
-    if outside is None:
-        return np.ones(signals.slots)
-    ratio = model.pue(outside.mean)
-    return np.where(np.isnan(ratio), 1.0, ratio)

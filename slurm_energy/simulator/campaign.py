@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,13 +16,18 @@ from typing import Any
 import numpy as np
 
 from slurm_energy import __version__
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
 from slurm_energy.scheduling import load_file, policy
 from slurm_energy.scheduling.policy_guard import forget_calls, observed_calls
+from slurm_energy.signals import SignalName
 from slurm_energy.simulator import column_engine, engine, fast_path
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.deferral_schema import mark_jobs, signal_feed, split_policy
 from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_workload
 from slurm_energy.simulator.offered_load import with_load
 from slurm_energy.simulator.scenario import Scenario
+from slurm_energy.simulator.signal_costs import signal_costs
 from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.site_simulation import simulate_sites
 from slurm_energy.simulator.step_function import integral_of_product, read_steps
@@ -29,7 +35,10 @@ from slurm_energy.simulator.workload import REQUEST_COLUMNS, Workload
 from slurm_energy.simulator.workload_generator import Predict, generate
 from slurm_energy.worker_processes import end_with_parent
 
-_JOB_COLUMNS = ("job_id", "user", "time_limit_s", "compute_share", *REQUEST_COLUMNS)
+_JOB_COLUMNS = (
+    *("job_id", "user", "time_limit_s", "slack_s", "checkpointable", "compute_share"),
+    *REQUEST_COLUMNS,
+)
 _SHAPE_COLUMNS = (
     *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
     *("predicted_time_s", "predicted_watts"),
@@ -126,10 +135,15 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
         EnergyError: a file or a name in the scenario is wrong.
     """
     work, loaded = workload_of(scenario, task.seed, predict)
-    settings = scenario.settings(task.seed)
     name, _, placement = task.policy.partition("@")
-    chosen = policy(name)
-    forget_calls(name)
+    ranking, deferral = split_policy(name)
+    settings, chosen = scenario.settings(task.seed, deferral), policy(ranking)
+    work = mark_jobs(work, scenario.deferral, task.seed)
+    if placement and settings.deferral:
+        raise UsageError(
+            f"policy {shown(task.policy)}", "jobs of several sites cannot be deferred", "use +off"
+        )
+    forget_calls(ranking)
 
     def simulate(work: Workload, kinds: Sequence[NodeKind]) -> SimulationResult:
         if fast_path.supports(work, kinds, chosen, settings):
@@ -144,19 +158,35 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     else:
         outcome = simulate(work, scenario.nodes())
     notes = loaded.notes() if loaded else []
-    return replace(outcome, notes=[*notes, *outcome.notes, *observed_calls(name).notes(name)])
+    return replace(outcome, notes=[*notes, *outcome.notes, *observed_calls(ranking).notes(ranking)])
 
 
 def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
     """Return the totals of a simulation by name. Cost and carbon are included if their series are given."""
     totals: dict[str, Any] = outcome.summary() | outcome.site_totals
     times, watts = outcome.power
+    totals |= _signal_totals(scenario, outcome)
     if scenario.power.price_file:
         price = read_steps(scenario.beside(scenario.power.price_file), "price")
         totals["cost"] = integral_of_product(times, watts, price) / _JOULES_PER_MWH
     if scenario.power.carbon_file:
         carbon = read_steps(scenario.beside(scenario.power.carbon_file), "gco2_per_kwh")
         totals["carbon_kg"] = integral_of_product(times, watts, carbon) / _JOULES_PER_KWH / 1e3
+    return totals
+
+
+def _signal_totals(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
+    """Return cost and emissions by the series of `[signals]`; None: unknown for a part of the time."""
+    feed = signal_feed(scenario.signals, str(scenario.path), scenario.beside)
+    totals: dict[str, Any] = {}
+    for signal, cluster, jobs, factor in (
+        (SignalName.PRICE, "cost", "job_cost", 1.0),
+        (SignalName.CARBON, "carbon_kg", "job_carbon_kg", 1e-3),
+    ):
+        costs = signal_costs(outcome, feed, signal)
+        if costs is not None:
+            for name, value in ((cluster, costs.cluster), (jobs, float(np.sum(costs.jobs)))):
+                totals[name] = None if math.isnan(value) else value * factor
     return totals
 
 

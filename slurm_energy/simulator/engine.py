@@ -11,10 +11,12 @@ import numpy as np
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Ranking
 from slurm_energy.scheduling.registry import Policy
+from slurm_energy.signals.feed import SignalFeed
 from slurm_energy.simulator.budget_control import BudgetControl
 from slurm_energy.simulator.budget_outlook import SLACK_WATTS
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
 from slurm_energy.simulator.deadline_preemption import DeadlinePreemption
+from slurm_energy.simulator.deferral_control import DeferralControl
 from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.job_demand import JobDemand
@@ -69,6 +71,7 @@ class Simulation:
         self._control = self._budget_control() if settings.hard_budget or policy.keeps_budget else None
         self._pending: dict[int, None] = {}
         self._saving = self._power_saving()
+        self._deferral = self._deferral_control()
         self._passes = 0
         self._open_pass: PassSteps | None = None
         self._pass_due = math.inf
@@ -190,8 +193,29 @@ class Simulation:
         parts = (self._jobs, self._cluster, self._power, self._runs, self._pending, self._events)
         return PowerSavingControl(saving, *parts)
 
+    def _deferral_control(self) -> DeferralControl | None:
+        """Return the control of deferral; None without it."""
+        settings = self._settings
+        if settings.deferral is None:
+            return None
+        return DeferralControl(
+            settings.deferral,
+            settings.signals or SignalFeed({}),
+            settings,
+            workload=self._jobs,
+            cluster=self._cluster,
+            policy=self._policy,
+            runs=self._runs,
+            pending=self._pending,
+            events=self._events,
+            release=self._admit,
+            suspend=self._suspend,
+            left_watts=self._left_watts,
+        )
+
     def _unfinished(self) -> bool:
-        return bool(self._pending or self._runs.running or self._arrivals_left)
+        held = self._deferral is not None and self._deferral.held
+        return bool(self._pending or self._runs.running or self._arrivals_left or held)
 
     def _interrupt_node(self, node: int) -> None:
         """Interrupt all jobs that hold units of the failed node number `node`."""
@@ -222,6 +246,11 @@ class Simulation:
         if not any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes):
             self._runs.accounts.outcome[job] = JobOutcome.UNRUNNABLE
             return
+        if self._deferral is None or not self._deferral.takes(job):
+            self._admit(job)
+
+    def _admit(self, job: int) -> None:
+        """Make a job, given by row, pending."""
         self._pending[job] = None
         self._request_pass()
         if self._preemption is not None:
@@ -258,6 +287,12 @@ class Simulation:
     def _interrupt(self, run: RunningJob, *, failure: bool) -> None:
         self._runs.interrupt(run, self._events.now_s, failure=failure)
         self._pending[run.job] = None
+        self._released(run.allocation)
+
+    def _suspend(self, run: RunningJob) -> None:
+        """End a run after a checkpoint, until deferral resumes the job."""
+        assert self._settings.deferral is not None
+        self._runs.suspend(run, self._events.now_s, self._settings.deferral.options.restart_s)
         self._released(run.allocation)
 
     def _budget_changes(self, _: None) -> None:
@@ -306,6 +341,8 @@ class Simulation:
         ready_s = self._power.wake(allocation)
         run = self._runs.start(job, shape, allocation, self._events.now_s, ready_s, point)
         del self._pending[job]
+        if self._deferral is not None:
+            self._deferral.started(job, shape)
         if ready_s > self._events.now_s:
             self._events.add(ready_s, EventKind.WORK, self._work, run)
         else:
@@ -332,6 +369,8 @@ class Simulation:
             over_budget_s=self._over_s,
             nodes_over_budget_s=self._nodes_over_s,
             units=int(np.sum(self._cluster.total)),
+            segments=self._runs.segment_columns(),
+            suspensions=0 if self._deferral is None else int(np.sum(self._deferral.suspensions)),
             notes=self._notes(),
         )
 

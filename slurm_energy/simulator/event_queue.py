@@ -21,8 +21,9 @@ class EventKind(IntEnum):
     WORK = 2
     ARRIVAL = 3
     BUDGET = 4
-    PASS = 5
-    CONTROL = 6
+    DEFERRAL = 5
+    PASS = 6
+    CONTROL = 7
 
 
 class EventQueue:

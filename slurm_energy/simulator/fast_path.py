@@ -32,6 +32,7 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and settings.idle_off_s is None
         and settings.power_saving is None
         and not is_constrained(jobs, kinds, settings)
+        and settings.deferral is None
     )
     rigid = len(jobs.first) == jobs.count + 1 == int(jobs.first[-1]) + 1
     return plain and rigid and len(kinds) == 1 and kinds[0].failures_per_s == 0

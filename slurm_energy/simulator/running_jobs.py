@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Floats, UnitCapacity, Users
+from slurm_energy.scheduling.queue import Floats, Ints, UnitCapacity, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
@@ -99,6 +99,8 @@ class RunningJobs:
         lent_watts: power by which jobs that draw less than their idle units lower `watts`. The power returns
             when these jobs end.
         joules: energy of all finished runs.
+        segments: times in which jobs drew power, each with row of the job, start, end and watts; None: they
+            are not recorded, because there are no signals.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, settings: ScheduleSettings) -> None:
@@ -114,6 +116,8 @@ class RunningJobs:
         self._units, self._watts = np.zeros(users), np.zeros(users)
         self._unit_s, self._joules = np.zeros(users), np.zeros(users)
         self._settled_s = 0.0
+        self._resume_s: dict[int, float] = {}
+        self.segments: list[tuple[int, float, float, float]] | None = None if settings.signals is None else []
         idle_watts = np.array([kind.unit_idle_watts for kind in cluster.kinds])
         self._extra_watts: Floats = workload.power_watts - idle_watts[workload.hardware] * workload.units
         self._shares = np.array([settings.shares.get(name, 1.0) for name in workload.users])
@@ -139,6 +143,7 @@ class RunningJobs:
         """
         workload, accounts = self._workload, self.accounts
         restart_s = self._restart_s(job)
+        self._resume_s.pop(job, None)
         whole_s = float(workload.time_s[shape]) * point.time_ratio
         left = float(self.left[job])
         watts = float(workload.power_watts[shape]) * point.power_ratio
@@ -183,6 +188,8 @@ class RunningJobs:
 
     def _restart_s(self, job: int) -> float:
         """Return the extra seconds of the next start of a job."""
+        if job in self._resume_s:
+            return self._resume_s[job]
         restarted = self.accounts.preemptions[job] + self.accounts.failures[job] > 0
         preemption = self._settings.preemption
         return preemption.restart_s if restarted and preemption else 0.0
@@ -212,11 +219,26 @@ class RunningJobs:
             failure: whether a node failure is the reason; otherwise the job is preempted.
         """
         lost_joules, saved = self.loss(run, now_s)
+        self._abort(run, now_s, lost_joules, saved)
+        self.accounts.preemptions[run.job] += not failure
+        self.accounts.failures[run.job] += failure
+
+    def suspend(self, run: RunningJob, now_s: float, restart_s: float) -> None:
+        """End a run after a checkpoint, which keeps all of its work.
+
+        Args:
+            run: the run.
+            now_s: current time in seconds.
+            restart_s: extra time of the next start, for the checkpoint and the restart.
+        """
+        lost_joules, saved = self.loss(run, now_s, checkpoint_s=0.0)
+        self._abort(run, now_s, lost_joules, saved)
+        self._resume_s[run.job] = restart_s
+
+    def _abort(self, run: RunningJob, now_s: float, lost_joules: float, saved: float) -> None:
         self._stop(run, now_s)
         self.accounts.lost_joules[run.job] += lost_joules
         self.accounts.outcome[run.job] = JobOutcome.PENDING
-        self.accounts.preemptions[run.job] += not failure
-        self.accounts.failures[run.job] += failure
         self.left[run.job] -= saved
 
     def change_limit(self, run: RunningJob, point: PowerPoint, now_s: float) -> RunningJob:
@@ -263,14 +285,20 @@ class RunningJobs:
         """Account for a run that is still running when the simulation ends at `now_s`."""
         self._stop(run, now_s)
 
-    def loss(self, run: RunningJob, now_s: float) -> tuple[float, float]:
+    def loss(self, run: RunningJob, now_s: float, checkpoint_s: float | None = None) -> tuple[float, float]:
         """Return what an interruption of a run now would waste and save.
+
+        Args:
+            run: the run.
+            now_s: current time in seconds.
+            checkpoint_s: interval of checkpoints; None: that of the settings.
 
         Returns:
             Wasted joules, and the fraction of the job's work that a checkpoint has saved.
         """
         preemption = self._settings.preemption
-        checkpoint_s = preemption.checkpoint_s if preemption else math.inf
+        if checkpoint_s is None:
+            checkpoint_s = preemption.checkpoint_s if preemption else math.inf
         worked_s = run.worked_s(now_s)
         useful_s = max(0.0, worked_s - run.restart_s)
         parts = [*run.earlier, (useful_s, run.whole_s, run.watts)]
@@ -282,6 +310,13 @@ class RunningJobs:
             lost_joules += (seconds - kept_s) * watts
             saved_s -= kept_s
         return lost_joules, saved
+
+    def segment_columns(self) -> tuple[Ints, Floats, Floats, Floats] | None:
+        """Return the recorded segments as columns."""
+        if self.segments is None:
+            return None
+        table = np.array(self.segments, np.float64).reshape(-1, 4)
+        return table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3]
 
     def users(self, now_s: float) -> Users:
         """Return the usage of each user at the time `now_s`, with exponential decay."""
@@ -326,6 +361,8 @@ class RunningJobs:
         if run.working:
             self._rate(run, now_s, -1.0)
         self.accounts.energy_joules[run.job] += worked_s * run.watts
+        if self.segments is not None and worked_s > 0:
+            self.segments.append((run.job, now_s - worked_s, now_s, run.watts))
         self.accounts.run_s[run.job] += now_s - run.start_s
         self.accounts.unit_s[run.job] += (now_s - run.start_s) * float(self._workload.units[run.shape])
 

@@ -15,6 +15,13 @@ from slurm_energy.quantities import shown
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.deferral_schema import (
+    DeferralSection,
+    SignalsSection,
+    check_signals,
+    deferral_of,
+    signal_feed,
+)
 from slurm_energy.simulator.scenario_files import locate, text_of, with_base
 from slurm_energy.simulator.scenario_schema import (
     OUTLIERS,
@@ -32,6 +39,10 @@ from slurm_energy.simulator.site_schema import PlacementSection, SiteSection
 from slurm_energy.simulator.step_function import StepFunction, read_steps
 from slurm_energy.simulator.sweep_axes import SweepAxis, axes_of_table
 
+_SECTIONS = (
+    *("title", "extends", "cluster", "workload", "trace", "model", "schedule", "power", "power_saving"),
+    *("signals", "deferral", "site", "placement", "sweep"),
+)
 _POWER_SAVING = ("idle_off", "forecast")
 
 
@@ -51,6 +62,8 @@ class Scenario:
         schedule: section of the schedule.
         power: section of budget, power states and prices.
         power_saving: section of power saving by forecast.
+        signals: section of price, carbon intensity and other signals.
+        deferral: section of the deferral of jobs with slack.
         models: neural networks that jobs train.
         sites: clusters of their own by name; empty: all nodes are one cluster.
         placement: section of the placement of jobs among the sites.
@@ -68,6 +81,8 @@ class Scenario:
     schedule: ScheduleSection
     power: PowerSection
     power_saving: PowerSavingSection
+    signals: SignalsSection = field(default_factory=SignalsSection)
+    deferral: DeferralSection = field(default_factory=DeferralSection)
     models: tuple[ModelSection, ...] = field(default=())
     trace: TraceSection = field(default_factory=TraceSection)
     sites: dict[str, SiteSection] = field(default_factory=dict)
@@ -114,8 +129,8 @@ class Scenario:
         """Return the kinds of nodes of the scenario as the simulation engine takes them."""
         return [_kind(name, section) for name, section in self.kinds.items()]
 
-    def settings(self, seed: int) -> ScheduleSettings:
-        """Return the engine's settings for one seed."""
+    def settings(self, seed: int, deferral_policy: str = "") -> ScheduleSettings:
+        """Return the engine's settings for one seed and a deferral policy; empty: the scenario's."""
         schedule, power = self.schedule, self.power
         infinite = float("inf")
         checkpoint_s = infinite if schedule.checkpoint_s < 0 else schedule.checkpoint_s
@@ -130,6 +145,8 @@ class Scenario:
             if schedule.preemption
             else None,
             idle_off_s=None if power.idle_off_s < 0 or self._saves_by_forecast else power.idle_off_s,
+            deferral=deferral_of(self.deferral, deferral_policy),
+            signals=signal_feed(self.signals, str(self.path), self.beside),
             power_saving=self._power_saving() if self._saves_by_forecast else None,
             half_life_s=schedule.half_life_hours * 3600 or infinite,
             shares=schedule.shares,
@@ -194,23 +211,9 @@ def parse(text: str, path: Path) -> Scenario:
     """
     data, texts = with_base(text, path, depth=0)
     reader = TableReader(path, text)
-    sections = (
-        "title",
-        "extends",
-        "cluster",
-        "workload",
-        "trace",
-        "model",
-        "schedule",
-        "power",
-        "power_saving",
-        "site",
-        "placement",
-        "sweep",
-    )
     for name in data:
-        if name not in sections:
-            raise reader.fail(name, "", "unknown section", f"known: {', '.join(sections)}")
+        if name not in _SECTIONS:
+            raise reader.fail(name, "", "unknown section", f"known: {', '.join(_SECTIONS)}")
     clusters, models = data.get("cluster", {}), data.get("model", [])
     if not isinstance(clusters, dict) or not clusters:
         raise reader.fail(
@@ -231,6 +234,8 @@ def parse(text: str, path: Path) -> Scenario:
         schedule=reader.section(ScheduleSection, "schedule", data.get("schedule", {})),
         power=reader.section(PowerSection, "power", data.get("power", {})),
         power_saving=reader.section(PowerSavingSection, "power_saving", data.get("power_saving", {})),
+        signals=reader.section(SignalsSection, "signals", data.get("signals", {})),
+        deferral=reader.section(DeferralSection, "deferral", data.get("deferral", {})),
         models=reader.sections(ModelSection, "model", models),
         trace=reader.section(TraceSection, "trace", data.get("trace", {})),
         sites={name: reader.section(SiteSection, f"site.{name}", t) for name, t in sites.items()},
@@ -271,6 +276,8 @@ def check(scenario: Scenario, reader: TableReader) -> None:
     saving = scenario.power_saving
     if saving.risk > saving.wake_probability:
         raise reader.fail("power_saving", "risk", "must not be above wake_probability: nodes would flap")
+    check_signals(scenario.signals, str(scenario.path))
+    deferral_of(scenario.deferral, "")
     if scenario.workload.file and scenario.workload.files:
         raise reader.fail("workload", "files", "is not possible together with file", "remove one of them")
     if scenario.trace.outliers not in OUTLIERS:

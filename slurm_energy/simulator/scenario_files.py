@@ -10,10 +10,14 @@ from typing import Any
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
+from slurm_energy.simulator.deferral_schema import SIGNAL_FILES
 from slurm_energy.spelling import suggestion
 
 _SHIPPED = Path(__file__).parent / "scenarios"
-_FILES = (("workload", "file"), ("power", "budget_file"), ("power", "price_file"), ("power", "carbon_file"))
+_FILES = (
+    *(("workload", "file"), ("power", "budget_file"), ("power", "price_file"), ("power", "carbon_file")),
+    *(("signals", name) for name in SIGNAL_FILES.values()),
+)
 """Keys that name files relative to the scenario."""
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slurm_energy.deferral import DeferralOptions, DeferralPolicy
 from slurm_energy.power_saving.rule import PowerSavingRules
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
+from slurm_energy.signals import SignalName
+from slurm_energy.signals.feed import SignalFeed
 from slurm_energy.simulator.step_function import StepFunction
 
 
@@ -64,6 +67,21 @@ class PowerSaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Deferral:
+    """Deferral of jobs with slack.
+
+    Attributes:
+        policy: deferral policy.
+        options: its parameters.
+        signal: signal by which running checkpointable jobs are suspended.
+    """
+
+    policy: DeferralPolicy
+    options: DeferralOptions = field(default_factory=DeferralOptions)
+    signal: SignalName = SignalName.PRICE
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleSettings:
     """Settings of one simulation in addition to cluster, workload and policy.
 
@@ -78,6 +96,8 @@ class ScheduleSettings:
         preemption: settings of preemption for policies that preempt; None: no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None: nodes stay on.
         power_saving: power saving by the forecast of idle gaps; None: nodes are not switched off by it.
+        deferral: deferral of jobs with slack; None: no job is held.
+        signals: price, carbon intensity and other signals; None: none is known.
         half_life_s: half life of the users' usage, for fair shares.
         shares: fair shares by user name; other users have 1.
         options: options of the policy.
@@ -94,6 +114,8 @@ class ScheduleSettings:
     preemption: Preemption | None = field(default_factory=Preemption)
     idle_off_s: float | None = None
     power_saving: PowerSaving | None = None
+    deferral: Deferral | None = None
+    signals: SignalFeed | None = None
     half_life_s: float = float("inf")
     shares: dict[str, float] = field(default_factory=dict)
     options: Options = field(default_factory=Options)

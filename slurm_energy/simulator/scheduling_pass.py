@@ -73,6 +73,8 @@ class SchedulingPass:
         rows = np.fromiter(pending, np.int64)
         now_s = self._events.now_s
         queue, shapes = self._jobs.queue(rows, now_s, self._runs.left, self._runs.users(now_s), self._size)
+        if self._settings.signals is not None:
+            queue = replace(queue, signals=self._settings.signals.columns(now_s))
         self._mark_possible(queue, shapes)
         if self._looks_ahead:
             queue = replace(queue, capacity=self._runs.capacity())

@@ -85,6 +85,9 @@ class SimulationResult:
         over_budget_s: seconds in which the power exceeded the budget.
         nodes_over_budget_s: part of these seconds in which the nodes alone exceeded it, without any job.
         units: units of the whole cluster, in the unit of the jobs' sizes.
+        segments: times in which jobs drew power, as columns: row of the job, start, end, watts. None: not
+            recorded; then each job ran without interruption at constant power.
+        suspensions: number of suspensions by deferral.
         notes: remarks for the user.
         site_totals: further totals of a simulation of several sites, by name.
     """
@@ -100,6 +103,8 @@ class SimulationResult:
     over_budget_s: float = 0.0
     nodes_over_budget_s: float = 0.0
     units: int = 0
+    segments: tuple[Ints, Floats, Floats, Floats] | None = None
+    suspensions: int = 0
     notes: list[str] = field(default_factory=list)
     site_totals: dict[str, Any] = field(default_factory=dict)
 
@@ -133,10 +138,18 @@ class SimulationResult:
         missed = decided & ~((end_s <= deadline_s) & (self.accounts.outcome == JobOutcome.COMPLETED))
         return int(np.sum(missed)), int(np.sum(decided))
 
+    def late_starts(self) -> tuple[int, int]:
+        """Return how many jobs with slack started after their latest start, and how many had slack."""
+        latest_s = self.workload.latest_start_s(np.arange(self.workload.count))
+        started = ~np.isnan(latest_s) & ~np.isnan(self.accounts.start_s)
+        late = started & (self.accounts.start_s > latest_s + 1e-6)
+        return int(np.sum(late)), int(np.sum(started))
+
     def summary(self) -> dict[str, float | int | None]:
         """Return the totals by name. A total that is undefined in this simulation is None."""
         jct, wait = self.jct_s(), self.wait_s()
         missed, decided = self.deadline_misses()
+        late, deferrable = self.late_starts()
         hours = self.end_s / 3600
         done = len(self.done)
         return {
@@ -160,6 +173,8 @@ class SimulationResult:
             "job_edp_js": float(np.sum(self.accounts.energy_joules)) * float(np.mean(jct)) if done else None,
             "deadline_miss_rate": missed / decided if decided else None,
             "deadlines": decided,
+            "late_start_rate": late / deferrable if deferrable else None,
+            "suspensions": self.suspensions,
             "preemptions": int(np.sum(self.accounts.preemptions)),
             "timeout_kwh": float(np.sum(self.accounts.energy_joules[self.timeouts])) / 3.6e6,
             "lost_kwh": float(np.sum(self.accounts.lost_joules)) / 3.6e6,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def _known(site: Site, now_s: float, known_s: float) -> Site:
         return site
     first = max(0, math.floor((now_s - signals.start_s) / signals.step_s))
     last = max(first + 1, math.ceil((now_s + known_s - signals.start_s) / signals.step_s))
-    columns = {
+    columns: dict[str, Any] = {
         name.value: SignalForecast(column.mean[first:last], column.deviation[first:last], column.source)
         for name in (SignalName.PRICE, SignalName.CARBON)
         if (column := signals.forecast(name)) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class SiteSeries:
     def site(self, name: str, section: SiteSection, start_unix_s: float, last_s: float) -> Site:
         """Return the site as the placement takes it, with hourly signals until two days after `last_s`."""
         slots = math.ceil(last_s / _SLOT_S) + _SLOTS_AFTER
-        columns = {}
+        columns: dict[str, Any] = {}
         for column, steps, factor in (
             ("price_per_kwh", self.price, 1e-3),
             ("carbon_g_per_kwh", self.carbon, 1.0),

@@ -20,6 +20,8 @@ _COLUMNS = {
     "mean_wait_s": ("wait min", 1 / 60, 1),
     "max_wait_s": ("max wait min", 1 / 60, 1),
     "deadline_miss_rate": ("missed %", 100.0, 1),
+    "late_start_rate": ("late %", 100.0, 1),
+    "suspensions": ("suspended", 1.0, 1),
     "preemptions": ("preempt", 1.0, 1),
     "utilisation": ("used %", 100.0, 0),
     "peak_watts": ("peak kW", 1e-3, 2),
@@ -33,7 +35,7 @@ _COLUMNS = {
     "moved_share": ("moved %", 100.0, 0),
     "transfer_kwh": ("transfer kWh", 1.0, 2),
 }
-_ONLY_IF_ANY = ("timeouts", "preemptions", "over_budget_s", "transfer_kwh")
+_ONLY_IF_ANY = ("timeouts", "preemptions", "suspensions", "over_budget_s", "transfer_kwh")
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:

@@ -7,13 +7,25 @@ from typing import Any, Final
 
 import numpy as np
 
+from slurm_energy.deferral import latest_start_s
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Floats, Ints, Queue, Users
 from slurm_energy.scheduling.queue import alternatives as alternatives_of
 from slurm_energy.scheduling.queue import jobs as jobs_of
 
 _WHOLE_NUMBERS = frozenset(
-    {"job_id", "user", "partition", "qos", "reservation", "licenses", "hardware", "units", "batch"}
+    {
+        "job_id",
+        "user",
+        "checkpointable",
+        "partition",
+        "qos",
+        "reservation",
+        "licenses",
+        "hardware",
+        "units",
+        "batch",
+    }
 )
 
 REQUEST_COLUMNS: Final = ("unit_memory_gib", "partition", "qos", "reservation", "licenses")
@@ -35,6 +47,8 @@ class Workload:
         user: row in `users`.
         deadline_s: deadline on the same clock; NaN for none.
         time_limit_s: requested time limit, on which backfill relies; NaN: the predicted time.
+        slack_s: time after submission up to which the start may be deferred; NaN: none.
+        checkpointable: 1 for jobs that can be suspended and resumed, else 0.
         compute_share: share of the run time that is inversely proportional to the clock, for the response to
             power limits; NaN: the oracle's default.
         unit_memory_gib: memory that each unit of the job needs on its node; NaN: none requested.
@@ -56,6 +70,8 @@ class Workload:
     user: Ints
     deadline_s: Floats
     time_limit_s: Floats
+    slack_s: Floats
+    checkpointable: Ints
     compute_share: Floats
     unit_memory_gib: Floats
     partition: Ints
@@ -96,6 +112,16 @@ class Workload:
         """
         limit = float(self.time_limit_s[job])
         return float(self.predicted_time_s[shape]) if limit != limit else limit
+
+    def latest_start_s(self, rows: Ints) -> Floats:
+        """Return the latest start of jobs with slack, which is before a deadline; NaN: not deferrable."""
+        slack_s = self.slack_s[rows]
+        if np.all(np.isnan(slack_s)):
+            return np.full(len(rows), np.nan)
+        limit_s = self.time_limit_s[rows]
+        limit_s = np.where(np.isnan(limit_s), self.predicted_time_s[self.first[rows]], limit_s)
+        deadline_s = np.where(np.isnan(slack_s), np.nan, self.deadline_s[rows])
+        return latest_start_s(self.submit_s[rows], slack_s, deadline_s, limit_s)
 
     def sizes(self, total: Ints) -> Floats:
         """Return the share, 0 to 1, of its kind of nodes that each job requests in its first shape.
@@ -140,6 +166,8 @@ class Workload:
             deadline_s=self.deadline_s[rows],
             time_limit_s=self.time_limit_s[rows],
             size=size[rows],
+            latest_start_s=self.latest_start_s(rows),
+            checkpointable=self.checkpointable[rows] != 0,
         )
         return Queue(now_s, jobs, table, users), shapes
 
@@ -164,6 +192,8 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
         "user": np.broadcast_to(np.int64(0), count),
         "deadline_s": np.broadcast_to(np.nan, count),
         "time_limit_s": np.broadcast_to(np.nan, count),
+        "slack_s": np.broadcast_to(np.nan, count),
+        "checkpointable": np.broadcast_to(np.int64(0), count),
         "compute_share": np.broadcast_to(np.nan, count),
         "unit_memory_gib": np.broadcast_to(np.nan, count),
         "partition": np.broadcast_to(np.int64(-1), count),
@@ -228,5 +258,7 @@ def _check(jobs: Workload) -> None:
             raise UsageError(f"job {jobs.job_id[owner]}", f"it has {fault}")
     if np.any(np.diff(jobs.first) < 1):
         raise UsageError(f"job {jobs.job_id[np.argmin(np.diff(jobs.first))]}", "it has no shape to run in")
+    if np.any(jobs.slack_s < 0):
+        raise UsageError(f"job {jobs.job_id[np.argmax(jobs.slack_s < 0)]}", "its slack is negative")
     if np.any(~np.isfinite(jobs.submit_s)) or np.any(jobs.submit_s < 0):
         raise UsageError("a job has a submission time that is negative or not a number")

@@ -20,7 +20,7 @@ from slurm_energy.signals.forecast import (
     forecast,
     known_until_s,
 )
-from slurm_energy.signals.pue import PueModel, site_factor
+from slurm_energy.signals.pue import PueModel
 from slurm_energy.signals.signal_series import SignalSeries, from_grid
 
 HOUR = 3600.0
@@ -130,7 +130,7 @@ def test_the_pue_grows_with_the_temperature_within_its_range():
     with pytest.raises(UsageError, match="below 1"):
         PueModel(constant=0.5)
     columns = SignalColumns(0, 1, outside_celsius=SignalForecast(np.array([np.nan, 0.0]), np.zeros(2)))
-    assert site_factor(columns) == pytest.approx([1.0, 1.0743])
+    assert columns.site_factor() == pytest.approx([1.0, 1.0743])
 
 
 series_values = st.lists(st.one_of(st.floats(-100, 500), st.just(math.nan)), min_size=30, max_size=400)

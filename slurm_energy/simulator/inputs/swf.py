@@ -49,6 +49,8 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
         units=np.where(requested > 0, requested, allocated),
         time_limit_s=np.where(limit_s > 0, limit_s, np.nan),
         deadline_s=np.full(count, np.nan),
+        slack_s=np.full(count, np.nan),
+        checkpointable=np.full(count, np.nan),
         power_watts=np.full(count, np.nan),
         hardware=[""] * count,
         user=_names(user),

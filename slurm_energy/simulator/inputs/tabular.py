@@ -22,7 +22,10 @@ from slurm_energy.simulator.inputs.line_reader import document as document_of
 from slurm_energy.simulator.inputs.line_reader import text_lines
 from slurm_energy.simulator.inputs.workload_rows import Line, WorkloadRows
 
-NUMBERS = ("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "power_watts", "batch")
+NUMBERS = (
+    *("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "slack_s", "checkpointable"),
+    *("power_watts", "batch"),
+)
 TEXTS = ("job_id", "user", "hardware", "name", "partition", "account", "qos", "state")
 _NEEDED = ("submit_s", "time_s", "units")
 _MAX_TEXT = 256

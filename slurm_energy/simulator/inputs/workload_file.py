@@ -112,7 +112,7 @@ def _read(path: Path, problems: InputProblems, how: WorkloadFormat) -> WorkloadR
 def _scaled(rows: WorkloadRows, factor: float) -> WorkloadRows:
     if factor == 1:
         return rows
-    names = ("submit_s", "time_s", "time_limit_s", "deadline_s")
+    names = ("submit_s", "time_s", "time_limit_s", "deadline_s", "slack_s")
     return replace(rows, **{name: getattr(rows, name) * factor for name in names})
 
 

@@ -32,6 +32,8 @@ class WorkloadRows:
         hardware: name of the kind of nodes; empty: none.
         user: name of the user; empty: none.
         name: Slurm's name of the job; empty: none.
+        slack_s: time after submission up to which the start may be deferred.
+        checkpointable: whether the job can be suspended and resumed: not 0.
         partition, account, qos: names in Slurm; empty: none.
         state: Slurm's state of the job, such as COMPLETED; empty: none.
         file: number of the file among the files that are read together.
@@ -45,6 +47,8 @@ class WorkloadRows:
     units: Floats
     time_limit_s: Floats
     deadline_s: Floats
+    slack_s: Floats
+    checkpointable: Floats
     power_watts: Floats
     hardware: Sequence[str]
     user: Sequence[str]
@@ -132,6 +136,8 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
             "user": np.array([users[name] for name in owners]),
             "time_limit_s": rows.time_limit_s[head],
             "deadline_s": rows.deadline_s[head] - begin_s,
+            "slack_s": rows.slack_s[head],
+            "checkpointable": np.nan_to_num(rows.checkpointable[head]) != 0,
             "partition": partition,
             "qos": qos,
         },
@@ -182,6 +188,7 @@ def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) ->
         "the power is negative": rows.power_watts < 0,
         f"the power is above {_MAX_WATTS:.0e} W": rows.power_watts > _MAX_WATTS,
         "the time limit is not positive": rows.time_limit_s <= 0,
+        "the slack is negative": rows.slack_s < 0,
         "the batch size is not a whole number from 0 to 1e+09": ~_whole(rows.batch),
         f"hardware that the cluster does not have ({shown(', '.join(kinds))})": ~available,
     }
@@ -190,6 +197,7 @@ def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) ->
         "run time": rows.time_s,
         "time limit": rows.time_limit_s,
         "deadline": rows.deadline_s,
+        "slack": rows.slack_s,
     }
     excessive = {
         f"the {name} is beyond {_MAX_S:.0e} s{_unit_hint(column)}": np.abs(column) > _MAX_S
