@@ -136,7 +136,7 @@ class DeferralPlanner:
         rows, eligible_s, latest_s = self._deferrable(queue, leader, group, now_s)
         cycle.deferrable = len(rows)
         if len(rows):
-            plan, table = self._make_plan(queue, leader, rows, eligible_s, latest_s, signals, now_s)
+            plan, table = self._make_plan(queue, leader, group, rows, eligible_s, latest_s, signals, now_s)
             self._use_plan(cycle, rows, eligible_s, plan, table)
         return cycle
 
@@ -279,6 +279,7 @@ class DeferralPlanner:
         self,
         queue: QueueColumns,
         leader: Ints,
+        group: Ints,
         rows: Ints,
         eligible_s: Floats,
         latest_s: Floats,
@@ -306,8 +307,15 @@ class DeferralPlanner:
             checkpointable=np.zeros(len(rows), np.bool_),
             signals=signals,
             capacity=capacity,
+            planned_s=self._planned_s(group[rows]),
         )
         return self._policy.plan(table, self._options), table
+
+    def _planned_s(self, group: Ints) -> Floats:
+        """Return the planned starts of held jobs, given by group id; NaN: the job is not held."""
+        known = [self.jobs.get(job_id) for job_id in group.tolist()]
+        held = [job if job is not None and job.held_since_s is not None else None for job in known]
+        return np.array([math.nan if job is None else job.planned_start_s for job in held], np.float64)
 
     def _use_plan(
         self,

@@ -10,11 +10,13 @@ import numpy as np
 from slurm_energy.deferral.planning import NONE, StartTable, place
 from slurm_energy.deferral.slot_fit import SlotFit
 from slurm_energy.deferral.tables import DeferralOptions, DeferralQueue
-from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 _MAX_VARIABLES: Final = 60_000
 """Larger problems are left to the heuristic: the solver would not start within its time limit."""
 _PASSES: Final = 4
+_GOOD_ENOUGH: Final = 1e-4
+"""Excess of the heuristic's total score over the least possible one that needs no solver, as a share."""
 
 
 def assign(
@@ -26,7 +28,8 @@ def assign(
     scipy is not installed, the problem is too large, or the solver finds nothing better in time.
     """
     rough = heuristic(queue, table, score, fit)
-    if np.array_equal(rough, np.argmin(score, axis=1)):
+    least = float(np.sum(np.min(score, axis=1, initial=np.inf)))
+    if total_score(score, rough) - least <= _GOOD_ENOUGH * abs(least):
         return rough
     exact = solve(queue, table, score, fit, options.solver_limit_s)
     if exact is None or total_score(score, exact) >= total_score(score, rough):
@@ -44,6 +47,14 @@ def penalty(score: Floats) -> float:
     """Return the penalty of a job without room, above every difference of total scores."""
     finite = np.where(np.isfinite(score), np.abs(score), 0.0)
     return 2.0 * float(np.sum(np.max(finite, axis=1, initial=0.0))) + 1e-9
+
+
+def _planned(queue: DeferralQueue, table: StartTable) -> Bools:
+    """Return which deferrable jobs have the room of an earlier plan, which they must not lose; shape (d,)."""
+    if queue.planned_s is None:
+        return np.zeros(len(table.rows), np.bool_)
+    planned: Bools = queue.planned_s[table.rows] >= queue.now_s
+    return planned
 
 
 def heuristic(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit) -> Ints:
@@ -110,8 +121,8 @@ def solve(
     """Return the placement of minimum total score by integer programming (HiGHS).
 
     Returns:
-        The slot of each job; None if scipy is not installed, the problem is too large, or no placement was
-        found within `limit_s` seconds.
+        The slot of each job; None if scipy is not installed, the problem is too large, no placement was found
+        within `limit_s` seconds, or none keeps the room of all earlier plans.
     """
     jobs, starts = np.nonzero(np.isfinite(score))
     if not len(jobs) or len(jobs) > _MAX_VARIABLES or limit_s <= 0:
@@ -149,7 +160,7 @@ def solve(
     result = milp(
         costs / scale,
         integrality=np.ones(columns),
-        bounds=Bounds(0, 1),
+        bounds=Bounds(0, np.append(np.ones(len(jobs)), ~_planned(queue, table))),
         constraints=[LinearConstraint(once, 1, 1), room],
         options={"time_limit": limit_s, "mip_rel_gap": 1e-6},
     )

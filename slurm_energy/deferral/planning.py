@@ -95,6 +95,9 @@ def _offer_suspension(
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
     """Place jobs one after the other, each in its best slot that has room.
 
+    Jobs with an earlier plan keep its slot reserved until their turn comes, so that no job loses the room
+    that it had. They keep that slot if none is better.
+
     Args:
         queue: the jobs.
         table: the deferrable jobs and the starts.
@@ -112,9 +115,12 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
         return best
     _, after = fit.spans(best, time_s)
     slots = np.full(len(best), NONE, np.int64)
+    planned = _reserve_planned(queue, table, fit, order)
     for job in order.tolist():
         row, end = int(best[job]), int(after[job])
         resources = int(kinds[job]), float(units[job]), float(watts[job])
+        if job in planned:
+            fit.take(*planned[job], resources[0], -resources[1], -resources[2])
         if not fit.fits(row, end, *resources):
             count = int(table.count[job])
             ends = fit.spans(np.arange(count), time_s[job])[1]
@@ -127,6 +133,32 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
         fit.take(row, end, *resources)
         slots[job] = row
     return slots
+
+
+def _reserve_planned(
+    queue: DeferralQueue, table: StartTable, fit: SlotFit, order: Ints
+) -> dict[int, tuple[int, int]]:
+    """Take the resources of earlier plans that still fit.
+
+    Returns:
+        By job, the first slot and the slot after the last.
+    """
+    if queue.planned_s is None:
+        return {}
+    planned_s = queue.planned_s[table.rows]
+    slots = np.searchsorted(table.starts_s, np.nan_to_num(planned_s, nan=-np.inf))
+    reserved = {}
+    for job in order.tolist():
+        slot = int(slots[job])
+        if slot >= table.count[job] or not planned_s[job] >= table.starts_s[0]:
+            continue
+        row = table.rows[job]
+        end = int(fit.spans(np.array([slot]), queue.time_s[row])[1][0])
+        resources = int(queue.hardware[row]), float(queue.units[row]), float(queue.power_watts[row])
+        if fit.fits(slot, end, *resources):
+            fit.take(slot, end, *resources)
+            reserved[job] = slot, end
+    return reserved
 
 
 def reserve_urgent(queue: DeferralQueue, table: StartTable, fit: SlotFit) -> None:

@@ -102,6 +102,8 @@ class DeferralQueue:
         checkpointable: whether the job can be suspended and resumed.
         signals: signals of the cluster; None: none is known.
         capacity: free resources; None: unlimited.
+        planned_s: start that an earlier plan granted; NaN: none. None: there is no earlier plan. Jobs keep
+            the room of that start until they find a better one.
     """
 
     now_s: float
@@ -115,6 +117,7 @@ class DeferralQueue:
     checkpointable: Bools
     signals: SignalColumns | None = None
     capacity: Capacity | None = None
+    planned_s: Floats | None = None
 
     @property
     def count(self) -> int:

@@ -146,6 +146,8 @@ class DeferralControl:
         shapes = self._shape[rows]
         latest_s = self._latest_s[rows].copy()
         latest_s[:urgent] = np.nan
+        planned_s = np.array([self.held.get(job, math.inf) for job in rows.tolist()])
+        planned_s[np.isinf(planned_s)] = np.nan
         return DeferralQueue(
             now_s=now_s,
             job_id=work.job_id[rows],
@@ -158,6 +160,7 @@ class DeferralControl:
             checkpointable=work.checkpointable[rows] != 0,
             signals=self._feed.columns(now_s),
             capacity=self._capacity(float(np.nanmax(latest_s, initial=now_s)), others),
+            planned_s=planned_s,
         )
 
     def _choose_shapes(self, rows: Ints) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ job_rows = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["off", "cheapest", "cleanest", "cedla"]),
     st.lists(job_rows, min_size=1, max_size=12),
@@ -102,7 +103,7 @@ def test_no_plan_exceeds_the_latest_start_or_the_capacity(
             assert np.sum(queue.units[running]) <= units + 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(job_rows, min_size=1, max_size=5), prices_lists, st.integers(0, 1700))
 def test_cheapest_equals_the_best_of_all_windows(rows, prices, now_s):
     queue = queue_of(rows, prices, now_s=float(now_s))
@@ -184,6 +185,27 @@ def test_hard_constraints_reject_and_soft_ones_release():
     assert not soft.rejected.any()
     assert (soft.reason == DeferralReason.NO_ROOM).sum() == 1
     assert soft.start_s[soft.reason == DeferralReason.NO_ROOM] == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(small_jobs, min_size=1, max_size=8),
+    st.lists(st.integers(1, 30).map(float), min_size=10, max_size=10),
+    st.integers(2, 4),
+    st.sampled_from(["cheapest", "cedla"]),
+    st.randoms(use_true_random=False),
+)
+def test_a_new_plan_takes_no_room_from_an_earlier_one(rows, prices, units, name, random):
+    rows = [row for row in rows if row[3] <= units]
+    if not rows:
+        return
+    queue = queue_of(rows, prices, room(units))
+    first = deferral.plan(name, queue, PLAIN)
+    planned = first.reason != DeferralReason.NO_ROOM
+    random.shuffle(prices)
+    later = replace(queue, signals=signals(prices), planned_s=np.where(planned, first.start_s, np.nan))
+    second = deferral.plan(name, later, PLAIN)
+    assert np.all(second.reason[planned] != DeferralReason.NO_ROOM)
 
 
 def test_urgent_jobs_take_their_units_first():

@@ -187,7 +187,7 @@ def test_policies_of_a_site_see_the_signals(monkeypatch):
     rules = ScheduleSettings(signals=feed([0.1, 0.2]))
     engine.simulate(work, [NodeKind("n", 1, 1)], policy("test-price"), rules)
     assert seen[0] == (0.1, [7200.0])
-    assert seen[1][0] == 0.2
+    assert seen[-1][0] == 0.2
 
 
 SCENARIO = """

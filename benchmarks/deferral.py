@@ -1,0 +1,295 @@
+"""Cost, emissions and deadlines of deferral on real prices and carbon intensities, and CE-DLA's figures.
+
+The jobs are synthetic (random arrivals, 1 to 12 hours, 1 to 4 of 16 nodes, half load), the same for all series.
+The first third of each year was used to choose the defaults of forecasts and policies (`--part first`). The
+tables show the rest, which the choice has not seen. Costs are those of the jobs' energy at the actual prices.
+
+CE-DLA (Kang et al. 2022, as described in section 3.3 of the survey that the project follows) is compared as far
+as its text allows. Open in the text: jobs and their energies, arrivals, slack, the size of the cluster, the
+period of the NYISO prices, and by how much soft constraints may be exceeded. Here the energy of a job is scaled
+so that running at once gives the published 2.09 jobs per dollar. The cheapest band is also shown as the cheapest
+31 % of the hours, because that is the published share of the policy that ignores prices.
+
+Needs: pip install '.[simulation]', and a folder with price/ and carbon/ (see docs/signals.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_energy import deferral
+from slurm_energy.deferral import DeferralOptions, DeferralPlan, DeferralQueue
+from slurm_energy.deferral.planning import immediate_plan, plan_of, start_table
+from slurm_energy.deferral.slot_fit import SlotFit
+from slurm_energy.deferral.window_costs import cost_curve
+from slurm_energy.scheduling import policy
+from slurm_energy.signals import SignalName
+from slurm_energy.signals.csv_files import read_signal
+from slurm_energy.signals.feed import SignalFeed, SignalSource
+from slurm_energy.signals.forecast import ForecastMode
+from slurm_energy.signals.signal_series import SignalSeries
+from slurm_energy.simulator import engine, fast_path
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.schedule_settings import Deferral, ScheduleSettings
+from slurm_energy.simulator.signal_costs import signal_costs
+from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.workload import Workload, workload
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+NODES, NODE_WATTS = 16, 1000.0
+SERIES = {
+    "DE-LU 2023 price": ("price/DE-LU_electricity_prices_2023.csv", SignalName.PRICE, 3600.0),
+    "California 2022 price": ("price/US-CAL-CISO_electricity_prices_2022.csv", SignalName.PRICE, -28_800.0),
+    "California 2022 carbon": ("carbon/CISO_2022_generation_and_intensity.csv", SignalName.CARBON, -28_800.0),
+}
+SLACK_HOURS = (0, 4, 12, 24)
+PUBLISHED_JOBS_PER_DOLLAR, PUBLISHED_BASELINE = 5.26, 2.09
+PUBLISHED_BAND, PUBLISHED_BAND_UNAWARE = 0.59, 0.31
+PUBLISHED_REJECTED_HARD, PUBLISHED_REJECTED_SOFT = 0.245, 0.112
+BAND_PER_KWH = 0.020
+
+
+@dataclass(frozen=True)
+class Market:
+    """A series with its part of the year."""
+
+    name: str
+    signal: SignalName
+    series: SignalSeries
+    begin_s: float
+    end_s: float
+    utc_offset_s: float
+
+    def feed(self, mode: ForecastMode) -> SignalFeed:
+        """Return the signals on a clock that begins with the part; earlier values are history."""
+        offset_s = self.utc_offset_s + self.begin_s % DAY_S
+        source = SignalSource(self.series.shifted(-self.begin_s), mode, 13.0, offset_s)
+        return SignalFeed({self.signal: source}, horizon_s=2 * DAY_S)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with price/ and carbon/")
+    parser.add_argument("--part", choices=("first", "rest"), default="rest", help="part of the year shown")
+    parser.add_argument("--days", type=float, default=240.0, help="days of the part that are simulated")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows to FILE as JSON")
+    args = parser.parse_args()
+    markets = [market(args.data, name, args.part, args.days) for name in SERIES]
+    label = "in-sample" if args.part == "first" else "held-out"
+    rows = []
+    print(f"Savings against slack 0 ({label}, {args.days:g} days at most, {NODES} nodes)")
+    columns = ("series", "policy", "forecast", "slack h", "saved %", "in time %", "mean wait h")
+    print(" | ".join(columns))
+    for row in savings(markets):
+        rows.append({"part": args.part, "table": "savings", **row})
+        print(" | ".join(_shown(row[column]) for column in columns), flush=True)
+    print("\nCE-DLA's comparison, slack 24 h")
+    columns = ("series", "policy", "jobs per $", "ratio", "<= 20 $/MWh %", "cheapest 31 % of hours %")
+    print(" | ".join(columns))
+    for row in cedla_comparison(markets[:2]):
+        rows.append({"part": args.part, "table": "cedla", **row})
+        print(" | ".join(_shown(row[column]) for column in columns), flush=True)
+    print("\nRejected jobs at high load; the load is that at which hard constraints reject 24.5 %")
+    columns = ("series", "constraints", "load", "rejected %", "cost ratio")
+    print(" | ".join(columns))
+    for row in rejections(markets[:2]):
+        rows.append({"part": args.part, "table": "rejections", **row})
+        print(" | ".join(_shown(row[column]) for column in columns), flush=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=2) + "\n")
+    return 0
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def market(data: Path, name: str, part: str, days: float) -> Market:
+    file, signal, utc_offset_s = SERIES[name]
+    with (data / file).open(newline="", encoding="utf-8") as lines:
+        series = read_signal(lines, file, signal)
+    third_s = series.start_s + len(series.values) * series.step_s / 3
+    begin_s = series.start_s + 28 * DAY_S if part == "first" else third_s
+    end_s = third_s if part == "first" else series.end_s
+    return Market(name, signal, series, begin_s, min(end_s, begin_s + days * DAY_S), utc_offset_s)
+
+
+def jobs(seconds: float, slack_hours: float, seed: int = 1, load: float = 0.5, **columns: Any) -> Workload:
+    """Return jobs that keep the given share of the nodes busy, all with the same slack."""
+    random = np.random.default_rng(seed)
+    count = int(load * seconds * NODES / (2.5 * 4.6 * HOUR_S))
+    seconds_to_submit = seconds - 3 * DAY_S
+    return workload(
+        np.arange(count + 1),
+        {
+            "submit_s": np.sort(random.uniform(0, seconds_to_submit, count)),
+            "slack_s": np.full(count, slack_hours * HOUR_S if slack_hours else np.nan),
+            **{name: np.full(count, value) for name, value in columns.items()},
+        },
+        {
+            "units": (units := random.integers(1, 5, count)),
+            "time_s": np.exp(random.uniform(np.log(HOUR_S), np.log(12 * HOUR_S), count)),
+            "power_watts": NODE_WATTS * units * random.uniform(0.5, 1.0, count),
+        },
+    )
+
+
+def simulated(work: Workload, name: str, feed: SignalFeed, options: DeferralOptions) -> SimulationResult:
+    kinds = [NodeKind("node", NODES, 1)]
+    signal = next(iter(feed.sources))
+    if name == deferral.OFF:
+        return fast_path.simulate(work, kinds, ScheduleSettings(signals=feed))
+    rules = ScheduleSettings(deferral=Deferral(deferral.policy(name), options, signal), signals=feed)
+    return engine.simulate(work, kinds, policy("fcfs"), rules)
+
+
+def total_cost(result: SimulationResult, market: Market) -> float:
+    costs = signal_costs(result, market.feed(ForecastMode.PERFECT), market.signal)
+    assert costs is not None
+    return float(np.nansum(costs.jobs))
+
+
+def savings(
+    markets: list[Market], options: DeferralOptions | None = None, slacks: tuple[int, ...] = SLACK_HOURS
+) -> Iterator[dict[str, Any]]:
+    options = options or DeferralOptions()
+    for one in markets:
+        seconds = one.end_s - one.begin_s
+        modes = [ForecastMode.PERFECT, ForecastMode.DAY_AHEAD, ForecastMode.HISTORY]
+        if one.signal is SignalName.CARBON:
+            modes.remove(ForecastMode.DAY_AHEAD)
+        names = ["cleanest"] if one.signal is SignalName.CARBON else ["cheapest", "cedla"]
+        at_once = total_cost(
+            simulated(jobs(seconds, 0), deferral.OFF, one.feed(ForecastMode.PERFECT), options), one
+        )
+        for name in names:
+            for mode in modes:
+                for slack in slacks:
+                    work = jobs(seconds, slack)
+                    result = simulated(work, name if slack else deferral.OFF, one.feed(mode), options)
+                    late, count = result.late_starts()
+                    yield {
+                        "series": one.name,
+                        "policy": name,
+                        "forecast": str(mode),
+                        "slack h": slack,
+                        "saved %": 100.0 * (1 - total_cost(result, one) / at_once),
+                        "in time %": 100.0 * (1 - late / count) if count else 100.0,
+                        "mean wait h": float(np.mean(result.wait_s())) / HOUR_S,
+                    }
+
+
+@deferral.register("threshold")
+def threshold(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
+    """Start in the first slot whose price is below the mean of the forecast, or at the latest start."""
+    curve = cost_curve(queue.signals, SignalName.PRICE)
+    if curve is None:
+        return immediate_plan(queue, deferral.DeferralReason.NO_FORECAST, SignalName.PRICE)
+    table = start_table(queue, curve, replace(options, suspend=False))
+    prices = curve.cost(table.starts_s, table.starts_s + options.slot_s)
+    cheap = prices <= curve.tail_rate * options.slot_s
+    first = int(np.argmax(cheap)) if np.any(cheap) else len(cheap)
+    return plan_of(queue, table, np.minimum(first, table.count - 1), SignalName.PRICE)
+
+
+def cedla_comparison(markets: list[Market]) -> Iterator[dict[str, Any]]:
+    options = DeferralOptions()
+    for one in markets:
+        seconds = min(one.end_s - one.begin_s, 120 * DAY_S)
+        band = float(np.nanquantile(one.series.values, PUBLISHED_BAND_UNAWARE))
+        base = None
+        for label, name, columns in (
+            ("run at once", deferral.OFF, {}),
+            ("threshold", "threshold", {}),
+            ("cheapest", "cheapest", {}),
+            ("cedla", "cedla", {}),
+            ("cedla, epochs suspended", "cedla", {"checkpointable": 1}),
+        ):
+            work = jobs(seconds, 24, **columns)
+            result = simulated(work, name, one.feed(ForecastMode.DAY_AHEAD), options)
+            cost = total_cost(result, one)
+            base = base or cost
+            yield {
+                "series": one.name,
+                "policy": label,
+                "jobs per $": PUBLISHED_BASELINE * base / cost,
+                "ratio": base / cost,
+                "<= 20 $/MWh %": 100.0 * band_share(result, one, BAND_PER_KWH),
+                "cheapest 31 % of hours %": 100.0 * band_share(result, one, band),
+            }
+
+
+def band_share(result: SimulationResult, market: Market, price: float) -> float:
+    """Return the share of the jobs' energy at prices up to `price`."""
+    series = market.series.shifted(-market.begin_s)
+    cheap = SignalSeries(series.start_s, series.step_s, (series.values <= price).astype(np.float64))
+    feed = SignalFeed({SignalName.PRICE: SignalSource(cheap, ForecastMode.PERFECT)})
+    costs = signal_costs(result, feed, SignalName.PRICE)
+    assert costs is not None
+    return float(np.sum(costs.jobs)) / (float(np.sum(result.accounts.energy_joules)) / 3.6e6)
+
+
+def rejections(markets: list[Market]) -> Iterator[dict[str, Any]]:
+    """Admit jobs in the order of arrival, each in its cheapest slot with room, or reject it."""
+    for one in markets:
+        seconds = min(one.end_s - one.begin_s, 30 * DAY_S)
+        low, high = 0.5, 6.0
+        for _ in range(12):
+            load = (low + high) / 2
+            rejected, _ = admission(one, jobs(seconds, 4, load=load), 1.0)
+            low, high = (load, high) if rejected < PUBLISHED_REJECTED_HARD else (low, load)
+        for label, factor in (
+            ("hard", 1.0),
+            ("soft, slack x1.5", 1.5),
+            ("soft, slack x2", 2.0),
+            ("soft, slack x4", 4.0),
+        ):
+            rejected, saved = admission(one, jobs(seconds, 4, load=load), factor)
+            yield {
+                "series": one.name,
+                "constraints": label,
+                "load": load,
+                "rejected %": 100.0 * rejected,
+                "cost ratio": saved,
+            }
+
+
+def admission(market: Market, work: Workload, factor: float) -> tuple[float, float]:
+    """Return the rejected share, and the cost of starting admitted jobs at once against their cost."""
+    series = market.series.shifted(-market.begin_s)
+    slot_s = 900.0
+    slots = int((float(work.submit_s[-1]) + 5 * DAY_S) / slot_s)
+    starts = slot_s * np.arange(slots)
+    fit = SlotFit(starts, deferral.Capacity(0.0, slot_s, np.full((1, slots), float(NODES))))
+    rejected, cost, cost_now = 0, 0.0, 0.0
+    for job in range(work.count):
+        first = int(np.ceil(work.submit_s[job] / slot_s))
+        last = int((work.submit_s[job] + factor * work.slack_s[job]) / slot_s)
+        rows = np.arange(first, last + 1)
+        time_s, units = float(work.time_s[job]), float(work.units[job])
+        after = np.minimum(fit.spans(rows, time_s)[1], slots)
+        price = series.integral(starts[rows] + time_s) - series.integral(starts[rows])
+        # A start after the agreed slack costs a penalty, so that it is used only if there is no other room.
+        late = starts[rows] > work.submit_s[job] + work.slack_s[job]
+        score = price + late * 1e9
+        room = np.array([fit.fits(row, end, 0, units, 0.0) for row, end in zip(rows, after, strict=True)])
+        if not np.any(room):
+            rejected += 1
+            continue
+        best = int(np.argmin(np.where(room, score, np.inf)))
+        fit.take(int(rows[best]), int(after[best]), 0, units, 0.0)
+        watts = float(work.power_watts[job])
+        cost, cost_now = cost + watts * float(price[best]), cost_now + watts * float(price[0])
+    return rejected / work.count, cost_now / cost
+
+
+if __name__ == "__main__":
+    sys.exit(main())
