@@ -76,7 +76,7 @@ class DeferralOptions:
 
     slot_s: float = SLOT_S
     best_share: float = 0.0
-    uncertainty_weight: float = 0.5
+    uncertainty_weight: float = 0.25
     min_saving: float = 0.02
     solver_limit_s: float = 2.0
     soft: bool = True

@@ -1,0 +1,106 @@
+"""Saving of deferred jobs against running at once: what they would have cost, with uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.scheduling.queue import Bools, Floats
+from slurm_energy.signals.signal_series import SignalSeries
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJobs:
+    """Finished jobs that were deferred; columns have shape (n,).
+
+    Attributes:
+        eligible_s: time at which the job could have started without deferral.
+        start_s, end_s: its actual run.
+        energy_joules: its energy.
+        queue_s: time for which it would have waited for resources at `eligible_s`; NaN: unknown.
+        queue_deviation_s: standard deviation of `queue_s`; NaN counts as 0.
+    """
+
+    eligible_s: Floats
+    start_s: Floats
+    end_s: Floats
+    energy_joules: Floats
+    queue_s: Floats
+    queue_deviation_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class CounterfactualCosts:
+    """Actual costs of jobs, and those of the same jobs run at once; columns have shape (n,).
+
+    Attributes:
+        actual: cost, or emissions, of the actual run; NaN: the signal is unknown in a part of it.
+        at_once: expected cost of the same run at `eligible_s` plus the wait for resources; NaN: unknown.
+        deviation: standard deviation of `at_once`.
+    """
+
+    actual: Floats
+    at_once: Floats
+    deviation: Floats
+
+    @property
+    def known(self) -> Bools:
+        """Mask of the jobs whose saving is known."""
+        known: Bools = np.isfinite(self.actual) & np.isfinite(self.at_once)
+        return known
+
+    @property
+    def saving(self) -> float:
+        """Saving of all jobs with known costs; negative if deferral cost more."""
+        return float(np.sum((self.at_once - self.actual)[self.known]))
+
+    @property
+    def saving_deviation(self) -> float:
+        """Standard deviation of `saving`.
+
+        Errors of the jobs count as fully correlated, because jobs of one time wait in the same queue.
+        """
+        return float(np.sum(self.deviation[self.known]))
+
+
+_POINTS = np.array([-1.0, 0.0, 1.0]) * np.sqrt(3.0)
+_WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
+"""Points and weights of the Gauss-Hermite quadrature of a normal distribution, exact to the fifth degree."""
+
+
+def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCosts:
+    """Return what finished jobs would have cost if they had been run at once.
+
+    The run keeps its time and mean power. Its start is uncertain, because the wait for resources is: the
+    expected cost and its deviation are those over that wait, which is not negative.
+
+    Args:
+        jobs: the jobs. Without a known wait they would have started at once.
+        series: actual price per kWh, or grams per kWh.
+
+    Raises:
+        UsageError: a job ends before it starts.
+    """
+    time_s = jobs.end_s - jobs.start_s
+    if np.any(time_s < 0):
+        raise UsageError("counterfactual", "a job ends before it starts")
+    kwh = jobs.energy_joules / JOULES_PER_KWH
+    actual = kwh * _mean(series, jobs.start_s, time_s)
+    wait_s, spread_s = np.nan_to_num(jobs.queue_s), np.nan_to_num(jobs.queue_deviation_s)
+    starts = jobs.eligible_s + np.maximum(0.0, wait_s + _POINTS[:, None] * spread_s)
+    costs = kwh * _mean(series, starts, np.broadcast_to(time_s, starts.shape))
+    expected = _WEIGHTS @ costs
+    return CounterfactualCosts(actual, expected, np.sqrt(_WEIGHTS @ np.square(costs - expected)))
+
+
+def _mean(series: SignalSeries, start_s: Floats, time_s: Floats) -> Floats:
+    """Return the mean of a signal over runs; NaN where it is unknown in a part of a run."""
+    known = SignalSeries(series.start_s, series.step_s, np.isfinite(series.values).astype(np.float64))
+    end_s = start_s + np.maximum(time_s, 1e-3)
+    length_s = end_s - start_s
+    known_s = known.integral(end_s) - known.integral(start_s)
+    mean = (series.integral(end_s) - series.integral(start_s)) / length_s
+    return np.where(known_s >= length_s * (1 - 1e-6) - 1e-6, mean, np.nan)
