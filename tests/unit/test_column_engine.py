@@ -24,6 +24,7 @@ from slurm_energy.scheduling.ranking import Options
 from slurm_energy.scheduling.registry import names, policy
 from slurm_energy.simulator import campaign, column_engine, engine, pending_bits
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.deferral_schema import DeferralSection
 from slurm_energy.simulator.job_columns import CODES
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
 from slurm_energy.simulator.step_function import StepFunction
@@ -152,7 +153,8 @@ def test_compilation_is_for_campaigns_with_many_jobs(
     settings, used = ScheduleSettings(Discipline.EASY), []
     scenario: Any = SimpleNamespace(
         nodes=lambda: [NodeKind("n", 1, 1)],
-        settings=lambda seed: settings,
+        settings=lambda seed, deferral: settings,
+        deferral=DeferralSection(),
         policy_names=["zeus"],
         schedule=SimpleNamespace(seeds=seeds),
     )
