@@ -85,6 +85,7 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and settings.idle_off_s is None
         and settings.power_saving is None
         and settings.deferral is None
+        and not (settings.signals is not None and policy.preempts and settings.preemption is not None)
         and not is_constrained(jobs, kinds, settings)
         and not (settings.kill_at_limit and policy.preempts and settings.preemption is not None)
         and options.aged_jobs_per_user is None

@@ -369,7 +369,7 @@ class Simulation:
             over_budget_s=self._over_s,
             nodes_over_budget_s=self._nodes_over_s,
             units=int(np.sum(self._cluster.total)),
-            segments=self._runs.segment_columns(),
+            segments=None if self._runs.segments is None else self._runs.segments.columns(),
             suspensions=0 if self._deferral is None else int(np.sum(self._deferral.suspensions)),
             notes=self._notes(),
         )

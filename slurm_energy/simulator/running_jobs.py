@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Floats, Ints, UnitCapacity, Users
+from slurm_energy.scheduling.queue import Floats, UnitCapacity, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
+from slurm_energy.simulator.run_segments import RunSegments
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
 from slurm_energy.simulator.workload import Workload
@@ -99,8 +100,7 @@ class RunningJobs:
         lent_watts: power by which jobs that draw less than their idle units lower `watts`. The power returns
             when these jobs end.
         joules: energy of all finished runs.
-        segments: times in which jobs drew power, each with row of the job, start, end and watts; None: they
-            are not recorded, because there are no signals.
+        segments: times in which jobs drew power; None: there are no signals.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, settings: ScheduleSettings) -> None:
@@ -117,7 +117,7 @@ class RunningJobs:
         self._unit_s, self._joules = np.zeros(users), np.zeros(users)
         self._settled_s = 0.0
         self._resume_s: dict[int, float] = {}
-        self.segments: list[tuple[int, float, float, float]] | None = None if settings.signals is None else []
+        self.segments = None if settings.signals is None else RunSegments()
         idle_watts = np.array([kind.unit_idle_watts for kind in cluster.kinds])
         self._extra_watts: Floats = workload.power_watts - idle_watts[workload.hardware] * workload.units
         self._shares = np.array([settings.shares.get(name, 1.0) for name in workload.users])
@@ -311,13 +311,6 @@ class RunningJobs:
             saved_s -= kept_s
         return lost_joules, saved
 
-    def segment_columns(self) -> tuple[Ints, Floats, Floats, Floats] | None:
-        """Return the recorded segments as columns."""
-        if self.segments is None:
-            return None
-        table = np.array(self.segments, np.float64).reshape(-1, 4)
-        return table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3]
-
     def users(self, now_s: float) -> Users:
         """Return the usage of each user at the time `now_s`, with exponential decay."""
         self._settle(now_s)
@@ -361,8 +354,8 @@ class RunningJobs:
         if run.working:
             self._rate(run, now_s, -1.0)
         self.accounts.energy_joules[run.job] += worked_s * run.watts
-        if self.segments is not None and worked_s > 0:
-            self.segments.append((run.job, now_s - worked_s, now_s, run.watts))
+        if self.segments is not None:
+            self.segments.add(run.job, worked_s, now_s, run.watts)
         self.accounts.run_s[run.job] += now_s - run.start_s
         self.accounts.unit_s[run.job] += (now_s - run.start_s) * float(self._workload.units[run.shape])
 

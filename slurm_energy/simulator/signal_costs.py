@@ -70,6 +70,6 @@ def _segments(result: SimulationResult) -> tuple[np.ndarray, Floats, Floats, Flo
     # Without recorded segments no job was interrupted, and each drew a constant power until its end.
     accounts = result.accounts
     ran = np.flatnonzero(accounts.energy_joules > 0)
-    end_s = np.where(np.isnan(accounts.end_s), result.end_s, accounts.end_s)[ran]
     start_s = accounts.start_s[ran]
+    end_s = start_s + accounts.run_s[ran]
     return ran, start_s, end_s, accounts.energy_joules[ran] / np.maximum(1e-9, end_s - start_s)

@@ -176,7 +176,8 @@ calibrate rows.csv --gpu a40 --output x.toml --workers 1 --seed 1 --checkpoint z
 calibrate rows.csv --gpu a40 --output x.toml --method transfer --prior y.toml --config energy.toml""",
     "simulation": """simulate --list
 simulate budget-day --workload w.csv --policies fcfs --policy-file p.py --seeds 2 --sweep a=1,2 --jobs 1
-simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html --plots p --json""",
+simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html --plots p --json
+simulate budget-day --max-runs 9""",
 }
 NO_DAEMON = """
 top --once --ascii --interval 1 --config energy.toml

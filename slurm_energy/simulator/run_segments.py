@@ -1,0 +1,27 @@
+"""Recorder of the times in which jobs draw power, from which cost and emissions are computed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+
+SegmentColumns = tuple[Ints, Floats, Floats, Floats]
+"""Row of the job, start, end and watts of each segment."""
+
+
+class RunSegments:
+    """Times in which jobs drew a constant power."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, float, float, float]] = []
+
+    def add(self, job: int, worked_s: float, end_s: float, watts: float) -> None:
+        """Record that a job, given by row, drew `watts` for `worked_s` seconds until `end_s`."""
+        if worked_s > 0:
+            self._rows.append((job, end_s - worked_s, end_s, watts))
+
+    def columns(self) -> SegmentColumns:
+        """Return all segments as columns."""
+        table = np.array(self._rows, np.float64).reshape(-1, 4)
+        return table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3]
