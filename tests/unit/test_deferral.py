@@ -287,6 +287,7 @@ def test_an_unknown_policy_names_the_nearest():
 
 
 def test_a_policy_of_a_site_may_not_exceed_the_latest_start(monkeypatch):
+    registry.names()  # loads the built-in policies
     monkeypatch.setattr(registry, "_policies", dict(registry._policies))
 
     @deferral.register("test-late")

@@ -173,6 +173,7 @@ def test_an_unknown_price_makes_the_cost_unknown():
 
 
 def test_policies_of_a_site_see_the_signals(monkeypatch):
+    registry.names()  # loads the built-in policies
     monkeypatch.setattr(registry, "_policies", dict(registry._policies))
     seen = []
 
