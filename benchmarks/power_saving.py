@@ -63,7 +63,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Figures:
+class PowerSavingFigures:
     """Energy and waits in a part of the simulated time."""
 
     energy_kwh: float
@@ -185,14 +185,16 @@ def run(trace: Trace, chosen: ScheduleSettings) -> SimulationResult:
     return simulate(trace.jobs, [trace.kind], policy("fcfs"), chosen)
 
 
-def figures(result: SimulationResult, base: SimulationResult, start_s: float, end_s: float) -> Figures:
+def figures(
+    result: SimulationResult, base: SimulationResult, start_s: float, end_s: float
+) -> PowerSavingFigures:
     """Return the energy between two times, and the waits of the jobs submitted between them."""
     times_s, watts = result.power
     rows = (result.workload.submit_s >= start_s) & (result.workload.submit_s < end_s)
     boot_s = boot_wait_s(result)[rows]
     # Waits move jobs across the ends of the span: count the power of the jobs as with all nodes on.
     jobs_joules = job_joules(result, start_s, end_s) - job_joules(base, start_s, end_s)
-    return Figures(
+    return PowerSavingFigures(
         (energy_joules(times_s, watts, start_s, end_s) - jobs_joules) / 3.6e6,
         float((result.accounts.start_s - result.workload.submit_s)[rows].mean() + boot_s.mean()),
         float(np.mean(boot_s > 0.5)),
@@ -241,7 +243,9 @@ def bound_saving(trace: Trace, base: SimulationResult, start_s: float, end_s: fl
     return clairvoyant_saving_joules(energy, times_s, busy, kind.nodes, end_s)
 
 
-def row(trace: str, half: str, name: str, got: Figures, on: Figures, bound_kwh: float) -> dict[str, Any]:
+def row(
+    trace: str, half: str, name: str, got: PowerSavingFigures, on: PowerSavingFigures, bound_kwh: float
+) -> dict[str, Any]:
     saved_kwh = on.energy_kwh - got.energy_kwh
     return {
         "trace": trace,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sweep_plots
 from reproduce import read
-from sweep_points import QUANTITIES, Point, Verdict, as_object, points, values, verdicts
+from sweep_points import QUANTITIES, ThesisPoint, Verdict, as_object, points, values, verdicts
 
 from slurm_energy.errors import EXIT_OK, EnergyError
 from slurm_energy.simulator import campaign
@@ -47,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
     return EXIT_OK
 
 
-def _run(point: Point, args: argparse.Namespace) -> dict[str, list[float]]:
+def _run(point: ThesisPoint, args: argparse.Namespace) -> dict[str, list[float]]:
     scenario = point.scenario(read("thesis-pareto"), args.seeds)
     name = "-".join(f"{value}" for value in (point.figure, point.label, point.x))
     folder = args.out / "points" / "".join(c if c.isalnum() or c in ".-" else "_" for c in name)
@@ -55,7 +55,7 @@ def _run(point: Point, args: argparse.Namespace) -> dict[str, list[float]]:
     return values(campaign.campaign(scenario, tasks, predict, jobs=args.jobs, folder=folder))
 
 
-def markdown(results: dict[Point, dict[str, list[float]]]) -> list[str]:
+def markdown(results: dict[ThesisPoint, dict[str, list[float]]]) -> list[str]:
     """Return one table per figure: every quantity with its 95 % interval.
 
     Bold: it agrees with the thesis. With a question mark: undecided. The last column counts the former.

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sweep_points import QUANTITIES, Point, Verdict, verdicts
+from sweep_points import QUANTITIES, ThesisPoint, Verdict, verdicts
 
 mpl.rcParams["svg.hashsalt"] = "slurm-energy"
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
@@ -27,7 +27,7 @@ _PANELS = {
 """Quantities that each figure shows."""
 
 
-def draw(name: str, results: Mapping[Point, Mapping[str, Sequence[float]]], path: Path) -> None:
+def draw(name: str, results: Mapping[ThesisPoint, Mapping[str, Sequence[float]]], path: Path) -> None:
     """Write one figure: a panel per quantity, a curve per label, with the value and band of the thesis."""
     judged = {point: verdicts(sample) for point, sample in results.items() if point.figure == name}
     panels = _PANELS[name]
@@ -38,7 +38,7 @@ def draw(name: str, results: Mapping[Point, Mapping[str, Sequence[float]]], path
     figure.savefig(path, metadata={"Date": None})
 
 
-def _panel(axes: Axes, name: str, quantity: str, judged: Mapping[Point, Mapping[str, Verdict]]) -> None:
+def _panel(axes: Axes, name: str, quantity: str, judged: Mapping[ThesisPoint, Mapping[str, Verdict]]) -> None:
     thesis = next(entry for entry in QUANTITIES if entry.name == quantity)
     bands = [of_point[quantity].band for of_point in judged.values()]
     band = sum(bands) / len(bands)

@@ -18,7 +18,7 @@ _FP32_EPOCHS = 8.206
 
 
 @dataclass(frozen=True)
-class Point:
+class ThesisPoint:
     """One set of assumptions.
 
     Attributes:
@@ -65,37 +65,39 @@ class Point:
         )
 
 
-def points() -> list[Point]:
+def points() -> list[ThesisPoint]:
     """Return all points, by figure."""
     return [*_lengths(), *_speedups(), *_ages(), *_loads()]
 
 
-def _lengths() -> Iterator[Point]:
+def _lengths() -> Iterator[ThesisPoint]:
     for precision, name in (("fp32", "ViT-B FP32, 8.2 epochs"), ("tf32", "ViT-B TF32, 50 epochs")):
         for length in (1.0, 1.25, 1.5, 2.0, 3.0):
-            yield Point("length", name, length, precision=precision, length=length)
+            yield ThesisPoint("length", name, length, precision=precision, length=length)
 
 
-def _speedups() -> Iterator[Point]:
+def _speedups() -> Iterator[ThesisPoint]:
     for share, name in ((1.0, "communicating GPU: full power"), (0.45, "45 %"), (0.2, "20 %")):
         for speedup in (1.5, 1.55, 1.6, 1.7, 1.8, 1.9, 2.0):
-            yield Point("speedup", name, speedup, precision="tf32", speedup=speedup, communication=share)
+            yield ThesisPoint(
+                "speedup", name, speedup, precision="tf32", speedup=speedup, communication=share
+            )
 
 
-def _ages() -> Iterator[Point]:
+def _ages() -> Iterator[ThesisPoint]:
     for speedup, name in ((0.0, "oracle's scaling"), (1.6, "1.6 per doubling")):
         for weight in (0.01, 0.1, 1.0, 10.0):
-            yield Point("age", name, weight, precision="tf32", speedup=speedup, age_weight=weight)
+            yield ThesisPoint("age", name, weight, precision="tf32", speedup=speedup, age_weight=weight)
 
 
-def _loads() -> Iterator[Point]:
+def _loads() -> Iterator[ThesisPoint]:
     for length, name in ((1.0, "length x1"), (2.0, "length x2")):
         for rate in (0.0015, 0.003, 0.004, 0.005, 0.006):
-            yield Point("load", name, rate, precision="tf32", length=length, arrivals_per_s=rate)
+            yield ThesisPoint("load", name, rate, precision="tf32", length=length, arrivals_per_s=rate)
 
 
 @dataclass(frozen=True)
-class Quantity:
+class PrintedQuantity:
     """A quantity that the thesis prints.
 
     Attributes:
@@ -110,16 +112,16 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("pollux, jobs/h", 10.9, 0.05),
-    Quantity("zeus, jobs/h", 11.0, 0.05),
-    Quantity("pollux, kWh", 57.0, 0.5),
-    Quantity("zeus, kWh", 51.0, 0.5),
-    Quantity("zeus against pollux, energy %", -10.5, 0.5),
-    Quantity("pollux, missed %", 15.0, 0.5),
-    Quantity("zeus, missed %", 9.0, 0.5),
-    Quantity("aurachronos, missed %", 0.5, 0.5),
-    Quantity("aurachronos, jobs/h", 8.8, 0.05),
-    Quantity("pollux, utilisation %", 85.0, 5.0),
+    PrintedQuantity("pollux, jobs/h", 10.9, 0.05),
+    PrintedQuantity("zeus, jobs/h", 11.0, 0.05),
+    PrintedQuantity("pollux, kWh", 57.0, 0.5),
+    PrintedQuantity("zeus, kWh", 51.0, 0.5),
+    PrintedQuantity("zeus against pollux, energy %", -10.5, 0.5),
+    PrintedQuantity("pollux, missed %", 15.0, 0.5),
+    PrintedQuantity("zeus, missed %", 9.0, 0.5),
+    PrintedQuantity("aurachronos, missed %", 0.5, 0.5),
+    PrintedQuantity("aurachronos, jobs/h", 8.8, 0.05),
+    PrintedQuantity("pollux, utilisation %", 85.0, 5.0),
 )
 
 
@@ -164,7 +166,7 @@ class Verdict:
     agrees: str
 
 
-def verdict(quantity: Quantity, sample: Sequence[float]) -> Verdict:
+def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> Verdict:
     """Compare a sample with a printed mean of ten runs.
 
     The band is the precision of the printed value plus the 95 % interval of the difference of two means. The
@@ -184,7 +186,7 @@ def verdicts(sample: Mapping[str, Sequence[float]]) -> dict[str, Verdict]:
     return {quantity.name: verdict(quantity, sample[quantity.name]) for quantity in QUANTITIES}
 
 
-def as_object(point: Point, sample: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def as_object(point: ThesisPoint, sample: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Return a point with its figures as an object for JSON."""
     return {
         **{name: getattr(point, name) for name in ("figure", "label", "x", "precision", "length", "speedup")},

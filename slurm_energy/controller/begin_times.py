@@ -39,7 +39,7 @@ class BeginTimes:
         self._claims.setdefault(job, set()).add(holder)
 
     def withdraw(self, holder: int, job: int) -> None:
-        """Note that a holder no longer holds a job. A job that nobody holds is forgotten."""
+        """Note that a holder no longer holds a job. A job without a holder is forgotten."""
         claims = self._claims.get(job, set())
         claims.discard(holder)
         if not claims:

@@ -9,15 +9,14 @@ from typing import Final
 
 from slurm_energy.accounting import grid_values
 from slurm_energy.config import Config
+from slurm_energy.controller.changed_files import ChangedFiles
 from slurm_energy.controller.grid_settings import GridSettings, carbon_settings, price_settings
 from slurm_energy.controller.store import Store
-from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.grid.csv_series import read_csv
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import EmbodiedCarbon, GridFactors
 from slurm_energy.grid.series import GridSeries, Sample, SeriesSource
 from slurm_energy.grid.yearly_factors import yearly_factor
-from slurm_energy.trusted_files import read_trusted
 
 CHUNK_S: Final = 90 * 86400.0
 """Longest window whose values are returned as stored; those of longer ones are hourly means."""
@@ -36,7 +35,7 @@ class GridFactorSource:
 
     def __init__(self, config: Callable[[], Config], store: Store) -> None:
         self._config, self._store = config, store
-        self._files: dict[tuple[Path, str, float | None], tuple[tuple[int, ...], list[Sample]]] = {}
+        self._files: ChangedFiles[list[Sample]] = ChangedFiles()
 
     async def factors(self, start_s: float, end_s: float, zone: str = "") -> GridFactors:
         """Return the factors for a window of Unix time.
@@ -134,23 +133,13 @@ class GridFactorSource:
         Raises:
             UnavailableError: the file cannot be read, and was never read before.
         """
+        currency = settings.unit.partition("/")[0]
+
+        def parse(lines: Sequence[str]) -> list[Sample]:
+            return read_csv(lines, str(path), settings.quantity, currency, settings.max_age_s)
+
         identity = (path, settings.unit, settings.max_age_s)
-        known = self._files.get(identity)
-        try:
-            status = path.stat()
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if known is not None and known[0] == stamp:
-                return known[1]
-            lines = read_trusted(path).decode("utf-8-sig").splitlines(True)
-            currency = settings.unit.partition("/")[0]
-            samples = read_csv(lines, str(path), settings.quantity, currency, settings.max_age_s)
-        except (OSError, UnicodeDecodeError, EnergyError) as error:
-            if known is not None:
-                return known[1]
-            why = getattr(error, "strerror", None) or str(error)
-            raise UnavailableError(f"{settings.quantity} file {path}", why) from None
-        self._files[identity] = (stamp, samples)
-        return samples
+        return self._files.read(identity, path, f"{settings.quantity} file", parse)
 
 
 def _hourly(source: SeriesSource, part: list[Sample], start_s: float, end_s: float) -> Sequence[Sample]:

@@ -43,7 +43,6 @@ from slurm_energy.slurm.queue.node_demand import (
 )
 
 SETTINGS_AGE_S: Final = 300.0
-LEARN_AGE_S: Final = 3600.0
 _MAX_BOOT_S: Final = 7200.0
 _BOOTS: Final = 20
 NodeArrival = tuple[str, float, float]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from slurm_energy.config.deferral_section import SignalsConfig
-from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.controller.changed_files import ChangedFiles
 from slurm_energy.signals import SignalName
 from slurm_energy.signals.csv_files import read_signal
 from slurm_energy.signals.signal_series import SignalSeries
-from slurm_energy.trusted_files import read_trusted
 
 
 def configured_files(settings: SignalsConfig) -> dict[SignalName, Path]:
@@ -22,7 +23,7 @@ class SignalFiles:
     """Cache of the series in files. All calls are made from one thread."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[SignalName, Path], tuple[tuple[int, ...], SignalSeries]] = {}
+        self._files: ChangedFiles[SignalSeries] = ChangedFiles()
 
     def read(self, settings: SignalsConfig) -> dict[SignalName, SignalSeries]:
         """Return the series of all configured files. A file that became unreadable keeps its last values.
@@ -33,18 +34,8 @@ class SignalFiles:
         return {name: self._series(name, path) for name, path in configured_files(settings).items()}
 
     def _series(self, name: SignalName, path: Path) -> SignalSeries:
-        known = self._known.get((name, path))
-        try:
-            status = path.stat()
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if known is not None and known[0] == stamp:
-                return known[1]
-            lines = read_trusted(path).decode("utf-8-sig").splitlines(True)
-            series = read_signal(lines, str(path), name)
-        except (OSError, UnicodeDecodeError, EnergyError) as error:
-            if known is not None:
-                return known[1]
-            why = getattr(error, "strerror", None) or str(error)
-            raise UnavailableError(f"{name} file {path}", why) from None
-        self._known[name, path] = (stamp, series)
-        return series
+        return self._files.read((name, path), path, f"{name} file", partial(_parse, path, name))
+
+
+def _parse(path: Path, name: SignalName, lines: Sequence[str]) -> SignalSeries:
+    return read_signal(lines, str(path), name)

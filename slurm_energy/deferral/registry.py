@@ -5,8 +5,6 @@ A policy is one function in one file of `policies/`. A site's Python file can re
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -14,12 +12,13 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.spelling import suggestion
+from slurm_energy.scheduling import named_policies
 
 Plan = Callable[[DeferralQueue, DeferralOptions], DeferralPlan]
 OFF: Final = "off"
+_KIND: Final = "deferral policy"
 _BUILT_IN: Final = "slurm_energy.deferral.policies."
 
 
@@ -69,12 +68,8 @@ def register(name: str) -> Callable[[Plan], Plan]:
     """
 
     def decorate(function: Plan) -> Plan:
-        existing = _policies.get(name)
-        if existing is not None and existing.function.__module__ != function.__module__:
-            where = existing.function.__module__
-            raise UsageError(f"deferral policy '{shown(name)}' is registered already", f"in {where}")
-        summary = (function.__doc__ or "").strip().partition("\n")[0]
-        _policies[name] = DeferralPolicy(name, function, summary)
+        entry = DeferralPolicy(name, function, named_policies.summary(function))
+        named_policies.add(_policies, entry, _KIND)
         return function
 
     return decorate
@@ -87,12 +82,7 @@ def policy(name: str) -> DeferralPolicy:
         NotFoundError: there is no policy of this name. The message suggests the nearest names.
     """
     _load_built_in()
-    registered = _policies.get(name)
-    if registered is None:
-        candidates = sorted(_policies)
-        hint = suggestion(name, candidates) or f"one of {', '.join(candidates)}"
-        raise NotFoundError(f"deferral policy '{shown(name)}' is not known", todo=hint)
-    return registered
+    return named_policies.named(_policies, name, _KIND)
 
 
 def names() -> list[str]:
@@ -123,5 +113,4 @@ def _fault(plan: DeferralPlan, queue: DeferralQueue) -> str:
 def _load_built_in() -> None:
     from slurm_energy.deferral import policies
 
-    for module in pkgutil.iter_modules(policies.__path__):
-        importlib.import_module(f"{policies.__name__}.{module.name}")
+    named_policies.import_modules(policies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -96,25 +97,54 @@ def _unit_factor(header: list[str], location: str, quantity: GridQuantity, curre
         raise UsageError(location, shown(str(error), 200), _FORMAT) from None
 
 
+@dataclass(frozen=True, slots=True)
+class TimedRows:
+    """Rows of a CSV file with a column of ascending times.
+
+    Attributes:
+        name: name of the file, for errors.
+        expected: description of the format, for errors.
+        fields: number of fields that a row needs at least.
+        too_short: error of a row with fewer fields.
+        time_field: number of the field with the time.
+    """
+
+    name: str
+    expected: str
+    fields: int = 2
+    too_short: str = "needs a time and a value"
+    time_field: int = 0
+
+    def read(self, rows: Iterable[list[str]]) -> Iterator[tuple[str, float, list[str]]]:
+        """Yield place in the file, Unix time and fields of each row after the header, without empty rows.
+
+        Raises:
+            UsageError: a row is too short, its time is wrong or does not ascend, or there are too many rows.
+        """
+        before = -1.0
+        for line, row in enumerate(rows, 2):
+            if not row:
+                continue
+            location = f"{self.name}:{line}"
+            if line > MAX_ROWS:
+                raise UsageError(location, f"has more than {MAX_ROWS} rows")
+            if len(row) < self.fields:
+                raise UsageError(location, self.too_short, self.expected)
+            text = row[self.time_field]
+            try:
+                time_s = parse_time(text)
+            except (ValueError, OverflowError):
+                raise UsageError(location, f"'{shown(text)}' is not a time", self.expected) from None
+            if time_s <= before:
+                raise UsageError(location, "the times must ascend", "sort the rows and remove duplicates")
+            before = time_s
+            yield location, time_s, row
+
+
 def _points(
     rows: Iterable[list[str]], name: str, parse_value: Callable[[str], float | None]
 ) -> Iterator[tuple[float, float | None]]:
-    before = -1.0
-    for line, row in enumerate(rows, 2):
-        if not row:
-            continue
-        location = f"{name}:{line}"
-        if line > MAX_ROWS:
-            raise UsageError(location, f"has more than {MAX_ROWS} rows")
-        if len(row) < 2:
-            raise UsageError(location, "needs a time and a value", _FORMAT)
-        try:
-            time_s = parse_time(row[0])
-        except (ValueError, OverflowError):
-            raise UsageError(location, f"'{shown(row[0])}' is not a time", _FORMAT) from None
-        if time_s <= before:
-            raise UsageError(location, "the times must ascend", "sort the rows and remove duplicates")
-        before = time_s
+    for location, time_s, row in TimedRows(name, _FORMAT).read(rows):
         try:
             value = parse_value(row[1])
         except ValueError as error:

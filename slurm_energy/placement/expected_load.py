@@ -60,10 +60,6 @@ class ExpectedLoad:
             del self._times[:at], self._free[:at]
         self._times[0] = max(self._times[0], now_s)
 
-    def free_at(self, time_s: float) -> float:
-        """Return the free units at a time."""
-        return self._free[max(0, bisect_right(self._times, time_s) - 1)]
-
     def _split(self, time_s: float) -> int:
         at = bisect_left(self._times, time_s)
         if at < len(self._times) and self._times[at] == time_s:

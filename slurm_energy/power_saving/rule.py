@@ -100,7 +100,6 @@ class PoolPlan:
         up: nodes to power up now.
         up_probability: probability that each of them is needed soon; 1 for the warm reserve.
         kept: number of idle nodes that stay on, by reason.
-        needed_soon: nodes that are needed within the break-even time with a probability above `risk`.
     """
 
     down: list[int] = field(default_factory=list)
@@ -108,7 +107,6 @@ class PoolPlan:
     up: list[int] = field(default_factory=list)
     up_probability: list[float] = field(default_factory=list)
     kept: dict[KeepReason, int] = field(default_factory=dict)
-    needed_soon: int = 0
 
     @property
     def saving_joules(self) -> float:
@@ -176,7 +174,7 @@ def plan_pool(
     unprofitable = ~(saving > 0) | (saving < rules.min_saving * energy.cycle_joules)
     kept: Bools = ranks < now_needed + reserve
     keep = _count_kept(np.asarray(stays | unprofitable | kept, np.bool_), warm)
-    plan = PoolPlan(needed_soon=int(np.count_nonzero(stays)))
+    plan = PoolPlan()
     _choose_down(plan, nodes, rules, warm - keep, saving[keep:warm], max_down)
     _note_kept(plan, stays[:keep], kept[:keep])
     if not plan.down:

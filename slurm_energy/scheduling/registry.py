@@ -5,21 +5,20 @@ A policy is one function in one file. A site can load its own policies from Pyth
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import pkgutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.scheduling import named_policies
 from slurm_energy.scheduling.policy_guard import Rank, guarded_rank
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, fault
-from slurm_energy.spelling import suggestion
 
 _BUILT_IN = "slurm_energy.scheduling.rankings."
+_KIND = "policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +89,10 @@ def register(
     """
 
     def decorate(rank: Rank) -> Rank:
-        existing = _policies.get(name)
-        if existing is not None and existing.function.__module__ != rank.__module__:
-            where = existing.function.__module__
-            raise UsageError(f"policy '{shown(name)}' is registered already", f"in {where}")
-        summary = (rank.__doc__ or "").strip().partition("\n")[0]
         names = None if weights is None else frozenset(weights)
-        _policies[name] = Policy(name, rank, summary, keeps_budget, preempts, names, looks_ahead)
+        summary = named_policies.summary(rank)
+        entry = Policy(name, rank, summary, keeps_budget, preempts, names, looks_ahead)
+        named_policies.add(_policies, entry, _KIND)
         return rank
 
     return decorate
@@ -109,12 +105,7 @@ def policy(name: str) -> Policy:
         NotFoundError: there is no policy of this name. The message suggests the nearest names.
     """
     _load_built_in()
-    registered = _policies.get(name)
-    if registered is None:
-        candidates = sorted(_policies)
-        hint = suggestion(name, candidates) or f"one of {', '.join(candidates)}"
-        raise NotFoundError(f"policy '{shown(name)}' is not known", todo=hint)
-    return registered
+    return named_policies.named(_policies, name, _KIND)
 
 
 def names() -> list[str]:
@@ -182,5 +173,4 @@ def _line(error: BaseException, path: Path) -> str:
 def _load_built_in() -> None:
     from slurm_energy.scheduling import rankings
 
-    for module in pkgutil.iter_modules(rankings.__path__):
-        importlib.import_module(f"{rankings.__name__}.{module.name}")
+    named_policies.import_modules(rankings)

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.errors import UsageError
-from slurm_energy.grid.csv_series import MAX_ROWS, parse_time
+from slurm_energy.grid.csv_series import MAX_ROWS, TimedRows
 from slurm_energy.grid.series import usual_step_s
 from slurm_energy.grid.units import carbon_unit_factor, price_unit_factor
 from slurm_energy.quantities import shown
@@ -161,20 +161,9 @@ def _rows(
 ) -> tuple[list[float], list[float]]:
     times: list[float] = []
     values: list[float] = []
-    for line, row in enumerate(rows, 2):
-        if not row:
-            continue
-        location = f"{name}:{line}"
-        if line > MAX_ROWS:
-            raise UsageError(location, f"has more than {MAX_ROWS} rows")
-        if len(row) <= max(time_field, *column.fields):
-            raise UsageError(location, "has too few columns", _FORMAT)
-        try:
-            time_s = parse_time(row[time_field])
-        except (ValueError, OverflowError):
-            raise UsageError(location, f"'{shown(row[time_field])}' is not a time", _FORMAT) from None
-        if times and time_s <= times[-1]:
-            raise UsageError(location, "the times must ascend", "sort the rows and remove duplicates")
+    fields = max(time_field, *column.fields) + 1
+    timed = TimedRows(name, _FORMAT, fields, "has too few columns", time_field)
+    for location, time_s, row in timed.read(rows):
         times.append(time_s)
         values.append(_value(row, column, location))
     return times, values

@@ -1,4 +1,4 @@
-"""Signals of one cluster at any time: actual values, and what is known about the future at that time."""
+"""Signals of one cluster at any time: actual values, and forecasts from the knowledge at that time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SignalSource:
 
     Attributes:
         series: the values, past and future.
-        mode: what is known about the future.
+        mode: extent of the knowledge about the future.
         publication_hour: local hour at which the values of the next day are published (day-ahead).
         utc_offset_s: local time minus the clock of the series in seconds (day-ahead).
         model: parameters of the statistical forecast.

@@ -32,7 +32,7 @@ from slurm_energy.simulator.engine_columns import (
     request_pass,
     stop,
 )
-from slurm_energy.simulator.engine_support import is_constrained
+from slurm_energy.simulator.engine_support import needs_general_engine
 from slurm_energy.simulator.job_columns import (
     BLEND,
     CODES,
@@ -81,17 +81,12 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
     return (
         policy.built_in
         and policy.name in CODES
-        and settings.budget_watts is None
-        and settings.idle_off_s is None
-        and settings.power_saving is None
-        and settings.deferral is None
         and not (settings.signals is not None and policy.preempts and settings.preemption is not None)
-        and not is_constrained(jobs, kinds, settings)
+        and not needs_general_engine(jobs, kinds, settings)
         and not (settings.kill_at_limit and policy.preempts and settings.preemption is not None)
         and options.aged_jobs_per_user is None
         and options.age_weight >= 0
         and all(weight >= 0 for weight in options.weights.values())
-        and not any(kind.failures_per_s for kind in kinds)
     )
 
 

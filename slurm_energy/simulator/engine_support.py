@@ -11,15 +11,22 @@ from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import Workload
 
 
-def is_constrained(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:
-    """Return whether constraints beyond free units can change the schedule.
+def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:
+    """Return whether more than free units can change the schedule: power, deferral, failures or limits.
 
     Args:
         jobs: all jobs.
         kinds: kinds of nodes.
         settings: settings of the simulation.
     """
-    return settings.kill_at_limit and _outlasts_a_limit(jobs)
+    return (
+        settings.budget_watts is not None
+        or settings.idle_off_s is not None
+        or settings.power_saving is not None
+        or settings.deferral is not None
+        or any(kind.failures_per_s for kind in kinds)
+        or (settings.kill_at_limit and _outlasts_a_limit(jobs))
+    )
 
 
 def _outlasts_a_limit(jobs: Workload) -> bool:

@@ -15,7 +15,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.compiled import compiled, compiled_with_memory
-from slurm_energy.simulator.engine_support import is_constrained
+from slurm_energy.simulator.engine_support import needs_general_engine
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
 from slurm_energy.simulator.workload import Workload
@@ -28,14 +28,10 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and settings.discipline in (Discipline.STRICT, Discipline.EASY)
         and settings.interval_s == 0
         and settings.horizon_s is None
-        and settings.budget_watts is None
-        and settings.idle_off_s is None
-        and settings.power_saving is None
-        and not is_constrained(jobs, kinds, settings)
-        and settings.deferral is None
+        and not needs_general_engine(jobs, kinds, settings)
     )
     rigid = len(jobs.first) == jobs.count + 1 == int(jobs.first[-1]) + 1
-    return plain and rigid and len(kinds) == 1 and kinds[0].failures_per_s == 0
+    return plain and rigid and len(kinds) == 1
 
 
 def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> SimulationResult:

@@ -147,7 +147,7 @@ def test_a_stated_speedup_costs_communication_power():
 
 
 def test_the_sweep_judges_by_the_noise_of_both_means():
-    quantity = sweep_points.Quantity("kWh", 51.0, 0.5)
+    quantity = sweep_points.PrintedQuantity("kWh", 51.0, 0.5)
     judge = sweep_points.verdict
     assert judge(quantity, [51.2, 51.4, 51.3, 51.1]).agrees == "yes"
     assert judge(quantity, [54.2, 54.4, 54.3, 54.1]).agrees == "no"
@@ -157,7 +157,9 @@ def test_the_sweep_judges_by_the_noise_of_both_means():
 
 def test_a_point_of_the_sweep_changes_only_its_assumptions():
     base = reproduce.read("thesis-pareto")
-    scenario = sweep_points.Point("x", "", 1.0, precision="tf32", length=2.0, speedup=1.6).scenario(base, 3)
+    scenario = sweep_points.ThesisPoint("x", "", 1.0, precision="tf32", length=2.0, speedup=1.6).scenario(
+        base, 3
+    )
     epochs = {model.name: (model.precision, model.epochs) for model in scenario.models}
     assert epochs["ViT-B"] == ("tf32", 100.0)
     assert epochs["ALBERT"] == ("bf16", 2 * 78.03)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import numpy as np
@@ -23,6 +23,8 @@ _FILTERS = {
     "states": "state",
     "names": "name",
 }
+_BOUNDS = {"min_units": "units", "max_units": "units", "min_time_s": "time_s", "max_time_s": "time_s"}
+"""Column that each bound limits."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -40,55 +42,64 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
     Raises:
         UsageError: a setting is invalid, names a column that the file lacks, or no job is left.
     """
-    counts: dict[str, int] = {}
-    jobs = len(rows.heads())
-
-    def keep(name: str, kept: Bools) -> None:
-        nonlocal rows
-        before = len(rows.heads())
-        rows = rows.take(_of_jobs(rows, kept))
-        if before > len(rows.heads()):
-            counts[name] = before - len(rows.heads())
-        if not rows.count:
-            raise UsageError(f"[trace] {name}", f"no job is left of {before}")
-
+    jobs, selection = len(rows.heads()), _Selection(rows)
     for name, column in _FILTERS.items():
         if patterns := getattr(section, name):
-            keep(name, _matching(name, patterns, getattr(rows, column)))
-    begin_s = float(np.min(rows.submit_s))
-    if section.begin:
-        keep("begin", rows.submit_s >= _instant("begin", section.begin, begin_s))
-    if section.end:
-        keep("end", rows.submit_s < _instant("end", section.end, begin_s))
-    for name, column, below in (
-        ("min_units", "units", True),
-        ("max_units", "units", False),
-        ("min_time_s", "time_s", True),
-        ("max_time_s", "time_s", False),
-    ):
-        bound = float(getattr(section, name))
-        if not bound:
-            continue
-        values: Floats = getattr(rows, column)
-        outside = values < bound if below else values > bound
-        if section.outliers == "drop":
-            keep(name, ~outside)
+            selection.keep(name, _matching(name, patterns, getattr(selection.rows, column)))
+    selection.keep_window(section)
+    for name, column in _BOUNDS.items():
+        if bound := float(getattr(section, name)):
+            selection.keep_bound(name, column, bound, drop=section.outliers == "drop")
+    selection.keep_sample(section, seed)
+    if not selection.counts:
+        return selection.rows, []
+    details = ", ".join(f"{name} {count}" for name, count in selection.counts.items())
+    return selection.rows, [f"[trace] uses {len(selection.rows.heads())} of {jobs} jobs ({details})"]
+
+
+@dataclass(slots=True)
+class _Selection:
+    """Rows selected so far, and the number of jobs that each setting removed or clipped."""
+
+    rows: WorkloadRows
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, name: str, kept: Bools) -> None:
+        before = len(self.rows.heads())
+        self.rows = self.rows.take(_of_jobs(self.rows, kept))
+        if before > len(self.rows.heads()):
+            self.counts[name] = before - len(self.rows.heads())
+        if not self.rows.count:
+            raise UsageError(f"[trace] {name}", f"no job is left of {before}")
+
+    def keep_window(self, section: TraceSection) -> None:
+        begin_s = float(np.min(self.rows.submit_s))
+        if section.begin:
+            self.keep("begin", self.rows.submit_s >= _instant("begin", section.begin, begin_s))
+        if section.end:
+            self.keep("end", self.rows.submit_s < _instant("end", section.end, begin_s))
+
+    def keep_bound(self, name: str, column: str, bound: float, *, drop: bool) -> None:
+        values: Floats = getattr(self.rows, column)
+        outside = values < bound if name.startswith("min") else values > bound
+        if drop:
+            self.keep(name, ~outside)
         elif np.any(outside):
-            counts[f"{name}, clipped"] = int(np.sum(outside))
-            rows = _clipped(rows, column, np.where(outside, bound, values))
-    if section.sample < 1:
-        draw = np.random.default_rng([section.sample_seed, seed]).random(len(rows.heads()))
-        keep("sample", np.repeat(draw < section.sample, np.diff([*rows.heads(), rows.count])))
-    if section.max_jobs:
-        heads = rows.heads()
-        by_time = heads[np.argsort(rows.submit_s[heads], kind="stable")][: section.max_jobs]
-        first = np.zeros(rows.count, np.bool_)
-        first[by_time] = True
-        keep("max_jobs", np.repeat(first[heads], np.diff([*heads, rows.count])))
-    if not counts:
-        return rows, []
-    details = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return rows, [f"[trace] uses {len(rows.heads())} of {jobs} jobs ({details})"]
+            self.counts[f"{name}, clipped"] = int(np.sum(outside))
+            self.rows = _clipped(self.rows, column, np.where(outside, bound, values))
+
+    def keep_sample(self, section: TraceSection, seed: int) -> None:
+        """Keep a random sample, and of it the first jobs up to the maximum number."""
+        heads = self.rows.heads()
+        if section.sample < 1:
+            draw = np.random.default_rng([section.sample_seed, seed]).random(len(heads))
+            self.keep("sample", np.repeat(draw < section.sample, np.diff([*heads, self.rows.count])))
+        if section.max_jobs:
+            heads = self.rows.heads()
+            by_time = heads[np.argsort(self.rows.submit_s[heads], kind="stable")][: section.max_jobs]
+            first = np.zeros(self.rows.count, np.bool_)
+            first[by_time] = True
+            self.keep("max_jobs", np.repeat(first[heads], np.diff([*heads, self.rows.count])))
 
 
 def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
