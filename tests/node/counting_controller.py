@@ -1,4 +1,4 @@
-"""A controller that accepts every record and counts its deliveries, and decides about power as it is told."""
+"""A controller that accepts records and periods, counts deliveries of records, and decides about power."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from slurm_energy.agent.state.delivery import PERIOD_ROUTE
 from slurm_energy.budget.messages import BUDGET_PATH, NodeDecision, NodePoll
+from slurm_energy.node_period import NodePeriod
 from slurm_energy.records import EnergyRecord
 
 
@@ -39,6 +41,10 @@ class CountingController:
                     return
                 if self.path == BUDGET_PATH:
                     data = outer.decide(body)
+                elif self.path == PERIOD_ROUTE.path:
+                    data = {
+                        "accepted": [NodePeriod.from_json(item["period"]).period_id for item in body["items"]]
+                    }
                 else:
                     data = {"accepted": outer.take(body["items"])}
                 answer = json.dumps({**data, "proof": ""}).encode()

@@ -173,11 +173,15 @@ class CrashingAgent(NodeAgent):
         return [entry["key"] for entry in data["entries"]]
 
     def left(self) -> list[str]:
-        """Return deferred messages and the content of the state directory except lock and accounts."""
+        """Return deferred messages and the content of the state directory except lock and accounts.
+
+        Periods of the node's energy are not pending work of a job: their delivery may wait 30 s.
+        """
         deferred, state = self.socket.with_name(self.socket.name + SUFFIX), self.folder / "state"
         stays = ("lock", "accounts.json", "boot_id")
         files = [path for folder in (deferred, state) for path in folder.rglob("*") if path.is_file()]
-        return sorted(str(path.relative_to(self.folder)) for path in files if path.name not in stays)
+        pending = [path for path in files if path.name not in stays and path.parent.name != "periods"]
+        return sorted(str(path.relative_to(self.folder)) for path in pending)
 
     def settings(self) -> dict[str, Any]:
         """Return all settable values of the node, from its files and the GPUs."""
