@@ -1,0 +1,103 @@
+"""Observations of a job: the data of one node, and of the whole job with its energy and allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.diagnosis.steps import RankSteps
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObservation:
+    """Signals and steps of a job on one node. `json_codec` converts it from and to JSON.
+
+    Attributes:
+        node: name of the node.
+        series: series of signals.
+        ranks: steps of the processes that report them.
+    """
+
+    node: str
+    series: tuple[ObservedSeries, ...] = ()
+    ranks: tuple[RankSteps, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """Allocation, result and energy of a job. None and absent keys mean unknown.
+
+    Attributes:
+        job_id: Slurm's job id.
+        state: Slurm's state, such as COMPLETED or FAILED; None for a running job.
+        exit_code: exit code of the batch script.
+        start_s: start, Unix seconds.
+        elapsed_s: seconds from the start to the end, or to now while the job runs.
+        time_limit_s: requested time limit.
+        is_interactive: whether the job has no batch script.
+        nodes: allocated nodes.
+        cpus: allocated CPUs of all nodes.
+        requested_cpus: requested CPUs.
+        gpus: indices of the allocated GPUs by node.
+        memory_bytes: allocated memory of all nodes.
+        max_rss_bytes: largest resident memory of a task, from Slurm's accounting.
+        cpu_seconds: CPU time of all tasks, from Slurm's accounting.
+        policy: energy policy.
+        restart_count: number of requeues.
+        energy_joules: energy by node and component (`cpu`, `dram`, `gpu[0]`, `other`, `node`).
+        idle_watts: power of an idle component by node and component.
+        limit_watts: power limit in force by node and component.
+        max_limit_watts: power limit without a policy by node and component.
+        throttled_s: seconds throttled by node.
+        settings: applied settings by node: (setting, requested, applied).
+    """
+
+    job_id: int
+    start_s: float
+    elapsed_s: float
+    state: str | None = None
+    exit_code: int | None = None
+    time_limit_s: float | None = None
+    is_interactive: bool | None = None
+    nodes: tuple[str, ...] = ()
+    cpus: int | None = None
+    requested_cpus: int | None = None
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    memory_bytes: float | None = None
+    max_rss_bytes: float | None = None
+    cpu_seconds: float | None = None
+    policy: str = ""
+    restart_count: int = 0
+    energy_joules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    idle_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    limit_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    max_limit_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    throttled_s: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, tuple[tuple[str, str, str | None], ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobObservation:
+    """A job with everything that was observed of it.
+
+    Attributes:
+        context: allocation, result and energy.
+        nodes: observations by node; a node without observation is absent. The power trace of a node is among
+            its series, as signal `power_watts`.
+    """
+
+    context: JobContext
+    nodes: tuple[NodeObservation, ...] = ()
+
+    def series(self, name: str) -> Iterator[ObservedSeries]:
+        """Yield the series of a signal of all nodes and parts that have at least one known value."""
+        for node in self.nodes:
+            for series in node.series:
+                if series.name == name and any(value == value for value in series.values):
+                    yield series
+
+    @property
+    def ranks(self) -> tuple[RankSteps, ...]:
+        """Steps of all processes on all nodes."""
+        return tuple(rank for node in self.nodes for rank in node.ranks)

@@ -1,0 +1,151 @@
+"""Registry of the signals that senergyd samples for jobs, and series of their values.
+
+Names carry their unit. A signal that a node cannot measure has no series: absent hardware is
+unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+MAX_POINTS: Final = 720
+"""Maximum number of values per series; beyond it neighbours are merged and the interval doubles."""
+
+
+class SignalScope(StrEnum):
+    """The object that one series of a signal describes.
+
+    Attributes:
+        NODE: the node or the job's share of it; the part is empty.
+        GPU: one GPU; the part is `gpu[INDEX]`.
+        CPU: one CPU; the part is `cpu[INDEX]`.
+        INTERFACE: one network interface; the part is its name.
+        JOB: the job's cgroup on the node; the part is empty.
+        COMPONENT: an energy component; the part is `cpu`, `dram`, `gpu[INDEX]`, `other` or `node`.
+    """
+
+    NODE = "node"
+    GPU = "gpu"
+    CPU = "cpu"
+    INTERFACE = "interface"
+    JOB = "job"
+    COMPONENT = "component"
+
+
+class SignalLayer(StrEnum):
+    """The layer at which a signal is observed."""
+
+    APPLICATION = "application"
+    HARDWARE = "hardware"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A measured quantity.
+
+    Attributes:
+        name: name with unit.
+        unit: unit of the values.
+        scope: object that one series describes.
+        layer: layer at which the signal is observed.
+        description: meaning and usual source.
+    """
+
+    name: str
+    unit: str
+    scope: SignalScope
+    layer: SignalLayer
+    description: str
+
+
+_HARDWARE, _INFRASTRUCTURE = SignalLayer.HARDWARE, SignalLayer.INFRASTRUCTURE
+_GPU, _JOB, _NODE = SignalScope.GPU, SignalScope.JOB, SignalScope.NODE
+_INTERFACE = SignalScope.INTERFACE
+
+
+def _registry(*signals: Signal) -> Mapping[str, Signal]:
+    return {signal.name: signal for signal in signals}
+
+
+SIGNALS: Final[Mapping[str, Signal]] = _registry(
+    Signal("power_watts", "W", SignalScope.COMPONENT, _HARDWARE, "mean power of a component: power trace"),
+    Signal("gpu_busy_percent", "%", _GPU, _HARDWARE, "time with a kernel on the GPU: NVML utilization"),
+    Signal("sm_active_percent", "%", _GPU, _HARDWARE, "SMs with a warp resident: GPM or DCGM"),
+    Signal("dram_active_percent", "%", _GPU, _HARDWARE, "cycles with GPU memory traffic: GPM or DCGM"),
+    Signal("tensor_active_percent", "%", _GPU, _HARDWARE, "cycles with a tensor pipe active: GPM or DCGM"),
+    Signal("pcie_receive_bytes_per_s", "B/s", _GPU, _HARDWARE, "PCIe traffic to the GPU: NVML"),
+    Signal("pcie_transmit_bytes_per_s", "B/s", _GPU, _HARDWARE, "PCIe traffic from the GPU: NVML"),
+    Signal("nvlink_receive_bytes_per_s", "B/s", _GPU, _HARDWARE, "NVLink traffic to the GPU: NVML"),
+    Signal("nvlink_transmit_bytes_per_s", "B/s", _GPU, _HARDWARE, "NVLink traffic from the GPU: NVML"),
+    Signal("gpu_memory_used_bytes", "B", _GPU, _HARDWARE, "allocated GPU memory: NVML"),
+    Signal("gpu_memory_total_bytes", "B", _GPU, _HARDWARE, "size of the GPU memory: NVML"),
+    Signal("sm_clock_mhz", "MHz", _GPU, _HARDWARE, "clock of the SMs: NVML"),
+    Signal("gpu_temperature_celsius", "degC", _GPU, _HARDWARE, "temperature of the GPU: NVML"),
+    Signal("throttle_power_percent", "%", _GPU, _HARDWARE, "samples with clocks lowered by a power limit"),
+    Signal("throttle_thermal_percent", "%", _GPU, _HARDWARE, "samples with clocks lowered by temperature"),
+    Signal("cpu_busy_cores", "cores", _JOB, _HARDWARE, "CPU time per time: cgroup cpu.stat"),
+    Signal("cpu_allocated_cores", "cores", _JOB, _INFRASTRUCTURE, "CPUs of the job on the node"),
+    Signal("cpu_throttled_percent", "%", _JOB, _HARDWARE, "time throttled by the CPU quota: cgroup cpu.stat"),
+    Signal("cpu_pressure_percent", "%", _JOB, _INFRASTRUCTURE, "time a task waited for a CPU: cgroup PSI"),
+    Signal("io_pressure_percent", "%", _JOB, _INFRASTRUCTURE, "time a task waited for I/O: cgroup PSI"),
+    Signal("memory_pressure_percent", "%", _JOB, _INFRASTRUCTURE, "time a task waited for memory: PSI"),
+    Signal("cpu_mhz", "MHz", _NODE, _HARDWARE, "mean clock of the job's CPUs: cpufreq"),
+    Signal("cpu_busy_percent", "%", SignalScope.CPU, _HARDWARE, "time the CPU was not idle: /proc/stat"),
+    Signal("memory_used_bytes", "B", _JOB, _INFRASTRUCTURE, "memory in use without page cache: cgroup"),
+    Signal("memory_limit_bytes", "B", _JOB, _INFRASTRUCTURE, "memory limit: cgroup"),
+    Signal("page_cache_bytes", "B", _JOB, _INFRASTRUCTURE, "page cache charged to the job: cgroup"),
+    Signal("page_faults_per_s", "1/s", _JOB, _INFRASTRUCTURE, "major page faults: cgroup memory.stat"),
+    Signal("memory_bandwidth_bytes_per_s", "B/s", _JOB, _HARDWARE, "DRAM traffic: resctrl"),
+    Signal("block_read_bytes_per_s", "B/s", _JOB, _INFRASTRUCTURE, "bytes read: cgroup io.stat"),
+    Signal("block_write_bytes_per_s", "B/s", _JOB, _INFRASTRUCTURE, "bytes written: cgroup io.stat"),
+    Signal("block_reads_per_s", "1/s", _JOB, _INFRASTRUCTURE, "read requests: cgroup io.stat"),
+    Signal("block_writes_per_s", "1/s", _JOB, _INFRASTRUCTURE, "write requests: cgroup io.stat"),
+    Signal("network_receive_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "received: /proc/net/dev"),
+    Signal("network_transmit_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "sent: /proc/net/dev"),
+    Signal("infiniband_receive_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "received: port counters"),
+    Signal("infiniband_transmit_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "sent: port counters"),
+)
+"""All signals by name. An observation keeps series of other names: a newer release may have sampled them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedSeries:
+    """Mean values of one signal of one part of a node in equal intervals.
+
+    Attributes:
+        name: name of the signal, a key of `SIGNALS` or of a newer release.
+        part: part of the node, see `SignalScope`.
+        node: name of the node.
+        source: interface that supplied the values, with restrictions such as `nvml (shared GPU)`.
+        start_s: start of the first interval, Unix seconds.
+        interval_s: seconds per interval.
+        values: one mean per interval; NaN: unknown.
+    """
+
+    name: str
+    part: str
+    node: str
+    source: str
+    start_s: float
+    interval_s: float
+    values: array[float]
+
+    @property
+    def end_s(self) -> float:
+        """End of the last interval, Unix seconds."""
+        return self.start_s + len(self.values) * self.interval_s
+
+    def known(self) -> list[float]:
+        """Return the known values in order of time."""
+        return [value for value in self.values if not math.isnan(value)]
+
+    def mean(self) -> float | None:
+        """Return the mean of the known values; None if no value is known."""
+        known = self.known()
+        return math.fsum(known) / len(known) if known else None
