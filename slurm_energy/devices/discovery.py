@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_energy.devices import sources
 from slurm_energy.devices.cpu import cpufreq, topology
+from slurm_energy.devices.cpu.processor_signals import CpuBusySensor
 from slurm_energy.devices.cpu.resctrl import MonitoringFiles
 from slurm_energy.devices.cpu.topology import CpuTopology
 from slurm_energy.devices.driver import (
@@ -22,7 +23,9 @@ from slurm_energy.devices.driver import (
     is_readable,
 )
 from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware
+from slurm_energy.devices.node import network_signals
 from slurm_energy.devices.settings import parse_range
+from slurm_energy.devices.signal_sensor import SignalSensor
 from slurm_energy.devices.source_priority import SourceSelection
 from slurm_energy.devices.sources import NodePowerOptions
 
@@ -44,6 +47,7 @@ class NodeDevices:
         knobs: knobs (values of the hardware that can be set) by `Knob.key`.
         throttle_sensors: sensors of throttling.
         activity_sensors: sensors of the work that GPUs do.
+        signal_sensors: sensors of signals of the node: GPUs, network, CPUs.
         notes: peculiarities of this node, one line each.
         unusable: why an interface cannot be used although its devices exist, by name of the interface.
         closers: functions that `close` calls, for example to close a library.
@@ -60,14 +64,17 @@ class NodeDevices:
     node_counters: tuple[EnergyCounter, ...] = ()
     selection: SourceSelection = field(default_factory=SourceSelection)
     activity_sensors: tuple[ActivitySensor, ...] = ()
+    signal_sensors: tuple[SignalSensor, ...] = ()
     root: Path = Path("/")
     unusable: Mapping[str, str] = field(default_factory=dict)
     monitoring: MonitoringFiles | None = None
 
     def close(self) -> None:
-        """Close all counters with their file descriptors, and the vendor libraries of the GPUs."""
+        """Close all counters and sensors, and the vendor libraries of the GPUs."""
         for counter in (*self.counters, *self.node_counters):
             counter.close()
+        for sensor in self.signal_sensors:
+            sensor.close()
         for close in self.closers:
             close()
 
@@ -125,6 +132,11 @@ def discover(root: Path = Path("/"), node_power: NodePowerOptions | None = None)
         knobs={knob.key: knob for knob in [*node_sources.knobs, *cpu_knobs]},
         throttle_sensors=(*topology.throttle_sensors(root, cpus), *node_sources.throttle_sensors),
         activity_sensors=tuple(node_sources.activity_sensors),
+        signal_sensors=(
+            *node_sources.signal_sensors,
+            *network_signals.discover(root),
+            CpuBusySensor(root),
+        ),
         notes=tuple(node_sources.notes),
         closers=tuple(node_sources.closers),
         root=root,

@@ -16,6 +16,7 @@ from slurm_energy.devices.gpu import amd_smi, intel_gpu, nvml
 from slurm_energy.devices.hardware import CpuPackage, GpuInfo
 from slurm_energy.devices.node import dram_model, ipmi, pm_counters, power_meter
 from slurm_energy.devices.power_sensor import IntegratedPowerCounter, PowerSensor
+from slurm_energy.devices.signal_sensor import SignalSensor
 from slurm_energy.devices.source_priority import NO_SOURCE, NodePart, SourceSelection, select_sources
 from slurm_energy.records import Quality
 
@@ -50,7 +51,8 @@ class DiscoveredSources:
         node_counters: counters that measure the node. The node's energy is the sum of these counters plus the
             energy of the components in `selection.added_parts`.
         selection: which counters are recorded, and why others are excluded.
-        packages, gpus, knobs, throttle_sensors, activity_sensors: all devices that can be set or observed.
+        packages, gpus, knobs, throttle_sensors, activity_sensors, signal_sensors: all devices that can be
+            set or observed.
         max_dram_watts: maximum power of all memory; None if unknown.
         notes: peculiarities of this node, one line each.
         closers: functions to call when the devices are no longer needed.
@@ -65,6 +67,7 @@ class DiscoveredSources:
     knobs: list[Knob] = field(default_factory=list)
     throttle_sensors: list[ThrottleSensor] = field(default_factory=list)
     activity_sensors: list[ActivitySensor] = field(default_factory=list)
+    signal_sensors: list[SignalSensor] = field(default_factory=list)
     max_dram_watts: float | None = None
     notes: list[str] = field(default_factory=list)
     closers: list[Callable[[], None]] = field(default_factory=list)
@@ -130,6 +133,7 @@ def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     sources.knobs += nvidia.knobs
     sources.throttle_sensors += nvidia.throttle_sensors
     sources.activity_sensors += nvidia.activity_sensors
+    sources.signal_sensors += nvidia.signal_sensors
     sources.notes += nvidia.notes
     if nvidia.gpus:
         return list(nvidia.counters)

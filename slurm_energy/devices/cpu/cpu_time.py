@@ -20,11 +20,11 @@ from slurm_energy.devices.cpu import process_tree
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.sysfs import read_optional, read_text
 
-_CGROUP = "sys/fs/cgroup"
+CGROUP_MOUNT = "sys/fs/cgroup"
 _V1_CONTROLLERS = ("cpuacct", "cpu,cpuacct")
 _STAT_BYTES = 1024
 _NS_PER_US = 1000
-_SCOPE = "slurmstepd.scope"
+SCOPE = "slurmstepd.scope"
 _NO_JOB = "system"  # contains the process that keeps the scope alive
 PROCESS_TREE = "process tree"
 
@@ -175,13 +175,13 @@ class JobCpuTimeReader:
         return next(iter(self._slurm_groups(names)), None)
 
     def _slurm_groups(self, names: frozenset[str]) -> Iterable[str]:
-        base = os.path.join(self.root, _CGROUP)
+        base = os.path.join(self.root, CGROUP_MOUNT)
         for controller in _V1_CONTROLLERS:
             for top in (f"slurm_{self.node}", "slurm"):
                 for name in names:
                     yield from _matches(f"{base}/{controller}/{top}", f"uid_*/{name}/cpuacct.usage")
         for mount in (base, f"{base}/unified"):
-            for scope in (f"{self.node}_{_SCOPE}", _SCOPE):
+            for scope in (f"{self.node}_{SCOPE}", SCOPE):
                 for name in names:
                     yield from _matches(mount, f"*.slice/{scope}/{name}/cpu.stat")
 
@@ -196,11 +196,11 @@ class JobCpuTimeReader:
         for line in text.splitlines():
             _, _, rest = line.partition(":")
             controllers, _, cgroup_path = rest.partition(":")
-            directory = _job_part(cgroup_path, names)
+            directory = job_part(cgroup_path, names)
             if directory is None:
                 continue
             for folder, file in _mounts(controllers):
-                path = os.path.join(self.root, _CGROUP, folder, directory, file)
+                path = os.path.join(self.root, CGROUP_MOUNT, folder, directory, file)
                 if os.path.exists(path):
                     return path
         return None
@@ -231,7 +231,7 @@ def node_busy_ns(root: Path) -> int:
     return (user + nice + system + irq + softirq) * process_tree.NS_PER_TICK
 
 
-def _job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
+def job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
     """Return the path of a control group up to the job's directory, without a leading slash.
 
     None if not found. The job's directory has one of `names`, or it is a child of slurmstepd's scope, where
@@ -244,7 +244,7 @@ def _job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
     parts = cgroup_path.strip("/").split("/")
     for index, part in enumerate(parts):
         above = parts[index - 1] if index else ""
-        if part in names or (above.endswith(_SCOPE) and part != _NO_JOB):
+        if part in names or (above.endswith(SCOPE) and part != _NO_JOB):
             return "/".join(parts[: index + 1])
     return None
 

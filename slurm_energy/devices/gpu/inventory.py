@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from slurm_energy.devices.driver import ActivitySensor, EnergyCounter, Knob, ThrottleSensor
 from slurm_energy.devices.hardware import GpuInfo
+from slurm_energy.devices.signal_sensor import SignalSensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class GpuDevices:
         throttle_sensors: sensors of throttling.
         close: function that closes the library.
         activity_sensors: sensors of the work that the GPUs do.
+        signal_sensors: sensors of the signals of GPUs.
         notes: peculiarities of this node, one line each.
         reason: why the library cannot be used; empty if it can.
     """
@@ -30,5 +32,6 @@ class GpuDevices:
     throttle_sensors: list[ThrottleSensor]
     close: Callable[[], None]
     activity_sensors: list[ActivitySensor] = field(default_factory=list)
+    signal_sensors: list[SignalSensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reason: str = ""

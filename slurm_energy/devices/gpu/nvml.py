@@ -23,6 +23,7 @@ from slurm_energy.devices.driver import (
 from slurm_energy.devices.gpu.inventory import GpuDevices
 from slurm_energy.devices.gpu.nvml_activity import NvmlActivitySensor
 from slurm_energy.devices.gpu.nvml_power_profiles import NvmlPowerProfile, offered_profiles
+from slurm_energy.devices.gpu.nvml_signals import NvmlSignalSensor
 from slurm_energy.devices.gpu.nvml_throttling import NvmlThrottleSensor, slow_reasons
 from slurm_energy.devices.gpu.power_profiles import profile_names
 from slurm_energy.devices.hardware import GpuInfo
@@ -354,6 +355,7 @@ def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
         devices.throttle_sensors.append(NvmlThrottleSensor(nvml, index, slow_reasons()))
     if not gpu.partitioned and (activity := NvmlActivitySensor.open(nvml, index)) is not None:
         devices.activity_sensors.append(activity)
+    devices.signal_sensors.append(NvmlSignalSensor(nvml, index, partitioned=gpu.partitioned))
     if gpu.partitioned:
         devices.notes.append(
             f"nvml:gpu{index} is partitioned (MIG): energy and limits are those of the whole GPU"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from slurm_energy.devices.driver import Activity, ActivitySensor, DeviceError
-from slurm_energy.devices.gpu.nvml_caller import NvmlCaller
+from slurm_energy.devices.gpu.nvml_caller import NvmlCaller, supports_gpm
 
 _ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16 = 5, 10, 11, 12, 13
 _METRICS: Final = (_ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16)
@@ -39,7 +39,7 @@ class NvmlActivitySensor(ActivitySensor):
     @classmethod
     def open(cls, nvml: NvmlCaller, index: int) -> NvmlActivitySensor | None:
         """Return the sensor of a GPU; None if the GPU reports neither utilisation nor work."""
-        support = _support(nvml, index)
+        support = supports_gpm(nvml, index)
         if not support and nvml.optional("nvmlDeviceGetUtilizationRates", index) is None:
             return None
         return cls(nvml, index, has_gpm=support)
@@ -98,11 +98,3 @@ class NvmlActivitySensor(ActivitySensor):
             for kind in (_SM_CLOCK, _MEMORY_CLOCK)
         ]
         return None if None in clocks else (float(clocks[0]), float(clocks[1]))
-
-
-def _support(nvml: NvmlCaller, index: int) -> bool:
-    """Return whether a GPU supports GPM and the installed nvidia-ml-py has its structs."""
-    if nvml.struct("c_nvmlGpmMetricsGet_t") is None:
-        return False
-    support = nvml.optional("nvmlGpmQueryDeviceSupport", index)
-    return bool(support is not None and support.isSupportedDevice)

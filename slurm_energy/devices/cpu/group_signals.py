@@ -1,0 +1,214 @@
+"""Signals of one job from its control groups: CPU time, throttling, pressure, memory and block I/O.
+
+Sources: Linux, Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/{cpuacct,memory,blkio-controller}.rst and
+accounting/psi.rst. A file that the kernel or Slurm's configuration does not provide adds no signal.
+
+Memory in use is the charge of the group without pages of files that the kernel can drop. With these pages a
+job that reads large files would seem to use all of its memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from slurm_energy.devices.cpu.job_groups import JobGroups
+from slurm_energy.devices.kept_file import KeptFile
+from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor, numbers
+
+_UNLIMITED_V1: Final = 1 << 62
+"""A limit of version 1 from here on stands for no limit."""
+_TOTAL: Final = re.compile(rb"^some .*total=(\d+)", re.MULTILINE)
+_PRESSURES: Final = ("cpu", "io", "memory")
+_BLOCK: Final = {
+    b"rbytes": "block_read_bytes_per_s",
+    b"wbytes": "block_write_bytes_per_s",
+    b"rios": "block_reads_per_s",
+    b"wios": "block_writes_per_s",
+}
+_BLKIO: Final = {
+    "io_service_bytes": {b"Read": "block_read_bytes_per_s", b"Write": "block_write_bytes_per_s"},
+    "io_serviced": {b"Read": "block_reads_per_s", b"Write": "block_writes_per_s"},
+}
+
+
+def group_sensor(groups: JobGroups) -> SignalSensor | None:
+    """Return the sensor of a job's control groups; None if the job has none."""
+    if groups.unified is not None:
+        return UnifiedGroupSensor(groups.unified)
+    return SplitGroupSensor(groups) if groups.by_controller else None
+
+
+class _GroupSensor(SignalSensor):
+    """Readings that both versions share.
+
+    Args:
+        source: name of the interface.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._rates = RateMeter()
+        self._files: dict[str, KeptFile] = {}
+
+    def forget(self) -> None:
+        """Discard the previous reading."""
+        self._rates.forget()
+
+    def close(self) -> None:
+        """Close all files of the groups."""
+        for file in self._files.values():
+            file.close()
+
+    def _content(self, path: str) -> bytes | None:
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = KeptFile(path)
+        return file.read()
+
+    def _reading(self, signal: str, value: float) -> SignalReading:
+        return SignalReading(signal, "", value, self._source)
+
+    def _rate(self, signal: str, value: float, now_s: float, factor: float = 1.0) -> Iterator[SignalReading]:
+        """Yield the rate of a counter, if it is known.
+
+        Args:
+            signal: name of the signal.
+            value: the counter.
+            now_s: time of the reading in seconds.
+            factor: unit of the signal per unit of the counter and second.
+        """
+        rate = self._rates.per_second(signal, value, now_s)
+        if rate is not None:
+            yield self._reading(signal, rate * factor)
+
+    def _throttling(self, content: bytes, now_s: float) -> Iterator[SignalReading]:
+        """Yield the share of the periods of the CPU quota in which the group was throttled."""
+        counts = dict(numbers(content))
+        if b"nr_periods" not in counts or b"nr_throttled" not in counts:
+            return
+        periods = self._rates.increase("nr_periods", counts[b"nr_periods"], now_s)
+        throttled = self._rates.increase("nr_throttled", counts[b"nr_throttled"], now_s)
+        if periods is not None and throttled is not None:
+            share = throttled[0] / periods[0] if periods[0] else 0.0
+            yield self._reading("cpu_throttled_percent", min(100.0, 100 * share))
+
+    def _block(self, sums: dict[str, int], now_s: float) -> Iterator[SignalReading]:
+        for signal, value in sums.items():
+            yield from self._rate(signal, value, now_s)
+
+
+class UnifiedGroupSensor(_GroupSensor):
+    """Signals from a control group of version 2.
+
+    Args:
+        folder: directory of the job's group.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__("cgroup2")
+        self._folder = folder
+
+    def read(self, now_s: float) -> list[SignalReading]:
+        """Return the signals since the previous call."""
+        readings: list[SignalReading] = []
+        if content := self._file("cpu.stat"):
+            if (usec := dict(numbers(content)).get(b"usage_usec")) is not None:
+                readings += self._rate("cpu_busy_cores", usec, now_s, 1e-6)
+            readings += self._throttling(content, now_s)
+        for resource in _PRESSURES:
+            content = self._file(f"{resource}.pressure")
+            if content and (match := _TOTAL.search(content)):
+                readings += self._rate(f"{resource}_pressure_percent", int(match[1]), now_s, 1e-4)
+        readings += self._memory(now_s)
+        if (content := self._file("io.stat")) is not None:
+            readings += self._block(_unified_block(content), now_s)
+        return readings
+
+    def _memory(self, now_s: float) -> Iterator[SignalReading]:
+        current, limit = self._file("memory.current"), self._file("memory.max")
+        stat = dict(numbers(self._file("memory.stat") or b""))
+        files = stat.get(b"inactive_file", 0) + stat.get(b"active_file", 0)
+        if stat and current and current.strip().isdigit():
+            droppable = files + stat.get(b"slab_reclaimable", 0)
+            yield self._reading("memory_used_bytes", max(0, int(current) - droppable))
+        if limit and limit.strip().isdigit():
+            yield self._reading("memory_limit_bytes", int(limit))
+        if stat:
+            yield self._reading("page_cache_bytes", files)
+        if b"pgmajfault" in stat:
+            yield from self._rate("page_faults_per_s", stat[b"pgmajfault"], now_s)
+
+    def _file(self, name: str) -> bytes | None:
+        return self._content(f"{self._folder}/{name}")
+
+
+class SplitGroupSensor(_GroupSensor):
+    """Signals from control groups of version 1, which have a directory per controller.
+
+    Args:
+        groups: directories of the job's groups.
+    """
+
+    def __init__(self, groups: JobGroups) -> None:
+        super().__init__("cgroup1")
+        self._folders = groups.by_controller
+
+    def read(self, now_s: float) -> list[SignalReading]:
+        """Return the signals since the previous call."""
+        readings: list[SignalReading] = []
+        usage = self._file("cpuacct", "cpuacct.usage")
+        if usage and usage.strip().isdigit():
+            readings += self._rate("cpu_busy_cores", int(usage), now_s, 1e-9)
+        if content := self._file("cpu", "cpu.stat"):
+            readings += self._throttling(content, now_s)
+        readings += self._memory(now_s)
+        sums: dict[str, int] = {}
+        for file, rows in _BLKIO.items():
+            content = self._file("blkio", f"blkio.throttle.{file}_recursive")
+            if content is None:
+                content = self._file("blkio", f"blkio.throttle.{file}")
+            if content is not None:
+                sums |= _split_block(content, rows)
+        readings += self._block(sums, now_s)
+        return readings
+
+    def _memory(self, now_s: float) -> Iterator[SignalReading]:
+        usage = self._file("memory", "memory.usage_in_bytes")
+        limit = self._file("memory", "memory.limit_in_bytes")
+        stat = dict(numbers(self._file("memory", "memory.stat") or b""))
+        files = stat.get(b"total_inactive_file", 0) + stat.get(b"total_active_file", 0)
+        if stat and usage and usage.strip().isdigit():
+            yield self._reading("memory_used_bytes", max(0, int(usage) - files))
+        if limit and limit.strip().isdigit() and int(limit) < _UNLIMITED_V1:
+            yield self._reading("memory_limit_bytes", int(limit))
+        if stat:
+            yield self._reading("page_cache_bytes", files)
+        if b"total_pgmajfault" in stat:
+            yield from self._rate("page_faults_per_s", stat[b"total_pgmajfault"], now_s)
+
+    def _file(self, controller: str, name: str) -> bytes | None:
+        folder = self._folders.get(controller)
+        return None if folder is None else self._content(f"{folder}/{name}")
+
+
+def _unified_block(content: bytes) -> dict[str, int]:
+    """Return the sums over all devices of io.stat, whose lines are `MAJOR:MINOR rbytes=N wbytes=N ...`."""
+    sums = dict.fromkeys(_BLOCK.values(), 0)
+    for line in content.splitlines():
+        for word in line.split()[1:]:
+            name, _, value = word.partition(b"=")
+            if name in _BLOCK and value.isdigit():
+                sums[_BLOCK[name]] += int(value)
+    return sums
+
+
+def _split_block(content: bytes, rows: dict[bytes, str]) -> dict[str, int]:
+    """Return the sums over all devices of a blkio file, whose lines are `MAJOR:MINOR OPERATION N`."""
+    sums = dict.fromkeys(rows.values(), 0)
+    for line in content.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in rows and words[2].isdigit():
+            sums[rows[words[1]]] += int(words[2])
+    return sums

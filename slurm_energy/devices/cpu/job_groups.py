@@ -1,0 +1,97 @@
+"""Directories of a job's control groups, for readings other than CPU time.
+
+Paths that Slurm creates: see `cpu_time`. With version 1 each controller has a directory of its own, and Slurm
+creates only those of the controllers that its plugins use.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.devices.cpu.cpu_time import CGROUP_MOUNT, SCOPE, JobProcesses, job_part
+from slurm_energy.devices.sysfs import read_optional
+
+CONTROLLERS: Final = ("cpuacct", "cpu", "memory", "blkio")
+"""Controllers of version 1 whose files are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobGroups:
+    """Directories of one job's control groups.
+
+    Attributes:
+        unified: directory in the hierarchy of version 2; None if there is none.
+        by_controller: directories in hierarchies of version 1, by controller.
+    """
+
+    unified: str | None = None
+    by_controller: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.unified is not None or bool(self.by_controller)
+
+
+def find_job_groups(root: Path, node: str, job: JobProcesses) -> JobGroups:
+    """Return the directories of a job's control groups: those of its processes, else those at Slurm's paths.
+
+    Args:
+        root: directory that contains /sys and /proc.
+        node: Slurm's name of this node.
+        job: the job.
+    """
+    for pid in job.pids:
+        if groups := _groups_of_process(root, pid, job.directory_names):
+            return groups
+    return _groups_of_slurm(root, node, job.directory_names)
+
+
+def _groups_of_process(root: Path, pid: int, names: frozenset[str]) -> JobGroups:
+    unified: str | None = None
+    by_controller: dict[str, str] = {}
+    base = os.path.join(root, CGROUP_MOUNT)
+    for line in (read_optional(f"{root}/proc/{pid}/cgroup") or "").splitlines():
+        controllers, _, cgroup_path = line.partition(":")[2].partition(":")
+        directory = job_part(cgroup_path, names)
+        if directory is None:
+            continue
+        if not controllers:
+            paths = (os.path.join(base, mount, directory) for mount in ("", "unified"))
+            unified = next((path for path in paths if os.path.exists(f"{path}/cpu.stat")), None)
+        for controller in set(controllers.split(",")).intersection(CONTROLLERS):
+            for mount in (controllers, controller):
+                path = os.path.join(base, mount, directory)
+                if controller not in by_controller and os.path.isdir(path):
+                    by_controller[controller] = path
+    return JobGroups(unified, by_controller)
+
+
+def _groups_of_slurm(root: Path, node: str, names: frozenset[str]) -> JobGroups:
+    base = os.path.join(root, CGROUP_MOUNT)
+    unified = next(
+        (
+            path
+            for mount in (base, f"{base}/unified")
+            for scope in (f"{node}_{SCOPE}", SCOPE)
+            for name in names
+            for path in _matches(mount, f"*.slice/{scope}/{name}")
+        ),
+        None,
+    )
+    by_controller: dict[str, str] = {}
+    for controller in CONTROLLERS:
+        mounts = [controller, "cpu,cpuacct"] if controller.startswith("cpu") else [controller]
+        for mount in mounts:
+            for top in (f"slurm_{node}", "slurm"):
+                for name in names:
+                    for path in _matches(f"{base}/{mount}/{top}", f"uid_*/{name}"):
+                        by_controller.setdefault(controller, path)
+    return JobGroups(unified, by_controller)
+
+
+def _matches(folder: str, pattern: str) -> Iterator[str]:
+    return (f"{folder}/{name}" for name in glob.iglob(pattern, root_dir=folder))

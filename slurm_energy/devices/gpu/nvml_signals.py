@@ -1,0 +1,177 @@
+"""Signals of NVIDIA GPUs through NVML: utilisation, activity, traffic, memory, clock, heat, throttling.
+
+Each signal comes from the best interface that the GPU offers. From Hopper on GPM gives means over the whole
+interval. On older GPUs the driver's utilisation covers the last 1/6 to 1 second of an interval, and PCIe
+traffic is that of 20 ms, for which the call waits. Source: NVML API reference ("GPM Functions",
+"Field Value Queries", "Device Queries").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.gpu.nvml_caller import NvmlCaller, supports_gpm
+from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
+
+_MEBI: Final = 1 << 20
+_GPM_VERSION: Final = 1
+_GPM: Final = {  # metric: signal, factor
+    2: ("sm_active_percent", 1.0),
+    5: ("tensor_active_percent", 1.0),
+    10: ("dram_active_percent", 1.0),
+    20: ("pcie_transmit_bytes_per_s", _MEBI),
+    21: ("pcie_receive_bytes_per_s", _MEBI),
+    60: ("nvlink_receive_bytes_per_s", _MEBI),
+    61: ("nvlink_transmit_bytes_per_s", _MEBI),
+}
+_POLICY_POWER, _POLICY_THERMAL = 74, 75
+_ALL_LINKS: Final = 0xFFFFFFFF
+_MAX_LINKS: Final = 18
+_NVLINK: Final = {138: "nvlink_transmit_bytes_per_s", 139: "nvlink_receive_bytes_per_s"}
+_FIELDS: Final = (_POLICY_POWER, _POLICY_THERMAL, *((field, _ALL_LINKS) for field in _NVLINK))
+_KIBI: Final = 1024
+_REASONS: Final = {
+    "throttle_power_percent": 0x4 | 0x80,  # software power cap, power brake
+    "throttle_thermal_percent": 0x20 | 0x40,  # software and hardware thermal slowdown
+}
+_POLICIES: Final = {
+    _POLICY_POWER: "throttle_power_percent",
+    _POLICY_THERMAL: "throttle_thermal_percent",
+}
+_SM_CLOCK, _CORE_TEMPERATURE = 1, 0
+_PCIE: Final = {"pcie_transmit_bytes_per_s": 0, "pcie_receive_bytes_per_s": 1}
+_PCIE_UNIT: Final = 1000
+_PCIE_PAUSE_S: Final = 9.5
+"""A reading of the PCIe traffic waits 20 ms in each direction, so it is rare."""
+
+
+class NvmlSignalSensor(SignalSensor):
+    """Signals of one GPU.
+
+    Args:
+        nvml: the open library.
+        index: index of the GPU.
+        partitioned: whether the GPU is divided into MIG instances. The values are those of the whole GPU.
+    """
+
+    def __init__(self, nvml: NvmlCaller, index: int, *, partitioned: bool = False) -> None:
+        self.part = f"gpu[{index}]"
+        self._nvml, self._index = nvml, index
+        self._note = " (whole GPU with MIG)" if partitioned else ""
+        self._rates = RateMeter()
+        self._samples: list[Any] = []
+        self._has_gpm = not partitioned and supports_gpm(nvml, index)
+        self._has_links = _has_links(nvml, index)
+        self._pcie_read_s = -math.inf
+
+    def read(self, now_s: float) -> list[SignalReading]:
+        """Return the signals since the previous call, without those that the GPU does not report."""
+        readings = {reading.signal: reading for reading in self._throttle_reasons()}
+        readings |= {reading.signal: reading for reading in self._fields(now_s)}
+        readings |= {reading.signal: reading for reading in self._gpm()}
+        if not self._has_gpm:
+            readings |= {reading.signal: reading for reading in self._pcie(now_s)}
+        return [*readings.values(), *self._present()]
+
+    def forget(self) -> None:
+        """Discard the previous reading."""
+        self._rates.forget()
+        self._release_samples()
+
+    def close(self) -> None:
+        """Free the memory of GPM samples."""
+        self._release_samples()
+
+    def _present(self) -> Iterator[SignalReading]:
+        nvml, index = self._nvml, self._index
+        if (rates := nvml.optional("nvmlDeviceGetUtilizationRates", index)) is not None:
+            yield self._reading("gpu_busy_percent", rates.gpu, "utilization")
+        if (memory := nvml.optional("nvmlDeviceGetMemoryInfo", index)) is not None:
+            yield self._reading("gpu_memory_used_bytes", memory.used, "memory")
+            yield self._reading("gpu_memory_total_bytes", memory.total, "memory")
+        if (mhz := nvml.optional("nvmlDeviceGetClockInfo", index, _SM_CLOCK)) is not None:
+            yield self._reading("sm_clock_mhz", mhz, "clock")
+        if (celsius := nvml.optional("nvmlDeviceGetTemperature", index, _CORE_TEMPERATURE)) is not None:
+            yield self._reading("gpu_temperature_celsius", celsius, "temperature")
+
+    def _throttle_reasons(self) -> Iterator[SignalReading]:
+        """Yield 100 for each reason for which the GPU is slowed down at this moment, else 0."""
+        mask = self._nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", self._index)
+        if mask is not None:
+            for signal, reasons in _REASONS.items():
+                yield self._reading(signal, 100.0 if int(mask) & reasons else 0.0, "throttle_reasons")
+
+    def _fields(self, now_s: float) -> Iterator[SignalReading]:
+        """Yield the signals that are rates of counters: time of throttling, and NVLink traffic."""
+        values = self._nvml.optional("nvmlDeviceGetFieldValues", self._index, _FIELDS)
+        for value in values if values is not None else ():
+            if value.nvmlReturn != 0:
+                continue
+            count, field = int(value.value.ullVal), int(value.fieldId)
+            rate = self._rates.per_second(str(field), count, now_s)
+            if rate is None:
+                continue
+            if field in _NVLINK and self._has_links:
+                yield self._reading(_NVLINK[field], rate * _KIBI, "nvlink")
+            elif field in _POLICIES and count:  # drivers that do not count it show 0
+                yield self._reading(_POLICIES[field], min(100.0, rate / 1e7), "perf_policy")
+
+    def _gpm(self) -> Iterator[SignalReading]:
+        """Yield the means since the previous call that GPM measures."""
+        if not self._has_gpm:
+            return
+        nvml, index = self._nvml, self._index
+        try:
+            if not self._samples:
+                self._samples = [nvml.query("nvmlGpmSampleAlloc"), nvml.query("nvmlGpmSampleAlloc")]
+                nvml.call("nvmlGpmSampleGet", index, self._samples[0])
+                return
+            earlier, later = self._samples
+            nvml.call("nvmlGpmSampleGet", index, later)
+            self._samples = [later, earlier]
+            for number, value in self._metrics(earlier, later):
+                signal, factor = _GPM[number]
+                if self._has_links or not signal.startswith("nvlink"):
+                    yield self._reading(signal, value * factor, "gpm")
+        except DeviceError:
+            self._release_samples()
+
+    def _metrics(self, earlier: Any, later: Any) -> Iterator[tuple[int, float]]:
+        request = self._nvml.struct("c_nvmlGpmMetricsGet_t")
+        request.version, request.numMetrics = _GPM_VERSION, len(_GPM)
+        request.sample1, request.sample2 = earlier, later
+        for slot, number in enumerate(_GPM):
+            request.metrics[slot].metricId = number
+        self._nvml.query("nvmlGpmMetricsGet", request)
+        for slot in range(len(_GPM)):
+            metric = request.metrics[slot]
+            if metric.nvmlReturn == 0 and math.isfinite(metric.value) and metric.value >= 0:
+                yield int(metric.metricId), float(metric.value)
+
+    def _pcie(self, now_s: float) -> Iterator[SignalReading]:
+        if now_s - self._pcie_read_s < _PCIE_PAUSE_S:
+            return
+        self._pcie_read_s = now_s
+        for signal, counter in _PCIE.items():
+            kilobytes = self._nvml.optional("nvmlDeviceGetPcieThroughput", self._index, counter)
+            if kilobytes is not None:
+                yield self._reading(signal, kilobytes * _PCIE_UNIT, "pcie (20 ms)")
+
+    def _release_samples(self) -> None:
+        samples, self._samples = self._samples, []
+        for sample in samples:
+            try:
+                self._nvml.query("nvmlGpmSampleFree", sample)
+            except DeviceError:
+                continue
+
+    def _reading(self, signal: str, value: float, interface: str) -> SignalReading:
+        return SignalReading(signal, self.part, float(value), f"nvml:{interface}{self._note}")
+
+
+def _has_links(nvml: NvmlCaller, index: int) -> bool:
+    """Return whether the GPU has an active NVLink. Without one GPM shows no traffic, which would be wrong."""
+    return any(nvml.optional("nvmlDeviceGetNvLinkState", index, link) == 1 for link in range(_MAX_LINKS))
