@@ -43,7 +43,7 @@ COMMANDS = {
 """Package, directory and module of each command."""
 LIBRARY_FILES = {
     NODE: ("senergy-hook", "prolog", "epilog"),
-    CONTROLLER: ("job_submit.lua", "senergy_submit.lua", "senergy_licenses.lua"),
+    CONTROLLER: ("job_submit.lua", "senergy_submit.lua", "senergy_licenses.lua", "prolog_slurmctld"),
 }
 UNIT_FILES = {
     BASE: ("senergy-policies.service", "senergy-policies.timer"),

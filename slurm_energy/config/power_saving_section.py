@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from slurm_energy.config.value_checks import between, key, one_of
@@ -72,6 +73,10 @@ class PowerSavingConfig:
     boot_watts: float = key(200.0, "Mean power of a node while it boots.", _WATTS)
     shutdown_s: float = key(30.0, "Time of a shutdown in seconds.", _SECONDS)
     shutdown_watts: float = key(150.0, "Mean power of a node while it shuts down.", _WATTS)
+    boot_socket: Path = key(
+        Path("/run/senergyctld/boot.sock"),
+        "Socket on which PrologSlurmctld (prolog_slurmctld) waits until the nodes of a job have booted.",
+    )
     history_days: float = key(
         56.0, "Days of finished jobs from which the demand is forecast.", between(1, 365)
     )

@@ -6,7 +6,6 @@ import logging
 import math
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.config.power_saving_section import PowerSavingConfig
+from slurm_energy.controller.node_boots import NodeBoots
 from slurm_energy.power_saving.cluster_plan import (
     ClusterPlan,
     FutureJob,
@@ -29,12 +29,11 @@ from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.hostlist import expand_hostlist, fold_hostlist
 from slurm_energy.slurm.node_power_states import (
     NodePowerStatus,
-    PowerSavingSettings,
     power_down,
     power_up,
-    read_power_saving_settings,
     read_power_states,
 )
+from slurm_energy.slurm.power_saving_settings import PowerSavingSettings, read_power_saving_settings
 from slurm_energy.slurm.queue.node_demand import (
     NodeDemand,
     RequestedNodes,
@@ -43,8 +42,6 @@ from slurm_energy.slurm.queue.node_demand import (
 )
 
 SETTINGS_AGE_S: Final = 300.0
-_MAX_BOOT_S: Final = 7200.0
-_BOOTS: Final = 20
 NodeArrival = tuple[str, float, float]
 
 log = logging.getLogger(__name__)
@@ -73,23 +70,25 @@ class PowerSavingEngine:
     Args:
         run: runs Slurm's commands.
         clock: returns Unix seconds.
+        boots: states of the nodes and boots in progress, shared with the boot socket.
     """
 
-    def __init__(self, run: Runner, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, run: Runner, clock: Callable[[], float] = time.time, boots: NodeBoots | None = None
+    ) -> None:
         self._run, self._clock = run, clock
+        self.boots = boots or NodeBoots()
         self._settings: tuple[float, PowerSavingSettings, list[RequestedNodes]] | None = None
         self._histories: dict[str, tuple[tuple[float, ...], DemandHistory]] = {}
         self._idle_since: dict[str, float] = {}
-        self._requested: dict[str, float] = {}
-        self._boots_s: deque[float] = deque(maxlen=_BOOTS)
         self._arrivals: Sequence[NodeArrival] = ()
         self._known_until = 0.0
         self._since = 0.0
 
     @property
-    def boot_s(self) -> float | None:
-        """Median of the measured boot times in seconds; None: no boot has been measured."""
-        return statistics.median(self._boots_s) if self._boots_s else None
+    def boot_wait_s(self) -> float | None:
+        """Maximum time that PrologSlurmctld may wait for a boot, in seconds; None: not read yet."""
+        return None if self._settings is None else self._settings[1].boot_wait_s
 
     def learn(self, arrivals: Sequence[NodeArrival], since: float, until: float) -> None:
         """Store the history of the demand.
@@ -139,20 +138,10 @@ class PowerSavingEngine:
         return self._settings[1:]
 
     def _observe(self, nodes: Sequence[NodePowerStatus], now: float) -> None:
-        """Note since when nodes are idle, and measure boot times."""
+        """Note since when nodes are idle, and how far boots have come."""
         idle = {one.name for one in nodes if _activity(one) is NodeActivity.IDLE}
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
-        for one in nodes:
-            requested = self._requested.get(one.name)
-            if requested is None:
-                continue
-            if one.is_down or now - requested > _MAX_BOOT_S:
-                del self._requested[one.name]
-            elif not one.is_off and not one.is_booting:
-                del self._requested[one.name]
-                ready = one.slurmd_unix_s
-                if ready is not None and 1.0 <= ready - requested <= _MAX_BOOT_S:
-                    self._boots_s.append(ready - requested)
+        self.boots.observe(nodes, now)
 
     def _node(
         self,
@@ -197,12 +186,13 @@ class PowerSavingEngine:
             watts = [configured.get(name, idle_watts.get(name)) for name in names]
             known = [value for value in watts if value is not None]
             if known:  # without the power of an idle node there is no expected saving
-                energy = self._energy(config, statistics.median(known))
+                energy = self._energy(config, pool, statistics.median(known))
                 models[pool] = PoolModel(energy, self._history(config, pool, frozenset(names), energy))
         return models
 
-    def _energy(self, config: PowerSavingConfig, idle_watts: float) -> NodeEnergy:
-        boot_s = config.boot_s if self.boot_s is None else self.boot_s
+    def _energy(self, config: PowerSavingConfig, pool: str, idle_watts: float) -> NodeEnergy:
+        measured_s = self.boots.boot_s(pool)
+        boot_s = config.boot_s if measured_s is None else measured_s
         return NodeEnergy(
             *(idle_watts, min(config.off_watts, idle_watts), boot_s, config.boot_watts),
             *(config.shutdown_s, config.shutdown_watts),
@@ -231,12 +221,13 @@ class PowerSavingEngine:
         """Power nodes down and up. Each change is logged with its reason, for audit."""
         if plan.down:
             names = [one.name for one in plan.down]
+            self.boots.power_down(names)
             power_down(names, self._run)
             saving_joules = sum(one.saving_joules for one in plan.down)
             log.info("power saving: down %s, expected saving %.3g kWh", fold(names), saving_joules / 3.6e6)
         if plan.up:
             names = [one.name for one in plan.up]
-            self._requested.update(dict.fromkeys(names, now))
+            self.boots.request(names, now)
             power_up(names, self._run)
             probability = max(one.probability for one in plan.up)
             log.info("power saving: up %s, needed soon with probability %.2f", fold(names), probability)
@@ -308,7 +299,7 @@ def _counts(members: Sequence[PlannedNode]) -> dict[str, int]:
 
 
 def _warnings(settings: PowerSavingSettings, config: PowerSavingConfig) -> list[str]:
-    lines = []
+    lines = settings.advice()
     if settings.suspend_time_s is not None and settings.suspend_time_s < 86400:
         lines.append(
             f"SuspendTime={settings.suspend_time_s:.0f}: slurmctld itself powers nodes down, too, without "

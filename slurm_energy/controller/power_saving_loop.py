@@ -8,16 +8,20 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting.node_arrivals import read_node_arrivals
 from slurm_energy.config import Config
+from slurm_energy.controller.boot_wait_server import BootWaitServer
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.live_reports import LiveReports
+from slurm_energy.controller.node_boots import NodeBoots
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.slurm.command import CommandRunner, Runner
+from slurm_energy.slurm.node_power_states import read_power_states
 
 if TYPE_CHECKING:
     from slurm_energy.controller.power_saving_engine import CycleReport, PowerSavingEngine
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 _OFF_PAUSE_S: Final = 5.0
 _DAY_S: Final = 86400.0
 _RECENT: Final = 20
+_READ_TIMEOUT_S: Final = 8.0
 _SUBJECT: Final = "power saving"
 _NODE: Final = "node"
 
@@ -57,6 +62,11 @@ class PowerSavingLoop:
         self._config, self._store, self._live = config, store, live
         self._budget, self._failures, self._clock = budget, failures, clock
         self._run = run or CommandRunner()
+        self._read_states = CommandRunner(_READ_TIMEOUT_S)
+        self._boots = NodeBoots()
+        self._boot_waits = BootWaitServer(
+            *(self._boot_socket, lambda: read_power_states(self._read_states), self._boots, failures, clock)
+        )
         self._unexpected = UnexpectedErrorLog(log)
         self._engine: PowerSavingEngine | None = None
         self._report: CycleReport | None = None
@@ -67,19 +77,27 @@ class PowerSavingLoop:
         self._recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
 
     async def loop(self) -> None:
-        """Decide periodically until cancelled."""
+        """Decide periodically, and serve the boot socket, until cancelled."""
         try:
-            while True:
-                settings = self._config().power_saving
-                if settings.mode == "off":
-                    self._report, self._error = None, ""
-                    await asyncio.sleep(_OFF_PAUSE_S)
-                    continue
-                await self.update()
-                await asyncio.sleep(settings.cycle_s)
+            await asyncio.gather(self._decide(), self._boot_waits.loop())
         finally:
+            self._read_states.stop()
             if isinstance(self._run, CommandRunner):
                 self._run.stop()
+
+    async def _decide(self) -> None:
+        while True:
+            settings = self._config().power_saving
+            if settings.mode == "off":
+                self._report, self._error = None, ""
+                await asyncio.sleep(_OFF_PAUSE_S)
+                continue
+            await self.update()
+            await asyncio.sleep(settings.cycle_s)
+
+    def _boot_socket(self) -> Path | None:
+        settings = self._config().power_saving
+        return None if settings.mode == "off" else settings.boot_socket
 
     async def update(self) -> None:
         """Run one cycle. A failure changes nothing."""
@@ -109,6 +127,8 @@ class PowerSavingLoop:
             engine.cycle, config.power_saving, dict(self._idle_watts), headroom_watts(self._budget)
         )
         self._decided = now
+        self._boot_waits.max_age_s = 1.5 * config.power_saving.cycle_s
+        self._boot_waits.timeout_s = engine.boot_wait_s or self._boot_waits.timeout_s
         self._note_changes(self._report, now)
 
     def _new_engine(self) -> PowerSavingEngine:
@@ -117,7 +137,7 @@ class PowerSavingLoop:
         except ImportError:
             todo = f"{install_extra('scheduling')}, or power_saving.mode = off"
             raise UnavailableError(_SUBJECT, "numpy is not installed", todo) from None
-        return PowerSavingEngine(self._run, self._clock)
+        return PowerSavingEngine(self._run, self._clock, self._boots)
 
     def _observe_power(self) -> None:
         """Note the lowest measured power of each node, which is its power while idle."""
@@ -151,7 +171,7 @@ class PowerSavingLoop:
             "nodes": report.nodes,
             "kept": {reason.value: count for reason, count in report.plan.kept.items()},
             "deferred_boots": report.plan.deferred_boots,
-            "boot_s": self._engine.boot_s if self._engine else None,
+            "boot_s": self._boots.boot_s(),
             "recent": list(self._recent),
         }
 

@@ -30,5 +30,13 @@ def power_saving_checks(findings: HostFindings) -> list[CheckResult]:
         ]
     warnings = [str(warning) for warning in state.get("warnings") or ()]
     if warnings:
-        return [CheckResult(_NAME, CheckState.OK, f"{mode}; {'; '.join(warnings)}")]
+        return [
+            CheckResult(
+                _NAME,
+                CheckState.DEGRADED,
+                f"{mode}; {'; '.join(warnings)}",
+                "jobs wait longer for a boot, or nodes go down without forecast",
+                "docs/power-saving.md lists the lines of slurm.conf; restart slurmctld",
+            )
+        ]
     return [CheckResult(_NAME, CheckState.OK, mode)]

@@ -8,22 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.hostlist import expand_hostlist, fold_hostlist
+from slurm_energy.slurm.hostlist import fold_hostlist
 
 _FIELD: Final = re.compile(
     r"(?:^| )(NodeName|CPUTot|ActiveFeatures|Gres|State|Weight|Partitions|BootTime|SlurmdStartTime"
     r"|LastBusyTime)=([^ ]*)"
 )
 _FREE_TEXT: Final = re.compile(r"(?:^| )(?:Reason|Comment|Extra|InstanceId|InstanceType)=")
-_SETTING: Final = re.compile(
-    r"^(Suspend(?:Time|Program|ExcNodes|ExcParts|ExcStates|Timeout)|Resume(?:Program|Timeout))"
-    r"\s*=[ \t]*(.*)$",
-    re.MULTILINE,
-)
-_SECONDS: Final = re.compile(r"(\d{1,9}) sec")
-_NO_VALUES: Final = frozenset({"", "(null)", "N/A", "NONE"})
 _MAX_TIME_DIGITS: Final = 12
 _BUSY: Final = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _OFF: Final = frozenset({"POWERED_DOWN", "POWER_SAVE"})
@@ -137,81 +129,6 @@ def _status(values: dict[str, str]) -> NodePowerStatus:
 
 def _unix_s(text: str) -> float | None:
     return float(text) if text.isdecimal() and len(text) <= _MAX_TIME_DIGITS and int(text) > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class PowerSavingSettings:
-    """Slurm's settings of power saving.
-
-    Attributes:
-        suspend_program, resume_program: programs that power nodes down and up; empty: none.
-        suspend_time_s: idle time after which Slurm itself powers nodes down; None: Slurm's power saving is
-            disabled.
-        excluded_nodes: names of nodes that Slurm never powers down. Nodes in an entry with a count, of which
-            Slurm keeps only some on, are among them.
-        excluded_partitions: partitions whose nodes Slurm never powers down.
-        excluded_states: node states in which Slurm never powers nodes down, in upper case.
-        resume_timeout_s: time after which a node that does not boot is set to DOWN; None: unknown.
-    """
-
-    suspend_program: str = ""
-    resume_program: str = ""
-    suspend_time_s: float | None = None
-    excluded_nodes: frozenset[str] = frozenset()
-    excluded_partitions: frozenset[str] = frozenset()
-    excluded_states: frozenset[str] = frozenset()
-    resume_timeout_s: float | None = None
-
-    def problems(self) -> list[str]:
-        """Return why Slurm would not power nodes down or up, with the remedy; empty: it would."""
-        lines = []
-        if not self.suspend_program:
-            lines.append("SuspendProgram is not set: add the program that powers nodes down to slurm.conf")
-        if not self.resume_program:
-            lines.append("ResumeProgram is not set: add the program that boots nodes to slurm.conf")
-        if self.suspend_time_s is None:
-            lines.append(
-                "SuspendTime is -1, which disables power saving in slurmctld: set SuspendTime=31536000, so "
-                "that senergyctld alone powers nodes down, and restart slurmctld"
-            )
-        return lines
-
-
-def read_power_saving_settings(run: Runner = run_command) -> PowerSavingSettings:
-    """Return Slurm's settings of power saving, read with one command.
-
-    Raises:
-        UnavailableError: slurmctld does not answer.
-    """
-    return parse_power_saving_settings(run(["scontrol", "show", "config"]))
-
-
-def parse_power_saving_settings(text: str) -> PowerSavingSettings:
-    """Parse the output of `scontrol show config`."""
-    values = {name: value.strip() for name, value in _SETTING.findall(text)}
-    given = {name: "" if value in _NO_VALUES else value for name, value in values.items()}
-    return PowerSavingSettings(
-        given.get("SuspendProgram", ""),
-        given.get("ResumeProgram", ""),
-        _seconds(given.get("SuspendTime", "")),
-        frozenset(_excluded_nodes(given.get("SuspendExcNodes", ""))),
-        frozenset(given.get("SuspendExcParts", "").split(",")) - {""},
-        frozenset(given.get("SuspendExcStates", "").upper().split(",")) - {""},
-        _seconds(given.get("ResumeTimeout", "")),
-    )
-
-
-def _seconds(text: str) -> float | None:
-    match = _SECONDS.match(text)
-    return float(match[1]) if match else None
-
-
-def _excluded_nodes(text: str) -> Sequence[str]:
-    """Return the nodes of SuspendExcNodes, such as `n[1-4],m[1-8]:2`."""
-    try:
-        return expand_hostlist(re.sub(r":\d+", "", text)) if text else ()
-    except UsageError:
-        return ()
 
 
 def power_down(names: Sequence[str], run: Runner = run_command) -> None:

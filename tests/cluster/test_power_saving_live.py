@@ -46,6 +46,8 @@ SuspendTimeout=3
 ResumeTimeout=40
 SuspendRate=0
 ResumeRate=0
+SlurmctldParameters=power_save_interval=1
+{prolog}
 """
 JOBS = ((20.0, 20.0, 1), (110.0, 20.0, 2), (115.0, 15.0, 1), (230.0, 15.0, 3), (340.0, 20.0, 1))
 """Submission, run time and nodes of each job, in seconds."""
@@ -58,18 +60,25 @@ EXPECTED_BOOT_S, EXPECTED_SHUTDOWN_S = 25.0, 10.0
 """Mean times until Slurm can use a node again, passes included."""
 
 
+PROLOG = Path(__file__).parents[2] / "prolog_epilog" / "prolog_slurmctld"
+
+
 class PoweredCluster(SmallCluster):
     """Small cluster whose nodes have emulated power supplies; it stops the daemons that Slurm booted."""
 
-    def __init__(self, directory: Path, suspend_time: int = 31536000) -> None:
+    def __init__(self, directory: Path, suspend_time: int = 31536000, *, waits_for_boot: bool = True) -> None:
         hooks = "Prolog={dir}/power-prolog\nEpilog={dir}/power-epilog"
-        extra = SLURM.replace("{{suspend_time}}", str(suspend_time))
+        prolog = "PrologSlurmctld={dir}/prolog-slurmctld" if waits_for_boot else ""
+        extra = SLURM.replace("{{suspend_time}}", str(suspend_time)).replace("{prolog}", prolog)
         super().__init__(directory, directory / "none.so", directory / "none", extra, hooks=hooks)
 
     def _write_files(self) -> None:
         super()._write_files()
         (self.directory / "plugstack.conf").write_text("")
         write_programs(self.directory, self.directory / "slurm.conf", SEARCH, MODEL)
+        program = self.directory / "prolog-slurmctld"
+        program.write_text(f"#!/bin/sh\nexec {PROLOG} --socket {self.directory}/boot.sock\n")
+        program.chmod(0o755)
 
     def _settle(self) -> None:
         for path in self.directory.glob("slurmd.*.pid"):
@@ -111,6 +120,7 @@ def controller(cluster, monkeypatch, **settings):
     folder.mkdir(exist_ok=True)
     values = {
         "mode": '"on"',
+        "boot_socket": f'"{cluster.directory}/boot.sock"',
         "risk": 0.2,
         "min_idle_s": MIN_IDLE_S,
         "min_on_s": 1.0,

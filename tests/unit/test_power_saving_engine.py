@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from slurm_energy.config.power_saving_section import PowerSavingConfig
 from slurm_energy.controller.power_saving_engine import PowerSavingEngine
 from slurm_energy.errors import UnavailableError
-from slurm_energy.slurm.node_power_states import (
-    parse_power_saving_settings,
-    parse_power_states,
-)
+from slurm_energy.slurm.node_power_states import parse_power_states
+from slurm_energy.slurm.power_saving_settings import parse_power_saving_settings
 from slurm_energy.slurm.queue.node_demand import count_tasks
 
 NOW = 1_800_000_000.0
@@ -190,9 +188,24 @@ def test_boot_time_is_learned_from_boots_that_were_requested() -> None:
     engine.cycle(config, {}, math.inf)
     slurm.states["n1"] = "IDLE"
     engine.cycle(config, {}, math.inf)
-    assert engine.boot_s == 40.0
+    assert engine.boots.boot_s() == 40.0
 
 
 @pytest.mark.parametrize(("text", "tasks"), [("N/A", 1), ("1-10", 10), ("1-10:2,12%4", 6), ("3", 1)])
 def test_tasks_of_an_array_are_counted(text: str, tasks: int) -> None:
     assert count_tasks(text) == tasks
+
+
+def test_advice_names_what_makes_jobs_wait_longer_for_a_boot() -> None:
+    bare = parse_power_saving_settings(CONFIG.format(nodes="(null)", parts="(null)", time="31536000 sec"))
+    assert [line.split()[0] for line in bare.advice()] == ["PrologSlurmctld", "slurmctld"]
+    text = (
+        "PrologSlurmctld = /usr/lib/slurm-energy/prolog_slurmctld\nPrologEpilogTimeout = 100 sec\n"
+        "ResumeTimeout = 300 sec\nSuspendTimeout = 30 sec\n"
+        "SlurmctldParameters = idle_on_node_suspend,power_save_interval=1\n"
+    )
+    full = parse_power_saving_settings(text)
+    assert full.advice() == []
+    # slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
+    assert full.boot_wait_s == 80.0
+    assert parse_power_saving_settings(text.replace("100 sec", "65534")).boot_wait_s == 330.0
