@@ -12,19 +12,21 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.config.budget_tables import BudgetTable
+from slurm_energy.config.cluster_tables import OtherCluster
 from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.node_type_tables import parse_node_types
-from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.policy_tables import EdpEntry, SitePolicy, policy_name_fault
 from slurm_energy.config.release import newer_release
 from slurm_energy.config.schema import SECTIONS, Config
+from slurm_energy.config.value_checks import cluster_name
 from slurm_energy.config.value_types import convert
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
@@ -32,7 +34,6 @@ from slurm_energy.trusted_files import read_trusted
 
 DEFAULT_PATH = Path("/etc/slurm/energy.toml")
 ENVIRONMENT_KEY = "SENERGY_CONFIG"
-_POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _MAX_VALUE_LENGTH = 200
@@ -344,8 +345,8 @@ class TableReader:
 
 
 def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Finding]]:
-    known = [*SECTIONS, "policies", "edp", "budgets", "node_types"]
     reader.newer_release = newer_release(data)
+    known = [*SECTIONS, "policies", "edp", "budgets", "node_types", "clusters"]
     findings = [reader.unknown(name, "", "section", known) for name in data if name not in known]
 
     def collect(cls: type[Any], name: str, table: Any) -> Any:
@@ -362,22 +363,24 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
             return ()
         return tuple(collect(cls, table_label(name, position), t) for position, t in enumerate(tables))
 
-    policies = data.get("policies", {})
-    if not isinstance(policies, dict):
-        findings.append(reader.finding("policies", "", "must be tables such as [policies.night]"))
-        policies = {}
-    for name in policies:
-        if not _POLICY_NAME.fullmatch(name):
-            why = "a policy name is a letter a-z, then a-z, 0-9, - and _, at most 32 characters"
-            findings.append(reader.finding(f"policies.{shown(name)}", "", why))
+    def collect_tables(cls: type[Any], section: str, fault: Callable[[str], str | None]) -> dict[str, Any]:
+        tables = data.get(section, {})
+        if not isinstance(tables, dict):
+            findings.append(reader.finding(section, "", f"must be tables such as [{section}.night]"))
+            return {}
+        faults = ((name, why) for name in tables if (why := fault(name)))
+        findings.extend(reader.finding(f"{section}.{shown(name)}", "", why) for name, why in faults)
+        return {name: collect(cls, f"{section}.{name}", table) for name, table in tables.items()}
+
     node_types, faults = parse_node_types(reader, data.get("node_types", {}), SECTIONS)
     findings += faults
     config = Config(
         **values,
         node_types=node_types,
-        policies={n: collect(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
+        policies=collect_tables(SitePolicy, "policies", policy_name_fault),
         edp=collect_list(EdpEntry, "edp"),
         budgets=collect_list(BudgetTable, "budgets"),
+        clusters=collect_tables(OtherCluster, "clusters", cluster_name),
         path=reader.path,
     )
     return config, findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from slurm_energy.config.value_checks import (
@@ -70,3 +71,9 @@ class EdpEntry:
     gpu_cap_watts: float | None = key(None, "Power limit per GPU.", between(1, 1e5), show=300)
     gpu_clock_mhz: float | None = key(None, "Maximum GPU clock.", between(100, 1e5), show=1005)
     source: str = key("", "Origin of the values, for information.")
+
+
+def policy_name_fault(name: str) -> str | None:
+    """Check the name of a policy: return None, or the fault."""
+    fits = re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", name)
+    return None if fits else "a policy name is a letter a-z, then a-z, 0-9, - and _, at most 32 characters"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
+from slurm_energy.config.cluster_tables import OtherCluster, PlacementConfig
 from slurm_energy.config.daemon_sections import AgentConfig, ClusterConfig, ControllerConfig
 from slurm_energy.config.deferral_section import DeferralConfig, SignalsConfig
 from slurm_energy.config.grid_tables import CarbonConfig, PriceConfig
@@ -226,6 +227,7 @@ class Config:
     """A validated configuration.
 
     Attributes:
+        clusters: clusters among which `senergy where` chooses, by Slurm's name (`[clusters.NAME]`).
         node_types: types of nodes by name (`[node_types.NAME]`).
         file_bounds: section bounds of the file, in a configuration made by `for_node`; else None.
         policies: energy policies of the site by name (`[policies.NAME]`).
@@ -252,6 +254,8 @@ class Config:
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    clusters: dict[str, OtherCluster] = field(default_factory=dict)
     node_types: dict[str, NodeType] = field(default_factory=dict)
     file_bounds: BoundsConfig | None = None
     policies: dict[str, SitePolicy] = field(default_factory=dict)
@@ -303,6 +307,7 @@ SECTIONS: dict[str, type[Any]] = {
     "quota": QuotaConfig,
     "deferral": DeferralConfig,
     "signals": SignalsConfig,
+    "placement": PlacementConfig,
     "oracle": OracleConfig,
     "metrics": MetricsConfig,
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from slurm_energy.config.addresses import ControllerUrls
 from slurm_energy.config.budget_tables import BudgetTable
+from slurm_energy.config.cluster_tables import OtherCluster
 from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.node_types import NodeType
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
@@ -23,6 +24,7 @@ _TABLES: dict[str, type[Any]] = {
     "[node_types.gpu]": NodeType,
     "[[edp]]": EdpEntry,
     "[[budgets]]": BudgetTable,
+    "[clusters.west]": OtherCluster,
 }
 
 
@@ -119,6 +121,7 @@ def _filled_tables(config: Config) -> list[str]:
     types = [(f"[node_types.{name}]", node_type) for name, node_type in config.node_types.items()]
     entries: list[tuple[str, Any]] = [*types, *tables, *(("[[edp]]", entry) for entry in config.edp)]
     entries += [("[[budgets]]", table) for table in config.budgets]
+    entries += [(f"[clusters.{name}]", cluster) for name, cluster in config.clusters.items()]
     for header, entry in entries:
         out.append(header)
         values = {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry)}

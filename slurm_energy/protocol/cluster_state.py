@@ -1,0 +1,165 @@
+"""State of a cluster that one senergyctld tells another: free and awaited resources, price and carbon.
+
+It contains no names of users or jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+CLUSTER_STATE_PATH: Final = "/v1/cluster-state"
+MAX_STATE_BYTES: Final = 1 << 20
+MAX_JOBS: Final = 2000
+"""Maximum number of running and of pending jobs in a state; the rest is summed up in the last ones."""
+MAX_SLOTS: Final = 400
+SIGNALS: Final = ("price_per_kwh", "carbon_g_per_kwh")
+_MAX_NUMBER: Final = 1e15
+_MAX_TEXT: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class SignalValues:
+    """Values of a signal by slot; None: unknown."""
+
+    mean: tuple[float | None, ...]
+    deviation: tuple[float | None, ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """State of a cluster.
+
+    Attributes:
+        cluster: Slurm's name of the cluster.
+        taken_unix_s: Unix time of the state.
+        cpus, gpus: all CPUs and GPUs of nodes on which jobs may start.
+        running: end in Unix time, CPUs and GPUs of each running job.
+        pending: CPUs, GPUs and predicted run time of each pending job that may start, first to start first.
+        pue: energy of the site per energy of its computers; 1 if unknown.
+        currency: currency of the price.
+        start_unix_s, step_s: start of the first slot and length of the slots of the signals.
+        signals: values by name of the signal, one of `SIGNALS`.
+        problem: why the queue is unknown; empty: it is known.
+    """
+
+    cluster: str
+    taken_unix_s: float
+    cpus: int = 0
+    gpus: int = 0
+    running: tuple[tuple[float, float, float], ...] = ()
+    pending: tuple[tuple[float, float, float], ...] = ()
+    pue: float = 1.0
+    currency: str = ""
+    start_unix_s: float = 0.0
+    step_s: float = 3600.0
+    signals: Mapping[str, SignalValues] = field(default_factory=dict)
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as a dict that JSON can hold."""
+        return {
+            "cluster": self.cluster,
+            "taken_unix_s": self.taken_unix_s,
+            "cpus": self.cpus,
+            "gpus": self.gpus,
+            "running": [list(job) for job in self.running],
+            "pending": [list(job) for job in self.pending],
+            "pue": self.pue,
+            "currency": self.currency,
+            "start_unix_s": self.start_unix_s,
+            "step_s": self.step_s,
+            "signals": {
+                name: {"mean": list(one.mean), "deviation": list(one.deviation), "source": one.source}
+                for name, one in self.signals.items()
+            },
+            "problem": self.problem,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> ClusterState:
+        """Return the state that the output of `to_json` describes. Unknown keys are ignored.
+
+        Raises:
+            UsageError: `data` is not such an output, or too large.
+        """
+        if not isinstance(data, dict):
+            raise UsageError("state of a cluster", "is not a JSON object")
+        signals = data.get("signals")
+        return cls(
+            cluster=_text(data, "cluster"),
+            taken_unix_s=_number(data, "taken_unix_s"),
+            cpus=int(_number(data, "cpus", low=0)),
+            gpus=int(_number(data, "gpus", low=0)),
+            running=_triples(data, "running"),
+            pending=_triples(data, "pending"),
+            pue=_number(data, "pue", low=1),
+            currency=_text(data, "currency"),
+            start_unix_s=_number(data, "start_unix_s"),
+            step_s=_number(data, "step_s", low=1e-3),
+            signals={
+                name: _signal(signals[name], name)
+                for name in SIGNALS
+                if isinstance(signals, dict) and name in signals
+            },
+            problem=_text(data, "problem"),
+        )
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise UsageError("state of a cluster", f"{name} is no text")
+    return shown(value, _MAX_TEXT)
+
+
+def _number(data: Mapping[str, Any], name: str, low: float = -_MAX_NUMBER) -> float:
+    return _checked(data.get(name), name, low)
+
+
+def _checked(value: Any, name: str, low: float = -_MAX_NUMBER) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not low <= value <= _MAX_NUMBER:
+        raise UsageError("state of a cluster", f"{name} is no number in its range")
+    return float(value)
+
+
+def _triples(data: Mapping[str, Any], name: str) -> tuple[tuple[float, float, float], ...]:
+    def triple(value: Any) -> tuple[float, float, float]:
+        if not isinstance(value, list) or len(value) != 3:
+            raise UsageError("state of a cluster", f"{name} has a job without three numbers")
+        first, second, third = (_checked(number, name, 0) for number in value)
+        return first, second, third
+
+    return _list(data.get(name), name, MAX_JOBS, triple)
+
+
+def _signal(value: Any, name: str) -> SignalValues:
+    if not isinstance(value, dict):
+        raise UsageError("state of a cluster", f"{name} is no object")
+
+    def entry(number: Any) -> float | None:
+        return None if number is None else _checked(number, name)
+
+    mean = _list(value.get("mean"), name, MAX_SLOTS, entry)
+    deviation = _list(value.get("deviation"), name, MAX_SLOTS, entry)
+    if len(mean) != len(deviation):
+        raise UsageError("state of a cluster", f"{name} has columns of different lengths")
+    return SignalValues(mean, deviation, _text(value, "source"))
+
+
+def _list(value: Any, name: str, most: int, convert: Callable[[Any], Any]) -> tuple[Any, ...]:
+    if not isinstance(value, list) or len(value) > most:
+        raise UsageError("state of a cluster", f"{name} is no list of at most {most}")
+    return tuple(convert(one) for one in value)
+
+
+def bounded(jobs: Sequence[tuple[float, float, float]]) -> tuple[tuple[float, float, float], ...]:
+    """Return at most `MAX_JOBS` pending jobs; those behind them are left out."""
+    return tuple(jobs[:MAX_JOBS])
