@@ -34,6 +34,7 @@ BUILT_IN = {
     "doctor": "devices and daemons of this host or of all nodes, the cost of each fault, and its remedy",
     "tune": "learned response of programs to settings, and operating points fixed by hand",
     "predict": "time, power and energy of a job before it runs",
+    "where": "choose the cluster for a job by energy, price, carbon, data transfer and queue",
     "calibrate": "fit the training model of one kind of GPU to measured training steps",
     "sweep": "run a job at several settings and find the best by energy, EDP and EDS",
     "profile": "energy of a command, or of the sections of a program",

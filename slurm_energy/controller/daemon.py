@@ -21,6 +21,7 @@ from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.cluster_metrics import ClusterMetrics
+from slurm_energy.controller.cluster_states import ClusterStates
 from slurm_energy.controller.controller_host import ControllerHost
 from slurm_energy.controller.deferral_loop import DeferralLoop
 from slurm_energy.controller.enrichment import Enrichment
@@ -36,6 +37,7 @@ from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.node_routes import NodeRoutes
 from slurm_energy.controller.oracle_refit import OracleRefit
+from slurm_energy.controller.placement_routes import PlacementRoutes
 from slurm_energy.controller.policy_file import PolicyPublication, write_policy_file
 from slurm_energy.controller.power_saving_loop import PowerSavingLoop
 from slurm_energy.controller.present_grid import PresentGrid
@@ -201,6 +203,11 @@ class _Daemon:
         grid_routes = GridRoutes(lambda: self._config, factors, self._grid)
         quota_routes = QuotaRoutes(lambda: self._config, store, self._quotas)
         usage_routes = UsageRoutes(lambda: self._config, store, self._usage, factors, self._commands)
+        self._clusters = ClusterStates(
+            *(lambda: self._config, factors, CommandRunner(SQUEUE_TIMEOUT_S)),
+            *(lambda: self._priority.snapshot, self._failures),
+        )
+        placement_routes = PlacementRoutes(lambda: self._config, self._clusters)
         self._publication = PolicyPublication()
         live = LiveReports(
             *(lambda: self._config, self._hosts, running),
@@ -218,7 +225,7 @@ class _Daemon:
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
             groups=[
                 *(grid_routes.routes, quota_routes.routes, usage_routes.routes, node_routes.routes),
-                self._publication.routes,
+                *(self._publication.routes, placement_routes.routes),
             ],
             permit=lease.require if lease else lambda: None,
         )
@@ -269,6 +276,7 @@ class _Daemon:
             for one in (self._commands, self._sinfo, self._node_states, self._squeue, self._sacctmgr):
                 one.stop()
             self._hosts.close()
+            self._clusters.close()
             if listener is not None:
                 listener.close()
             await self._metrics.close()
@@ -295,6 +303,7 @@ class _Daemon:
             self._quotas.loop(),
             self._deferral.loop(),
             self._saving.loop(),
+            self._clusters.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),

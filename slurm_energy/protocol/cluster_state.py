@@ -6,7 +6,7 @@ It contains no names of users or jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,8 +15,8 @@ from slurm_energy.quantities import shown
 
 CLUSTER_STATE_PATH: Final = "/v1/cluster-state"
 MAX_STATE_BYTES: Final = 1 << 20
-MAX_JOBS: Final = 2000
-"""Maximum number of running and of pending jobs in a state; the rest is summed up in the last ones."""
+MAX_JOBS: Final = 500
+"""Maximum number of running and of pending jobs in a state; further ones are summed up."""
 MAX_SLOTS: Final = 400
 SIGNALS: Final = ("price_per_kwh", "carbon_g_per_kwh")
 _MAX_NUMBER: Final = 1e15
@@ -158,8 +158,3 @@ def _list(value: Any, name: str, most: int, convert: Callable[[Any], Any]) -> tu
     if not isinstance(value, list) or len(value) > most:
         raise UsageError("state of a cluster", f"{name} is no list of at most {most}")
     return tuple(convert(one) for one in value)
-
-
-def bounded(jobs: Sequence[tuple[float, float, float]]) -> tuple[tuple[float, float, float], ...]:
-    """Return at most `MAX_JOBS` pending jobs; those behind them are left out."""
-    return tuple(jobs[:MAX_JOBS])

@@ -94,7 +94,7 @@ def _prediction(value: Any) -> ClusterPrediction:
 
 
 def _number(body: Mapping[str, Any], name: str, high: float) -> float:
-    value = body.get(name)
+    value: Any = body.get(name)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not 0 <= value <= high:
         raise UsageError(name, f"must be a number from 0 to {high:g}")

@@ -1,0 +1,313 @@
+"""`senergy where`: the best cluster for a batch script, and submission to it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from slurm_energy.cli import connection, predict_job
+from slurm_energy.cli.output import emit_fitted, emit_json, note
+from slurm_energy.config.cluster_tables import PLACEMENT_POLICIES
+from slurm_energy.errors import (
+    EXIT_OK,
+    EnergyError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from slurm_energy.quantities import format_duration, shown
+
+if TYPE_CHECKING:
+    from slurm_energy.config import Config
+    from slurm_energy.oracle.prediction import Prediction, PredictionRequest
+    from slurm_energy.slurm.batch_script import BatchScript
+
+HELP = "choose the cluster for a job by energy, price, carbon, data transfer and queue"
+
+EPILOG = """\
+The clusters are those in [clusters.NAME] of energy.toml. For each, the command asks its senergyctld for the
+predicted time and power of the job there. The senergyctld of this cluster knows the queues, prices and carbon
+intensities of all and chooses. A cluster whose senergyctld does not answer is left out.
+
+With --submit the job is submitted to the best cluster (sbatch --clusters). If its slurmctld cannot be reached,
+the next best one gets the job. If the senergyctld of this cluster does not answer, the job is submitted here.
+
+policies: home (stay), cheapest, cleanest, least-energy, fastest, follow-the-sun, weighted (placement.weights)
+
+exit codes: 0 ok, 1 failure, 2 usage, or sbatch refused the job, 3 configuration, 4 no senergyctld or slurmctld
+answers, 6 no cluster can run the job
+
+examples:
+  senergy where job.sh
+  senergy where --policy cleanest --data 50GB job.sh
+  senergy where --submit job.sh input.dat
+  senergy where --submit --sbatch='-p gpu -t 2:00:00' job.sh
+  senergy where --clusters east,west --json job.sh
+See docs/clusters.md.
+"""
+_PREDICTION_TIMEOUT_S: Final = 4.0
+_CHOICE_TIMEOUT_S: Final = 15.0
+_MAX_RESPONSE_BYTES: Final = 4 << 20
+_SIZE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s?([kMGTP]?)(i?)B?", re.ASCII)
+_UNREACHABLE: Final = ("can't be reached", "Unable to contact", "Connection refused")
+"""Parts of sbatch's messages that prove that no job was submitted because slurmctld does not run."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `senergy where`."""
+    parser.epilog = EPILOG
+    parser.add_argument("job", nargs="+", metavar="SCRIPT [ARGUMENT]", help="batch script and its arguments")
+    parser.add_argument("--submit", action="store_true", help="submit the job to the chosen cluster")
+    parser.add_argument(
+        "--policy", choices=PLACEMENT_POLICIES, default="", help="instead of placement.policy"
+    )
+    parser.add_argument(
+        "--data", metavar="SIZE", type=data_bytes, default=0.0, help="data to transfer, such as 50GB"
+    )
+    parser.add_argument("--clusters", metavar="A,B", help="choose among these only (default: all)")
+    parser.add_argument(
+        "--sbatch", metavar="OPTIONS", default="", help="options of sbatch that precede those in the script"
+    )
+    parser.add_argument("--json", action="store_true", help="print the choice as JSON")
+    parser.set_defaults(user=None, calibration=None)
+    connection.add_config_option(parser)
+
+
+def data_bytes(text: str) -> float:
+    """Return the bytes of a size such as `50GB`, `1.5 TiB` or `100`.
+
+    Raises:
+        ArgumentTypeError: not a size.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a size: write 500MB or 50GiB")
+    exponent = " kMGTP".index(match[2] or " ")
+    return float(match[1]) * (1024.0 if match[3] else 1000.0) ** exponent
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """A submitted job: its id, and its cluster; None: this cluster."""
+
+    job_id: int
+    cluster: str | None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Choose the cluster, print the choice, and submit the job if requested."""
+    script, extra = _script(args)
+    config = connection.configuration(args)
+    notes = list(script.notes)
+    request = predict_job.prediction_request(args, script, notes)
+    wanted = _wanted(args, config, extra)
+    try:
+        predictions = _predictions(args, config, request, wanted, notes)
+        choice = _choice(args, script, predictions)
+    except UnavailableError as error:
+        if not args.submit:
+            raise
+        notes.append(f"no choice was possible, the job is submitted to this cluster: {error}")
+        choice = {"cluster": None, "reason": str(error), "order": [], "clusters": [], "left_out": []}
+    submitted = _submit(args, extra, choice, notes) if args.submit else None
+    if args.json:
+        document = {**choice, "notes": notes}
+        if submitted is not None:
+            document["submitted"] = {"job_id": submitted.job_id, "cluster": submitted.cluster}
+        emit_json(document)
+    else:
+        if choice["clusters"] or choice["left_out"]:
+            emit_fitted(lines(choice))
+        for text in notes:
+            note(text)
+        if submitted is not None:
+            place = f" on cluster {submitted.cluster}" if submitted.cluster else ""
+            emit_fitted([f"Submitted batch job {submitted.job_id}{place}"])
+    if choice["cluster"] is None and not args.submit:
+        raise NotFoundError("a cluster for the job", choice["reason"], "see the problems of the clusters")
+    return EXIT_OK
+
+
+def lines(choice: Mapping[str, Any]) -> list[str]:
+    """Return the lines to print: a table of the clusters, and the choice with its reason."""
+    header = ["", "cluster", "wait", "start", "run", "transfer", "kWh", "cost", "kg CO2e"]
+    table = [header]
+    now_s = time.time()
+    for row in choice["clusters"]:
+        table.append(
+            [
+                "*" if row["cluster"] == choice["cluster"] else "",
+                shown(str(row["cluster"])),
+                _duration(row["wait_s"]),
+                "-" if row["start"] is None else f"+{_duration(row['start'] - now_s)}",
+                _duration(row["run_s"]),
+                _duration(row["transfer_s"]),
+                _with_deviation(row["kwh"], 0.0),
+                _with_deviation(row["cost"], row["cost_deviation"], str(row["currency"])),
+                _with_deviation(row["carbon_kg"], row["carbon_deviation_kg"]),
+            ]
+        )
+    widths = [max(len(row[at]) for row in table) for at in range(len(header))]
+    page = [
+        "  ".join(
+            word.ljust(width) if at < 2 else word.rjust(width)
+            for at, (word, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    page += [
+        f"left out: {shown(str(one['cluster']))}: {shown(str(one['problem']), 300)}"
+        for one in choice["left_out"]
+    ]
+    if choice["cluster"] is not None:
+        page.append(f"{choice['policy']}: {choice['cluster']}, because {choice['reason']}")
+    return page
+
+
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(seconds)
+
+
+def _with_deviation(value: float | None, deviation: float | None, unit: str = "") -> str:
+    if value is None:
+        return "unknown"
+    text = f"{value:.3g}±{deviation:.1g}" if deviation else f"{value:.3g}"
+    return f"{text} {shown(unit)}".rstrip()
+
+
+def _script(args: argparse.Namespace) -> tuple[BatchScript, list[str]]:
+    from slurm_energy.slurm.batch_script import read_script
+
+    content = _content(Path(args.job[0]))
+    try:
+        extra = shlex.split(args.sbatch)
+    except ValueError as error:
+        raise UsageError(f"--sbatch: {error}") from None
+    return read_script(args.job[0], content, args.job[1:], extra), extra
+
+
+def _content(path: Path) -> bytes:
+    from slurm_energy.slurm.batch_script import MAX_BYTES
+
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(str(path), error.strerror or str(error), "name a batch script") from None
+
+
+def _wanted(args: argparse.Namespace, config: Config, extra: Sequence[str]) -> list[str]:
+    """Return the clusters to choose among: --clusters, else those of the job's own -M, else all."""
+    from slurm_energy.slurm.batch_script import effective_options
+
+    known = list(dict.fromkeys([config.cluster.name, *config.clusters]))
+    text = args.clusters or effective_options(args.job[0], _content(Path(args.job[0])), extra).get("clusters")
+    if not text or text == "all":
+        return known
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in known:
+            todo = f"known: {', '.join(known)}; add [clusters.{shown(name)}] to energy.toml"
+            raise UsageError(f"cluster '{shown(name)}'", "is not configured", todo)
+    return names
+
+
+def _predictions(
+    args: argparse.Namespace,
+    config: Config,
+    request: PredictionRequest,
+    wanted: Sequence[str],
+    notes: list[str],
+) -> dict[str, Prediction]:
+    """Return the prediction for each cluster.
+
+    A cluster without similar runs gets the prediction of this cluster.
+    """
+    home = predict_job.predict(args, request, notes)
+    others = [name for name in wanted if name != config.cluster.name]
+    predictions = {name: home for name in wanted if name == config.cluster.name}
+
+    def ask(name: str) -> Prediction | None:
+        from slurm_energy.oracle.prediction import Prediction
+        from slurm_energy.protocol.controller_client import ControllerClient
+
+        cluster = config.clusters[name]
+        client = ControllerClient(
+            cluster.controller_url or (),
+            cluster.munge_socket or config.cluster.munge_socket,
+            _PREDICTION_TIMEOUT_S,
+            cluster.controller_users,
+            total_timeout_s=_PREDICTION_TIMEOUT_S,
+            max_response_bytes=_MAX_RESPONSE_BYTES,
+        )
+        plain = {key: getattr(request, key) for key in request.__slots__}
+        body = {"requests": [{key: value for key, value in plain.items() if value is not None}]}
+        try:
+            answers = client.post("/v1/predict", body).get("predictions")
+            first = answers[0] if isinstance(answers, list) and answers else None
+            return None if first is None else Prediction.from_json(first)
+        except (EnergyError, ValueError):  # the choice names the clusters that do not answer
+            return None
+
+    with ThreadPoolExecutor(max(1, min(8, len(others)))) as pool:
+        for name, prediction in zip(others, pool.map(ask, others), strict=True):
+            predictions[name] = prediction or home
+    return predictions
+
+
+def _choice(
+    args: argparse.Namespace, script: BatchScript, predictions: Mapping[str, Prediction]
+) -> dict[str, Any]:
+    from slurm_energy.protocol.placement_requests import PLACEMENT_PATH, ClusterPrediction, PlacementQuery
+
+    query = PlacementQuery(
+        cpus=script.cpus,
+        gpus=script.gpus,
+        predictions={
+            name: ClusterPrediction(one.duration_s.mean, one.power_watts.mean * script.tasks)
+            for name, one in predictions.items()
+        },
+        data_bytes=args.data,
+        policy=args.policy,
+        reserve=args.submit,
+    )
+    client = connection.connect(
+        args, total_timeout_s=_CHOICE_TIMEOUT_S, max_response_bytes=_MAX_RESPONSE_BYTES
+    )
+    answer = client.post(PLACEMENT_PATH, query.to_json())
+    sources = {name: str(one.source) for name, one in predictions.items()}
+    answer["clusters"] = [{**row, "prediction": sources.get(row["cluster"])} for row in answer["clusters"]]
+    return answer
+
+
+def _submit(
+    args: argparse.Namespace, extra: Sequence[str], choice: Mapping[str, Any], notes: list[str]
+) -> SubmittedJob:
+    """Submit the job to the best cluster that can be reached.
+
+    Raises:
+        UsageError: sbatch refused the job.
+        UnavailableError: no cluster can be reached.
+    """
+    from slurm_energy.slurm.sbatch import RefusedError, run_sbatch
+
+    candidates: list[str | None] = list(choice["order"]) or [None]
+    for at, cluster in enumerate(candidates):
+        option = [f"--clusters={cluster}"] if cluster else []
+        try:
+            job_id = run_sbatch(["sbatch", "--parsable", *extra, *option, *args.job], {})
+            return SubmittedJob(job_id, cluster)
+        except (RefusedError, UnavailableError) as error:
+            # After a timeout the job may have been submitted: it must not be submitted again.
+            is_down = any(text in str(error) for text in _UNREACHABLE)
+            if not is_down or at + 1 == len(candidates):
+                raise
+            notes.append(f"cluster {cluster} cannot be reached, the next best one gets the job: {error}")
+    raise AssertionError("there is at least one candidate")

@@ -1,0 +1,200 @@
+"""State of this cluster and of the other ones in `[clusters.NAME]`, from their senergyctld.
+
+Each other cluster is asked once per `placement.refresh_s`, in bounded time. A cluster whose senergyctld does
+not answer is left out. No Slurm command runs for another cluster, and at most two per refresh for this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from slurm_energy.config import Config
+from slurm_energy.controller.grid_source import GridFactorSource
+from slurm_energy.errors import EnergyError, UnavailableError, install_extra
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.protocol.cluster_state import CLUSTER_STATE_PATH, MAX_STATE_BYTES, ClusterState
+from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy.slurm.command import CommandRunner
+
+if TYPE_CHECKING:
+    from slurm_energy.controller.cluster_queue import ClusterQueue
+    from slurm_energy.priority.snapshot import Snapshot
+
+TIMEOUT_S: Final = 2.0
+TOTAL_TIMEOUT_S: Final = 4.0
+_POLL_S: Final = 0.5
+_STALE_REFRESHES: Final = 3.0
+_STALE_EXTRA_S: Final = 10.0
+_THREADS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCluster:
+    """What this senergyctld knows of a cluster.
+
+    Attributes:
+        state: its last state; None: it has never answered.
+        received_s: Unix time of this host at which the state arrived.
+        problem: why the cluster is left out; empty: it is not.
+    """
+
+    state: ClusterState | None
+    received_s: float
+    problem: str = ""
+
+
+class ClusterStates:
+    """Cache of the states of all clusters.
+
+    Args:
+        config: returns the configuration.
+        grid: price and carbon intensity of this cluster.
+        run: runs Slurm commands.
+        snapshot: returns the last ranking of this cluster; None: there is none.
+        failures: log of failures; a repeated one is logged once.
+        clock: returns Unix seconds.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        grid: GridFactorSource,
+        run: CommandRunner,
+        snapshot: Callable[[], Snapshot | None],
+        failures: RepeatedFailureLog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._grid, self._run, self._snapshot = config, grid, run, snapshot
+        self._failures, self._clock = failures, clock
+        self._threads = ThreadPoolExecutor(_THREADS, "clusters")
+        self._others: dict[str, KnownCluster] = {}
+        self._own: KnownCluster | None = None
+        self._own_lock = asyncio.Lock()
+        self._queue: ClusterQueue | None = None
+
+    async def loop(self) -> None:
+        """Ask the other clusters at every refresh until cancelled."""
+        asked_s = float("-inf")
+        while True:
+            others = self._other_names(self._config())
+            if others and abs(self._clock() - asked_s) >= self._config().placement.refresh_s:
+                asked_s = self._clock()
+                await asyncio.gather(*(self._refresh(name) for name in others))
+            await asyncio.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Stop a running Slurm command, and do not wait for other clusters any longer."""
+        self._run.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def own(self) -> ClusterState:
+        """Return the state of this cluster, at most one refresh old.
+
+        Raises:
+            UnavailableError: numpy is not installed.
+        """
+        async with self._own_lock:
+            known, refresh_s = self._own, self._config().placement.refresh_s
+            if known is None or not 0 <= self._clock() - known.received_s < refresh_s:
+                known = self._own = KnownCluster(await self._read_own(), self._clock())
+        assert known.state is not None
+        return known.state
+
+    async def known(self) -> Mapping[str, KnownCluster]:
+        """Return all clusters by name, this one first.
+
+        Raises:
+            UnavailableError: numpy is not installed.
+        """
+        config = self._config()
+        own = await self.own()
+        clusters = {config.cluster.name: KnownCluster(own, self._clock(), own.problem)}
+        for name in self._other_names(config):
+            clusters[name] = self._judged(self._others.get(name), config.placement.refresh_s)
+        return clusters
+
+    def _judged(self, known: KnownCluster | None, refresh_s: float) -> KnownCluster:
+        """Return a cluster with the problem for which it is left out, if there is one."""
+        if known is None or known.state is None:
+            return known or KnownCluster(None, 0.0, "not asked yet")
+        age_s = self._clock() - known.received_s
+        if not 0 <= age_s <= _STALE_REFRESHES * refresh_s + _STALE_EXTRA_S:
+            why = known.problem or "no answer"
+            return KnownCluster(known.state, known.received_s, f"{why}; last state {age_s:.0f} s old")
+        return KnownCluster(known.state, known.received_s, known.state.problem)
+
+    def _other_names(self, config: Config) -> list[str]:
+        return [
+            name
+            for name, one in config.clusters.items()
+            if name != config.cluster.name and one.controller_url is not None
+        ]
+
+    async def _refresh(self, name: str) -> None:
+        label = f"cluster {name}"
+        try:
+            state = await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, name)
+        except EnergyError as error:
+            self._failures.report(label, str(error))
+            before = self._others.get(name)
+            state_before = (before.state, before.received_s) if before else (None, 0.0)
+            self._others[name] = KnownCluster(*state_before, problem=str(error))
+            return
+        self._failures.clear(label)
+        self._others[name] = KnownCluster(state, self._clock())
+
+    def _ask(self, name: str) -> ClusterState:
+        config = self._config()
+        other = config.clusters[name]
+        client = ControllerClient(
+            other.controller_url or (),
+            other.munge_socket or config.cluster.munge_socket,
+            TIMEOUT_S,
+            other.controller_users,
+            total_timeout_s=TOTAL_TIMEOUT_S,
+            max_response_bytes=MAX_STATE_BYTES,
+        )
+        state = ClusterState.from_json(client.get(CLUSTER_STATE_PATH))
+        if state.cluster != name:
+            raise UnavailableError(
+                f"cluster {name}", f"its senergyctld is that of cluster {state.cluster}", "correct [clusters]"
+            )
+        return state
+
+    async def _read_own(self) -> ClusterState:
+        try:
+            from slurm_energy.controller import cluster_queue, cluster_signals
+        except ImportError as error:
+            why = f"{error.name or error} is not installed"
+            raise UnavailableError("choice among clusters", why, install_extra("scheduling")) from None
+        config, now_s = self._config(), self._clock()
+        if self._queue is None:
+            self._queue = cluster_queue.ClusterQueue(
+                self._run, self._snapshot, lambda: self._config().placement.refresh_s, self._clock
+            )
+        values: dict[str, Any] = {"cluster": config.cluster.name, "taken_unix_s": now_s, "problem": ""}
+        try:
+            load = await asyncio.get_running_loop().run_in_executor(self._threads, self._queue.read)
+            values |= {name: getattr(load, name) for name in load.__slots__}
+        except EnergyError as error:
+            values["problem"] = str(error)[:300]
+        try:
+            factors = await self._grid.factors(
+                now_s - cluster_signals.HISTORY_S, now_s + cluster_signals.HORIZON_S
+            )
+        except EnergyError:  # `senergy grid show` reports it
+            return ClusterState(**values)
+        columns = await asyncio.to_thread(cluster_signals.signal_columns, factors, now_s)
+        return ClusterState(
+            **values,
+            pue=factors.pue or 1.0,
+            currency=factors.currency,
+            start_unix_s=columns.start_s,
+            step_s=columns.step_s,
+            signals=cluster_signals.signal_values(columns),
+        )
