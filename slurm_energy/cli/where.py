@@ -39,10 +39,11 @@ intensities of all and chooses. A cluster whose senergyctld does not answer is l
 With --submit the job is submitted to the best cluster (sbatch --clusters). If its slurmctld cannot be reached,
 the next best one gets the job. If the senergyctld of this cluster does not answer, the job is submitted here.
 
-policies: home (stay), cheapest, cleanest, least-energy, fastest, follow-the-sun, weighted (placement.weights)
+policies: home (stay), cheapest, cleanest, least-energy, fastest, follow-the-sun,
+  weighted (placement.weights)
 
-exit codes: 0 ok, 1 failure, 2 usage, or sbatch refused the job, 3 configuration, 4 no senergyctld or slurmctld
-answers, 6 no cluster can run the job
+exit codes: 0 ok, 1 failure, 2 usage, or sbatch refused the job, 3 configuration,
+  4 no senergyctld or slurmctld answers, 6 no cluster can run the job
 
 examples:
   senergy where job.sh
@@ -178,7 +179,8 @@ def _duration(seconds: float | None) -> str:
 def _with_deviation(value: float | None, deviation: float | None, unit: str = "") -> str:
     if value is None:
         return "unknown"
-    text = f"{value:.3g}±{deviation:.1g}" if deviation else f"{value:.3g}"
+    has_deviation = deviation is not None and deviation > 1e-4 * abs(value)
+    text = f"{value:.3g}±{deviation:.1g}" if has_deviation else f"{value:.3g}"
     return f"{text} {shown(unit)}".rstrip()
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 2.0
 TOTAL_TIMEOUT_S: Final = 4.0
 _POLL_S: Final = 0.5
+_OWN_WAIT_S: Final = 1.5
 _STALE_REFRESHES: Final = 3.0
 _STALE_EXTRA_S: Final = 10.0
 _THREADS: Final = 4
@@ -74,7 +75,7 @@ class ClusterStates:
         self._threads = ThreadPoolExecutor(_THREADS, "clusters")
         self._others: dict[str, KnownCluster] = {}
         self._own: KnownCluster | None = None
-        self._own_lock = asyncio.Lock()
+        self._reading: asyncio.Task[ClusterState] | None = None
         self._queue: ClusterQueue | None = None
 
     async def loop(self) -> None:
@@ -95,15 +96,32 @@ class ClusterStates:
     async def own(self) -> ClusterState:
         """Return the state of this cluster, at most one refresh old.
 
+        While slurmctld does not answer, the state says so after a short wait.
+
         Raises:
             UnavailableError: numpy is not installed.
         """
-        async with self._own_lock:
-            known, refresh_s = self._own, self._config().placement.refresh_s
-            if known is None or not 0 <= self._clock() - known.received_s < refresh_s:
-                known = self._own = KnownCluster(await self._read_own(), self._clock())
-        assert known.state is not None
-        return known.state
+        known, refresh_s = self._own, self._config().placement.refresh_s
+        if known is not None and 0 <= self._clock() - known.received_s < refresh_s and known.state:
+            return known.state
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._refresh_own())
+            self._reading.add_done_callback(self._has_read)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._reading), _OWN_WAIT_S)
+        except TimeoutError:
+            name = self._config().cluster.name
+            return ClusterState(name, self._clock(), problem="slurmctld does not answer in time")
+
+    def _has_read(self, task: asyncio.Task[ClusterState]) -> None:
+        self._reading = None
+        if not task.cancelled():
+            task.exception()  # all requests that waited got it
+
+    async def _refresh_own(self) -> ClusterState:
+        state = await self._read_own()
+        self._own = KnownCluster(state, self._clock())
+        return state
 
     async def known(self) -> Mapping[str, KnownCluster]:
         """Return all clusters by name, this one first.

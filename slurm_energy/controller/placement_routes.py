@@ -23,7 +23,7 @@ MAX_RESERVED_PER_USER: Final = 50
 MAX_RESERVED: Final = 500
 RESERVED_S: Final = 120.0
 """Time for which a placed job counts at most; it is then in the queue, or was not submitted."""
-SUBMITTED_S: Final = 3.0
+SUBMITTED_S: Final = 1.0
 """Time from the choice until the job is in the queue."""
 
 
