@@ -36,7 +36,7 @@ The clusters are those in [clusters.NAME] of energy.toml. For each, the command 
 predicted time and power of the job there. The senergyctld of this cluster knows the queues, prices and carbon
 intensities of all and chooses. A cluster whose senergyctld does not answer is left out.
 
-With --submit the job is submitted to the best cluster (sbatch --clusters). If its slurmctld cannot be reached,
+With --submit the job is submitted to the best cluster (sbatch --clusters). If its slurmctld does not answer,
 the next best one gets the job. If the senergyctld of this cluster does not answer, the job is submitted here.
 
 policies: home (stay), cheapest, cleanest, least-energy, fastest, follow-the-sun,
