@@ -178,20 +178,26 @@ def prediction_request(args: argparse.Namespace, script: BatchScript, notes: lis
     )
 
 
-def predict(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> Prediction:
+def predict(
+    args: argparse.Namespace,
+    request: PredictionRequest,
+    notes: list[str],
+    total_timeout_s: float | None = None,
+) -> Prediction:
     """Return the prediction of the first source that can predict the job.
 
     Args:
         args: command line; `calibration` names a file that takes precedence over all sources.
         request: the job.
         notes: receives the reason why a source was not used.
+        total_timeout_s: maximum duration of the request to senergyctld; None: only each step is limited.
     """
     from slurm_energy.oracle.nameplate import NameplateOracle
     from slurm_energy.oracle.prediction import FallbackOracle
 
     if args.calibration is not None:
         return _calibrated(args.calibration, args, request)
-    oracles: list[Oracle] = [_Controller(args, notes)]
+    oracles: list[Oracle] = [_Controller(args, notes, total_timeout_s)]
     if request.model:
         oracles += _model(args, request, notes)
     return FallbackOracle([*oracles, NameplateOracle()]).require(request)
@@ -261,8 +267,8 @@ class _Controller:
     If the controller does not answer, the other sources are used and a note is printed.
     """
 
-    def __init__(self, args: argparse.Namespace, notes: list[str]) -> None:
-        self._args, self._notes = args, notes
+    def __init__(self, args: argparse.Namespace, notes: list[str], total_timeout_s: float | None) -> None:
+        self._args, self._notes, self._total_timeout_s = args, notes, total_timeout_s
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
         """Request a prediction from the controller; None: it has no similar runs or does not answer.
@@ -274,9 +280,8 @@ class _Controller:
 
         plain = {name: value for name, value in dataclasses.asdict(request).items() if value is not None}
         try:
-            predictions = (
-                connection.connect(self._args).post("/v1/predict", {"requests": [plain]}).get("predictions")
-            )
+            client = connection.connect(self._args, total_timeout_s=self._total_timeout_s)
+            predictions = client.post("/v1/predict", {"requests": [plain]}).get("predictions")
             first = predictions[0] if isinstance(predictions, list) and predictions else None
             return None if first is None else Prediction.from_json(first)
         except UnavailableError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +38,8 @@ predicted time and power of the job there. The senergyctld of this cluster knows
 intensities of all and chooses. A cluster whose senergyctld does not answer is left out.
 
 With --submit the job is submitted to the best cluster (sbatch --clusters). If its slurmctld does not answer,
-the next best one gets the job. If the senergyctld of this cluster does not answer, the job is submitted here.
+the next best one gets the job. If the senergyctld of this cluster does not answer, the job is submitted here,
+and if slurmctld does not answer either, to another cluster.
 
 policies: home (stay), cheapest, cleanest, least-energy, fastest, follow-the-sun,
   weighted (placement.weights)
@@ -54,9 +56,10 @@ examples:
 See docs/clusters.md.
 """
 _PREDICTION_TIMEOUT_S: Final = 4.0
-_CHOICE_TIMEOUT_S: Final = 15.0
+_CHOICE_TIMEOUT_S: Final = 5.0
 _MAX_RESPONSE_BYTES: Final = 4 << 20
 _SIZE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s?([kMGTP]?)(i?)B?", re.ASCII)
+_CLUSTER_VARIABLES: Final = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
 _UNREACHABLE: Final = ("can't be reached", "Unable to contact", "Connection refused")
 """Parts of sbatch's messages that prove that no job was submitted because slurmctld does not run."""
 
@@ -64,7 +67,12 @@ _UNREACHABLE: Final = ("can't be reached", "Unable to contact", "Connection refu
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `senergy where`."""
     parser.epilog = EPILOG
-    parser.add_argument("job", nargs="+", metavar="SCRIPT [ARGUMENT]", help="batch script and its arguments")
+    parser.add_argument(
+        "job",
+        nargs="+",
+        metavar="SCRIPT [ARGUMENT]",
+        help="batch script and its arguments; write -- before arguments that begin with a dash",
+    )
     parser.add_argument("--submit", action="store_true", help="submit the job to the chosen cluster")
     parser.add_argument(
         "--policy", choices=PLACEMENT_POLICIES, default="", help="instead of placement.policy"
@@ -115,8 +123,8 @@ def run(args: argparse.Namespace) -> int:
     except UnavailableError as error:
         if not args.submit:
             raise
-        notes.append(f"no choice was possible, the job is submitted to this cluster: {error}")
-        choice = {"cluster": None, "reason": str(error), "order": [], "clusters": [], "left_out": []}
+        notes.append(f"no choice was possible, this cluster is tried first: {error}")
+        choice = _no_choice(config, wanted, str(error))
     submitted = _submit(args, extra, choice, notes) if args.submit else None
     if args.json:
         document = {**choice, "notes": notes}
@@ -134,6 +142,13 @@ def run(args: argparse.Namespace) -> int:
     if choice["cluster"] is None and not args.submit:
         raise NotFoundError("a cluster for the job", choice["reason"], "see the problems of the clusters")
     return EXIT_OK
+
+
+def _no_choice(config: Config, wanted: Sequence[str], why: str) -> dict[str, Any]:
+    """Return the order of attempts if senergyctld cannot choose: this cluster, then the others."""
+    home = config.cluster.name
+    order = sorted(wanted, key=lambda name: name != home)
+    return {"cluster": None, "reason": why, "order": order, "clusters": [], "left_out": [], "home": home}
 
 
 def lines(choice: Mapping[str, Any]) -> list[str]:
@@ -228,40 +243,51 @@ def _predictions(
     wanted: Sequence[str],
     notes: list[str],
 ) -> dict[str, Prediction]:
-    """Return the prediction for each cluster.
+    """Return the prediction for each cluster, after about `_PREDICTION_TIMEOUT_S` at most.
 
-    A cluster without similar runs gets the prediction of this cluster.
+    A cluster without similar runs, or without an answer in time, gets the prediction of this cluster.
     """
-    home = predict_job.predict(args, request, notes)
     others = [name for name in wanted if name != config.cluster.name]
-    predictions = {name: home for name in wanted if name == config.cluster.name}
+    answers: dict[str, Prediction] = {}
 
-    def ask(name: str) -> Prediction | None:
-        from slurm_energy.oracle.prediction import Prediction
-        from slurm_energy.protocol.controller_client import ControllerClient
+    def ask(name: str) -> None:
+        if (answer := _prediction_of(config, name, request)) is not None:
+            answers[name] = answer
 
-        cluster = config.clusters[name]
-        client = ControllerClient(
-            cluster.controller_url or (),
-            cluster.munge_socket or config.cluster.munge_socket,
-            _PREDICTION_TIMEOUT_S,
-            cluster.controller_users,
-            total_timeout_s=_PREDICTION_TIMEOUT_S,
-            max_response_bytes=_MAX_RESPONSE_BYTES,
-        )
-        plain = {key: getattr(request, key) for key in request.__slots__}
-        body = {"requests": [{key: value for key, value in plain.items() if value is not None}]}
-        try:
-            answers = client.post("/v1/predict", body).get("predictions")
-            first = answers[0] if isinstance(answers, list) and answers else None
-            return None if first is None else Prediction.from_json(first)
-        except (EnergyError, ValueError):  # the choice names the clusters that do not answer
-            return None
+    # Daemon threads: a name resolution that hangs must not delay the choice or the end of this process.
+    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in others]
+    end_s = time.monotonic() + _PREDICTION_TIMEOUT_S
+    for thread in threads:
+        thread.start()
+    home = predict_job.predict(args, request, notes, _PREDICTION_TIMEOUT_S)
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    arrived = dict(answers)
+    return {name: arrived.get(name, home) for name in wanted}
 
-    with ThreadPoolExecutor(max(1, min(8, len(others)))) as pool:
-        for name, prediction in zip(others, pool.map(ask, others), strict=True):
-            predictions[name] = prediction or home
-    return predictions
+
+def _prediction_of(config: Config, name: str, request: PredictionRequest) -> Prediction | None:
+    """Return the prediction of another cluster's senergyctld; None: it has no similar runs, or no answer."""
+    from slurm_energy.oracle.prediction import Prediction
+    from slurm_energy.protocol.controller_client import ControllerClient
+
+    cluster = config.clusters[name]
+    client = ControllerClient(
+        cluster.controller_url or (),
+        cluster.munge_socket or config.cluster.munge_socket,
+        _PREDICTION_TIMEOUT_S,
+        cluster.controller_users,
+        total_timeout_s=_PREDICTION_TIMEOUT_S,
+        max_response_bytes=_MAX_RESPONSE_BYTES,
+    )
+    plain = {key: getattr(request, key) for key in request.__slots__}
+    body = {"requests": [{key: value for key, value in plain.items() if value is not None}]}
+    try:
+        answers = client.post("/v1/predict", body).get("predictions")
+        first = answers[0] if isinstance(answers, list) and answers else None
+        return None if first is None else Prediction.from_json(first)
+    except (EnergyError, ValueError):  # the choice names the clusters that do not answer
+        return None
 
 
 def _choice(
@@ -269,13 +295,14 @@ def _choice(
 ) -> dict[str, Any]:
     from slurm_energy.protocol.placement_requests import PLACEMENT_PATH, ClusterPrediction, PlacementQuery
 
+    figures = {
+        name: ClusterPrediction(one.duration_s.mean, one.power_watts.mean * script.tasks)
+        for name, one in predictions.items()
+    }
     query = PlacementQuery(
         cpus=script.cpus,
         gpus=script.gpus,
-        predictions={
-            name: ClusterPrediction(one.duration_s.mean, one.power_watts.mean * script.tasks)
-            for name, one in predictions.items()
-        },
+        predictions={name: one for name, one in figures.items() if one.is_in_range},
         data_bytes=args.data,
         policy=args.policy,
         reserve=args.submit,
@@ -300,9 +327,11 @@ def _submit(
     """
     from slurm_energy.slurm.sbatch import RefusedError, run_sbatch
 
+    # Without --clusters, sbatch does not ask slurmdbd, and this cluster accepts jobs while slurmdbd is down.
+    default = None if _names_clusters(args, extra) else choice.get("home")
     candidates: list[str | None] = list(choice["order"]) or [None]
     for at, cluster in enumerate(candidates):
-        option = [f"--clusters={cluster}"] if cluster else []
+        option = [f"--clusters={cluster}"] if cluster and cluster != default else []
         try:
             job_id = run_sbatch(["sbatch", "--parsable", *extra, *option, *args.job], {})
             return SubmittedJob(job_id, cluster)
@@ -313,3 +342,11 @@ def _submit(
                 raise
             notes.append(f"cluster {cluster} cannot be reached, the next best one gets the job: {error}")
     raise AssertionError("there is at least one candidate")
+
+
+def _names_clusters(args: argparse.Namespace, extra: Sequence[str]) -> bool:
+    """Return whether sbatch would get clusters from the script, its options or the environment."""
+    from slurm_energy.slurm.batch_script import effective_options
+
+    named = effective_options(args.job[0], _content(Path(args.job[0])), extra)
+    return "clusters" in named or any(name in os.environ for name in _CLUSTER_VARIABLES)

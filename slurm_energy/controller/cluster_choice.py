@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.config import Config
-from slurm_energy.placement.assignment import PlacementRequest, place
+from slurm_energy.placement.assignment import PlacementDecision, PlacementRequest, place
 from slurm_energy.placement.choice import PlacementOptions, options_of
 from slurm_energy.placement.expected_load import ExpectedLoad
-from slurm_energy.placement.sites import Site
+from slurm_energy.placement.sites import Floats, Site
 from slurm_energy.protocol.cluster_state import ClusterState, SignalValues
 from slurm_energy.protocol.placement_requests import PlacementQuery
 from slurm_energy.signals import SignalColumns, SignalForecast
@@ -53,11 +53,29 @@ def options(config: Config, policy: str) -> PlacementOptions:
     )
 
 
+class ExpectedLoads:
+    """Expected loads of clusters without reserved jobs, computed once per state of a cluster."""
+
+    def __init__(self) -> None:
+        self._loads: dict[tuple[str, bool], tuple[ClusterState, ExpectedLoad]] = {}
+
+    def load(self, state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
+        """Return a copy of the expected load of a cluster, in GPUs or in CPUs, from `now_s` on."""
+        key = state.cluster, by_gpus
+        known = self._loads.get(key)
+        if known is None or known[0] is not state:
+            known = self._loads[key] = state, _load(state, by_gpus, now_s)
+        copy = known[1].copy()
+        copy.advance(now_s)
+        return copy
+
+
 def choose_cluster(
     config: Config,
     states: Mapping[str, ClusterState],
     query: PlacementQuery,
     reserved: Sequence[ReservedJob],
+    loads: ExpectedLoads,
     now_s: float,
 ) -> dict[str, Any]:
     """Return the chosen cluster, the reason, and the figures of all clusters as plain values.
@@ -67,59 +85,56 @@ def choose_cluster(
         states: states of the clusters that can be chosen.
         query: the job.
         reserved: jobs that count in addition to those in the states.
+        loads: expected loads of the states.
         now_s: Unix time.
     """
-    names = list(states)
-    sites = [_site(config, name, states[name]) for name in names]
-    loads = [
-        _load(states[name], query.gpus > 0, [one for one in reserved if one.cluster == name], now_s)
-        for name in names
-    ]
-    predictions = [query.predictions[name] for name in names]
-    run_s = np.array([max(1.0, one.run_s) for one in predictions])
-    home = names.index(config.cluster.name) if config.cluster.name in names else -1
-    units = float(query.gpus or query.cpus)
+    names, home = list(states), config.cluster.name
+    # A home that cannot be chosen remains the origin of the data.
+    known = {**states, home: states.get(home) or ClusterState(home, now_s)}
+    predictions = [query.predictions.get(name) if name in states else None for name in known]
     request = PlacementRequest(
-        np.full(len(names), units),
-        run_s,
-        np.array([one.watts for one in predictions]),
-        home,
+        np.full(len(known), float(query.gpus or query.cpus)),
+        np.array([math.nan if one is None else max(1.0, one.run_s) for one in predictions]),
+        np.array([math.nan if one is None else one.watts for one in predictions]),
+        list(known).index(home),
         query.data_bytes,
     )
-    decision = place(request, sites, loads, options(config, query.policy), now_s)
-    scores = decision.scores
-    rows = [
-        {
-            "cluster": name,
-            "wait_s": _plain(decision.wait_s[at]),
-            "start": _plain(scores.start_s[0, at]),
-            "end": _plain(scores.end_s[0, at]),
-            "transfer_s": _plain(scores.transfer_s[0, at]),
-            "run_s": _plain(run_s[at]),
-            "kwh": _plain(scores.kwh[0, at]),
-            "cost": _plain(scores.cost[0, at]),
-            "cost_deviation": _plain(scores.cost_deviation[0, at]),
-            "currency": states[name].currency,
-            "carbon_kg": _plain(scores.carbon_kg[0, at]),
-            "carbon_deviation_kg": _plain(scores.carbon_deviation_kg[0, at]),
-            "score": _plain(decision.score[at]),
-        }
-        for at, name in enumerate(names)
+    expected = [
+        _with_reserved(loads.load(state, query.gpus > 0, now_s), name, query.gpus > 0, reserved, now_s)
+        for name, state in known.items()
     ]
-    ordered = sorted(
-        (name for name in names if _row(rows, name)["end"] is not None),
-        key=lambda name: _sort_key(_row(rows, name), name == names[decision.site]),
-    )
+    sites = [_site(config, name, state) for name, state in known.items()]
+    decision = place(request, sites, expected, options(config, query.policy), now_s)
+    rows = [_figures(decision, at, states[name], request.run_s) for at, name in enumerate(names)]
+    chosen = list(known)[decision.site] if decision.site >= 0 else None
+    startable = [row for row in rows if row["end"] is not None]
+    ordered = sorted(startable, key=lambda row: _sort_key(row, row["cluster"] == chosen))
     return {
-        "cluster": names[decision.site] if decision.site >= 0 else None,
+        "cluster": chosen,
         "reason": decision.reason,
-        "order": ordered,
+        "order": [row["cluster"] for row in ordered],
         "clusters": rows,
     }
 
 
-def _row(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(row for row in rows if row["cluster"] == name)
+def _figures(decision: PlacementDecision, at: int, state: ClusterState, run_s: Floats) -> dict[str, Any]:
+    """Return the figures of a job on one cluster as plain values; None: unknown or impossible."""
+    scores = decision.scores
+    return {
+        "cluster": state.cluster,
+        "wait_s": _plain(decision.wait_s[at]),
+        "start": _plain(scores.start_s[0, at]),
+        "end": _plain(scores.end_s[0, at]),
+        "transfer_s": _plain(scores.transfer_s[0, at]),
+        "run_s": _plain(run_s[at]),
+        "kwh": _plain(scores.kwh[0, at]),
+        "cost": _plain(scores.cost[0, at]),
+        "cost_deviation": _plain(scores.cost_deviation[0, at]),
+        "currency": state.currency,
+        "carbon_kg": _plain(scores.carbon_kg[0, at]),
+        "carbon_deviation_kg": _plain(scores.carbon_deviation_kg[0, at]),
+        "score": _plain(decision.score[at]),
+    }
 
 
 def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, float]:
@@ -155,18 +170,30 @@ def _forecast(values: SignalValues) -> SignalForecast:
     )
 
 
-def _load(state: ClusterState, by_gpus: bool, reserved: Sequence[ReservedJob], now_s: float) -> ExpectedLoad:
-    """Return the expected load in GPUs or in CPUs: running, pending and reserved jobs, in this order."""
+def _load(state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
+    """Return the expected load in GPUs or in CPUs: running jobs, then pending ones."""
     units = state.gpus if by_gpus else state.cpus
     running = [(end_s, gpus if by_gpus else cpus) for end_s, cpus, gpus in state.running]
     load = ExpectedLoad(units, now_s, [job for job in running if job[1]])
-    waiting = [*state.pending, *((float(one.cpus), float(one.gpus), one.run_s) for one in reserved)]
-    for cpus, gpus, run_s in waiting:
-        count = gpus if by_gpus else cpus
-        start_s = load.earliest_start_s(count, run_s, now_s) if count else math.inf
-        if math.isfinite(start_s):
-            load.add(count, start_s, run_s)
+    for cpus, gpus, run_s in state.pending:
+        _add(load, gpus if by_gpus else cpus, run_s, now_s)
     return load
+
+
+def _with_reserved(
+    load: ExpectedLoad, cluster: str, by_gpus: bool, reserved: Sequence[ReservedJob], now_s: float
+) -> ExpectedLoad:
+    """Return a load to which the jobs were added that have just been placed on its cluster."""
+    for job in reserved:
+        if job.cluster == cluster:
+            _add(load, float(job.gpus if by_gpus else job.cpus), job.run_s, now_s)
+    return load
+
+
+def _add(load: ExpectedLoad, units: float, run_s: float, now_s: float) -> None:
+    start_s = load.earliest_start_s(units, run_s, now_s) if units else math.inf
+    if math.isfinite(start_s):
+        load.add(units, start_s, run_s)
 
 
 def _plain(value: float) -> float | None:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from aiohttp import web
-
 from slurm_energy import __version__, service_manager
 from slurm_energy.accounting import integrity, migrations
 from slurm_energy.config import Config
@@ -37,6 +35,7 @@ from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.node_routes import NodeRoutes
 from slurm_energy.controller.oracle_refit import OracleRefit
+from slurm_energy.controller.periodic_tasks import run_until
 from slurm_energy.controller.placement_routes import PlacementRoutes
 from slurm_energy.controller.policy_file import PolicyPublication, write_policy_file
 from slurm_energy.controller.power_saving_loop import PowerSavingLoop
@@ -45,7 +44,6 @@ from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeli
 from slurm_energy.controller.quota_routes import QuotaRoutes
 from slurm_energy.controller.quota_watch import QuotaWatch
 from slurm_energy.controller.reload_warnings import pending_changes
-from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 from slurm_energy.controller.retention_loop import drop_old_data
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.server import ControllerServer
@@ -64,7 +62,6 @@ from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.user_lookup import uid_of
 from slurm_energy.validation import DaemonRole, load_for_daemon
 
-SHUTDOWN_TIMEOUT_S: Final = 5.0
 REQUEST_THREADS: Final = 16
 SQUEUE_TIMEOUT_S: Final = 5.0
 NODE_STATES_TIMEOUT_S: Final = 8.0
@@ -247,17 +244,7 @@ class _Daemon:
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._log_levels.handle_signals(loop)
-        runner = web.AppRunner(
-            self._server.application(),
-            access_log=log,
-            access_log_class=http_listener.RequestLogger,
-            # `connection_admission` has already bounded the whole head.
-            max_line_size=MAX_HEAD_BYTES,
-            max_field_size=MAX_HEAD_BYTES,
-            lingering_time=http_listener.LINGERING_S,
-            handler_cancellation=True,
-            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-        )
+        runner = http_listener.application_runner(self._server.application())
         await runner.setup()
         listener: asyncio.Server | None = None
         try:
@@ -309,17 +296,7 @@ class _Daemon:
             self._server.roles.loop(),
             *([self._watch_lease(self._lease, self._host)] if self._lease and self._host else []),
         )
-        tasks = [asyncio.create_task(loop) for loop in loops]
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # a loop ends only by failure: stop with its error
-        finally:
-            for task in (stopping, *tasks):
-                task.cancel()
-            self._commands.stop()
-            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        await run_until(stop, loops, self._commands.stop)
 
     async def _watch_lease(self, lease: ControllerLease, host: ControllerHost) -> None:
         successor = await wait_until_resigned(lease, host)

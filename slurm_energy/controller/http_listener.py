@@ -17,11 +17,30 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.connection_admission import ConnectionAdmission
+from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 BACKLOG: Final = 512
 MAX_OPEN_FILES: Final = 65536
 LINGERING_S: Final = 2.0
+SHUTDOWN_TIMEOUT_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+def application_runner(application: web.Application) -> web.AppRunner:
+    """Return the runner that serves the requests of connections that `ConnectionAdmission` has admitted."""
+    return web.AppRunner(
+        application,
+        access_log=log,
+        access_log_class=RequestLogger,
+        # `connection_admission` has already bounded the whole head.
+        max_line_size=MAX_HEAD_BYTES,
+        max_field_size=MAX_HEAD_BYTES,
+        lingering_time=LINGERING_S,
+        handler_cancellation=True,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+    )
 
 
 async def listen(address: str, runner: web.AppRunner, admission: ConnectionAdmission) -> asyncio.Server:

@@ -12,12 +12,13 @@ from slurm_energy.controller.cluster_states import ClusterStates, KnownCluster
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.errors import UsageError
-from slurm_energy.protocol.cluster_state import CLUSTER_STATE_PATH
+from slurm_energy.protocol.cluster_state import CLUSTER_STATE_PATH, ClusterState
 from slurm_energy.protocol.placement_requests import PLACEMENT_PATH, PlacementQuery
 from slurm_energy.protocol.query_parameters import refuse_unknown
+from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
-    from slurm_energy.controller.cluster_choice import ReservedJob
+    from slurm_energy.controller.cluster_choice import ExpectedLoads, ReservedJob
 
 MAX_RESERVED_PER_USER: Final = 50
 MAX_RESERVED: Final = 500
@@ -41,6 +42,7 @@ class PlacementRoutes:
     ) -> None:
         self._config, self._states, self._clock = config, states, clock
         self._reserved: list[ReservedJob] = []
+        self._loads: ExpectedLoads | None = None
         self._choosing = asyncio.Lock()
 
     @property
@@ -65,34 +67,45 @@ class PlacementRoutes:
         unknown = [name for name in query.predictions if name not in known]
         if unknown:
             todo = f"known: {', '.join(known)}"
-            raise UsageError(f"cluster {unknown[0][:40]!r}", "is not configured", todo)
-        from slurm_energy.controller.cluster_choice import ReservedJob, choose_cluster
-
+            raise UsageError(f"cluster '{shown(unknown[0])}'", "is not configured", todo)
         usable = {
             name: one.state
             for name, one in known.items()
             if name in query.predictions and not one.problem and one.state is not None
         }
-        config, now_s = self._config(), self._clock()
         async with self._choosing:  # two jobs must not both see a cluster without the other
-            self._forget(known, now_s)
-            answer = (
-                await asyncio.to_thread(choose_cluster, config, usable, query, tuple(self._reserved), now_s)
-                if usable
-                else {"cluster": None, "reason": "no cluster answers", "order": [], "clusters": []}
-            )
-            if query.reserve and (cluster := answer["cluster"]) and self._may_reserve(rights.name or ""):
-                run_s = query.predictions[cluster].run_s
-                self._reserved.append(
-                    ReservedJob(rights.name or "", cluster, query.cpus, query.gpus, run_s, now_s)
-                )
+            answer = await self._choose(query, known, usable, rights.name or "")
         left_out = [
             {"cluster": name, "problem": one.problem or "not asked for"}
             for name, one in known.items()
             if name not in usable
         ]
+        config = self._config()
         policy = query.policy or config.placement.policy
         return {**answer, "home": config.cluster.name, "policy": policy, "left_out": left_out}
+
+    async def _choose(
+        self,
+        query: PlacementQuery,
+        known: Mapping[str, KnownCluster],
+        usable: Mapping[str, ClusterState],
+        user: str,
+    ) -> dict[str, Any]:
+        """Return the choice among the usable clusters, and reserve the job there if requested."""
+        from slurm_energy.controller.cluster_choice import ExpectedLoads, ReservedJob, choose_cluster
+
+        if not usable:
+            return {"cluster": None, "reason": "no cluster answers", "order": [], "clusters": []}
+        if self._loads is None:
+            self._loads = ExpectedLoads()
+        now_s = self._clock()
+        self._forget(known, now_s)
+        arguments = (self._config(), usable, query, tuple(self._reserved), self._loads, now_s)
+        answer = await asyncio.to_thread(choose_cluster, *arguments)
+        if query.reserve and (cluster := answer["cluster"]) and self._may_reserve(user):
+            run_s = query.predictions[cluster].run_s
+            self._reserved.append(ReservedJob(user, cluster, query.cpus, query.gpus, run_s, now_s))
+        return answer
 
     def _may_reserve(self, user: str) -> bool:
         own = sum(one.user == user for one in self._reserved)

@@ -165,7 +165,7 @@ class Prediction:
                 observations=None if data["observations"] is None else int(data["observations"]),
                 notes=tuple(map(str, data["notes"])),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a prediction: {error}") from None
 
 

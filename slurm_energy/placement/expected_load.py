@@ -26,6 +26,12 @@ class ExpectedLoad:
         for end_s, count in running:
             self.add(count, now_s, max(0.0, end_s - now_s))
 
+    def copy(self) -> ExpectedLoad:
+        """Return an independent copy."""
+        new = ExpectedLoad(self.units, 0.0)
+        new._times, new._free = self._times.copy(), self._free.copy()
+        return new
+
     def earliest_start_s(self, units: float, run_s: float, from_s: float) -> float:
         """Return the earliest start of a job at or after `from_s`; infinity if the cluster is too small."""
         if units > self.units:

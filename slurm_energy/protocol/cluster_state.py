@@ -5,13 +5,12 @@ It contains no names of users or jobs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.quantities import shown
+from slurm_energy.quantities import is_number, shown
 
 CLUSTER_STATE_PATH: Final = "/v1/cluster-state"
 MAX_STATE_BYTES: Final = 1 << 20
@@ -124,8 +123,7 @@ def _number(data: Mapping[str, Any], name: str, low: float = -_MAX_NUMBER) -> fl
 
 
 def _checked(value: Any, name: str, low: float = -_MAX_NUMBER) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= _MAX_NUMBER:
+    if not is_number(value) or not low <= value <= _MAX_NUMBER:  # False for NaN
         raise UsageError("state of a cluster", f"{name} is no number in its range")
     return float(value)
 

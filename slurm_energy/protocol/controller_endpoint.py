@@ -31,6 +31,7 @@ from slurm_energy.slurm import munge
 from slurm_energy.user_lookup import uids_of
 
 _READ_BYTES: Final = 256 << 10
+_MIN_CONNECT_S: Final = 0.05
 _RETRY_PAUSES_S: Final = (0.1, 0.3, 0.9)
 PASSIVE_ROLE: Final = "passive"
 """Value of the key `role` in the responses of a senergyctld that is not the active one."""
@@ -132,7 +133,7 @@ class ControllerEndpoint:
             try:
                 return self._request_once(method, target, body, until_s)
             except _BrokenOffError:
-                if self._cancelled:
+                if self._cancelled or time.monotonic() >= until_s:
                     raise
                 time.sleep(pause_s * (0.5 + random.random()))
         return self._request_once(method, target, body, until_s)
@@ -142,7 +143,8 @@ class ControllerEndpoint:
         headers = {"Authorization": f"MUNGE {credential}", "Connection": "close"}
         if body:
             headers["Content-Type"] = "application/json"
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._limits.connect_s)
+        connect_s = min(self._limits.connect_s, max(_MIN_CONNECT_S, until_s - time.monotonic()))
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=connect_s)
         try:
             connection.connect()
             if connection.sock is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 from slurm_energy.config.cluster_tables import MAX_CLUSTERS, PLACEMENT_POLICIES
 from slurm_energy.errors import UsageError
 from slurm_energy.protocol.query_parameters import refuse_unknown
-from slurm_energy.quantities import shown
+from slurm_energy.quantities import is_number, shown
 
 PLACEMENT_PATH: Final = "/v1/placement"
 _MAX_BYTES: Final = 1e18
@@ -25,6 +24,11 @@ class ClusterPrediction:
 
     run_s: float
     watts: float
+
+    @property
+    def is_in_range(self) -> bool:
+        """Whether senergyctld accepts the numbers."""
+        return 0 <= self.run_s <= _MAX_S and 0 <= self.watts <= _MAX_WATTS  # False for NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,6 @@ def _prediction(value: Any) -> ClusterPrediction:
 
 def _number(body: Mapping[str, Any], name: str, high: float) -> float:
     value: Any = body.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not 0 <= value <= high:
+    if not is_number(value) or not 0 <= value <= high:  # False for NaN
         raise UsageError(name, f"must be a number from 0 to {high:g}")
     return float(value)

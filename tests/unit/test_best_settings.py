@@ -109,7 +109,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def controller(monkeypatch: pytest.MonkeyPatch, *curves: ResponseCurve) -> Controller:
     programs = [{"curve": curve.to_json()} for curve in curves]
     fake = Controller({"/v1/tuning": {"scope": "own", "programs": [{"curve": None}, *programs]}})
-    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args: fake)
+    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args, **options: fake)
     return fake
 
 
@@ -139,7 +139,7 @@ def test_learned_runs_of_the_script_precede_the_model(
 def test_the_model_answers_without_a_controller(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(args: Any) -> Any:
+    def refuse(args: Any, **options: Any) -> Any:
         raise UnavailableError("controller", "refused")
 
     monkeypatch.setattr("slurm_energy.cli.connection.connect", refuse)

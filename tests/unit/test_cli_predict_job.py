@@ -54,7 +54,7 @@ def folder(tmp_path, monkeypatch):
 def controller(monkeypatch, answer):
     fake = Predicting({"/v1/predict": answer})
     install(monkeypatch, {})
-    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args: fake)
+    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args, **options: fake)
     return fake
 
 

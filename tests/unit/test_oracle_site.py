@@ -122,7 +122,9 @@ def test_predict_job_uses_them_too(folder: Path, senergy: Run) -> None:
 
 
 def test_predict_job_with_a_calibration_ignores_history(folder: Path, senergy: Run, monkeypatch: Any) -> None:
-    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args: pytest.fail("history was asked"))
+    monkeypatch.setattr(
+        "slurm_energy.cli.connection.connect", lambda args, **options: pytest.fail("history was asked")
+    )
     (folder / "energy.toml").write_text("")
     save_calibration(dataclasses.replace(SLOW, basis="the file"), folder / "own.toml")
     code, out, _ = senergy("predict --calibration own.toml --json job.sh")
