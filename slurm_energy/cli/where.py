@@ -125,23 +125,30 @@ def run(args: argparse.Namespace) -> int:
             raise
         notes.append(f"no choice was possible, this cluster is tried first: {error}")
         choice = _no_choice(config, wanted, str(error))
-    submitted = _submit(args, extra, choice, notes) if args.submit else None
-    if args.json:
-        document = {**choice, "notes": notes}
-        if submitted is not None:
-            document["submitted"] = {"job_id": submitted.job_id, "cluster": submitted.cluster}
-        emit_json(document)
-    else:
-        if choice["clusters"] or choice["left_out"]:
-            emit_fitted(lines(choice))
-        for text in notes:
+    try:
+        submitted = _submit(args, extra, choice, notes) if args.submit else None
+    except EnergyError:
+        for text in notes:  # they say why which clusters were tried
             note(text)
-        if submitted is not None:
-            place = f" on cluster {submitted.cluster}" if submitted.cluster else ""
-            emit_fitted([f"Submitted batch job {submitted.job_id}{place}"])
+        raise
+    if args.json:
+        job = None if submitted is None else {"job_id": submitted.job_id, "cluster": submitted.cluster}
+        emit_json({**choice, "notes": notes, **({} if job is None else {"submitted": job})})
+    else:
+        _print(choice, notes, submitted)
     if choice["cluster"] is None and not args.submit:
         raise NotFoundError("a cluster for the job", choice["reason"], "see the problems of the clusters")
     return EXIT_OK
+
+
+def _print(choice: Mapping[str, Any], notes: Sequence[str], submitted: SubmittedJob | None) -> None:
+    if choice["clusters"] or choice["left_out"]:
+        emit_fitted(lines(choice))
+    for text in notes:
+        note(text)
+    if submitted is not None:
+        cluster = f" on cluster {submitted.cluster}" if submitted.cluster else ""
+        emit_fitted([f"Submitted batch job {submitted.job_id}{cluster}"])
 
 
 def _no_choice(config: Config, wanted: Sequence[str], why: str) -> dict[str, Any]:
@@ -228,7 +235,9 @@ def _wanted(args: argparse.Namespace, config: Config, extra: Sequence[str]) -> l
     text = args.clusters or effective_options(args.job[0], _content(Path(args.job[0])), extra).get("clusters")
     if not text or text == "all":
         return known
-    names = [name for name in text.split(",") if name]
+    names = list(dict.fromkeys(name for name in text.split(",") if name))
+    if not names:
+        raise UsageError("--clusters", "names no cluster", f"known: {', '.join(known)}")
     for name in names:
         if name not in known:
             todo = f"known: {', '.join(known)}; add [clusters.{shown(name)}] to energy.toml"

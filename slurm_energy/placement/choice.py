@@ -75,10 +75,12 @@ def options_of(policy: str, weights: Mapping[str, float], **more: float) -> Plac
         **more: other members of `PlacementOptions`.
 
     Raises:
-        UsageError: the policy or a term is unknown.
+        UsageError: the policy or a term is unknown, or the policy has no weights.
     """
     if unknown := sorted(set(weights) - set(TERMS)):
         raise UsageError(f"placement weight '{unknown[0]}'", "unknown", f"one of {', '.join(TERMS)}")
+    if policy == WEIGHTED and not any(weights.values()):
+        raise UsageError(f"placement policy '{WEIGHTED}'", "there are no weights", "set placement.weights")
     if policy == WEIGHTED:
         return PlacementOptions(dict(weights), **more)
     if policy not in POLICIES:

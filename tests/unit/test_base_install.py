@@ -197,6 +197,9 @@ quota set physics 5kWh --start now --end now+1days
 quota remove physics --user bob --resource cost --period year
 budget set site 5kW --until now+2hours --reason x
 budget set site --configured
+where script.sh 1 --sbatch=-N2 --policy home --data 5GB --config energy.toml
+where --clusters cluster --json script.sh
+where --submit --clusters nowhere script.sh
 tune forget --all
 tune pin bert-base --gpu-cap 250 --gpu-clock 1200 --power-profile MAX_Q --package-cap 150 --cpu-freq 2400
 tune pin bert-base --untuned
