@@ -135,7 +135,7 @@ def _backfill(
             if profile is not None:
                 profile.take(now_s, candidate.limit_s, need)
             continue
-        if not _reserves(discipline, candidate, profile):
+        if not reserves(discipline, candidate, is_first=profile is None):
             continue
         if profile is None:
             profile = AvailabilityProfile(now_s, left, releases())
@@ -147,9 +147,16 @@ def _backfill(
                 break
 
 
-def _reserves(discipline: Discipline, candidate: Candidate, profile: AvailabilityProfile | None) -> bool:
+def reserves(discipline: Discipline, candidate: Candidate, *, is_first: bool) -> bool:
+    """Return whether a job that cannot start gets a reservation.
+
+    Args:
+        discipline: scheduling discipline.
+        candidate: the job.
+        is_first: whether no job before it in this pass got one.
+    """
     if discipline == Discipline.CONSERVATIVE:
         return True
     if discipline == Discipline.EASY:
-        return profile is None  # aged jobs come first, so that each of them becomes the first one eventually
-    return candidate.aged
+        return is_first  # aged jobs come first, so that each of them becomes the first one eventually
+    return discipline == Discipline.PACKING and candidate.aged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -31,6 +32,7 @@ class NodeKind:
         shutdown_s, shutdown_watts: duration in seconds and power of shutting down.
         failures_per_s: failure rate of one node.
         repair_s: seconds from a failure to the end of the repair.
+        memory_gib: memory of a node; infinity: unlimited.
     """
 
     name: str
@@ -46,6 +48,7 @@ class NodeKind:
     failures_per_s: float = 0.0
     repair_s: float = 3600.0
     unit_min_watts: float = 0.0
+    memory_gib: float = math.inf
 
     def watts(self, state: NodePowerState) -> float:
         """Return the watts that a node of this kind draws in a power state without any job."""

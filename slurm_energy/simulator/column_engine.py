@@ -52,6 +52,7 @@ from slurm_energy.simulator.job_columns import (
 from slurm_energy.simulator.pass_kernels import run_pass
 from slurm_energy.simulator.pending_tree import enter, no_jobs
 from slurm_energy.simulator.preemption_kernels import preempt_for_deadlines
+from slurm_energy.simulator.run_notes import run_notes
 from slurm_energy.simulator.running_columns import next_end_s, no_running_jobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
@@ -120,7 +121,9 @@ def simulate(
         times, watts = np.resize(times, 2 * len(times)), np.resize(watts, 2 * len(watts))
     steps, passes, end_s = state.progress[_STEPS], int(state.progress[_PASSES]), float(state.last_s[0])
     power = times[:steps].copy(), watts[:steps].copy()
-    return _result(jobs, _accounts(state.accounts, columns), power, int(np.sum(total)), passes, end_s)
+    return _result(
+        jobs, _accounts(state.accounts, columns), power, int(np.sum(total)), passes, end_s, settings.horizon_s
+    )
 
 
 def _shares(scoring: PolicyRules, jobs: Workload, settings: ScheduleSettings) -> Floats:
@@ -165,11 +168,11 @@ def _result(
     units: int,
     passes: int,
     end_s: float,
+    horizon_s: float | None,
 ) -> SimulationResult:
     times, watts = np.append(power[0], end_s), power[1]
     lengths = np.diff(times)
     energy = math.fsum(watts * lengths)
-    unrunnable = int(np.sum(accounts.outcome == JobOutcome.UNRUNNABLE))
     return SimulationResult(
         workload=jobs,
         accounts=accounts,
@@ -180,7 +183,7 @@ def _result(
         peak_watts=float(np.max(watts[lengths > 0], initial=0.0)),
         passes=passes,
         units=units,
-        notes=[f"{unrunnable} jobs are larger than the cluster and never ran"] if unrunnable else [],
+        notes=run_notes(accounts, horizon_s),
     )
 
 

@@ -12,10 +12,11 @@ from slurm_energy.scheduling.backfill import Candidate
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.constrained_selection import ConstrainedSelection
 from slurm_energy.simulator.event_queue import EventQueue
 from slurm_energy.simulator.job_demand import JobDemand
 from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
-from slurm_energy.simulator.schedule_settings import Preemption
+from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
 from slurm_energy.simulator.workload import Workload
 
 
@@ -47,6 +48,7 @@ class DeadlinePreemption:
         left_watts: function that returns the power that the budget leaves.
         interrupt: function that interrupts a running job.
         start: function that starts a job in a shape.
+        constrained: selection of jobs under constraints; None: only units and power bind jobs.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class DeadlinePreemption:
         left_watts: Callable[[], float],
         interrupt: Callable[[RunningJob], None],
         start: Callable[[int, int], object],
+        constrained: ConstrainedSelection | None = None,
     ) -> None:
         self._jobs = jobs
         self._cluster = cluster
@@ -71,6 +74,7 @@ class DeadlinePreemption:
         self._left_watts = left_watts
         self._interrupt = interrupt
         self._start = start
+        self._constrained = constrained
 
     def at_risk_s(self, job: int) -> float:
         """Return the time in seconds from which a pending job's deadline is at risk."""
@@ -92,7 +96,7 @@ class DeadlinePreemption:
             self._start(job, selection.shape)
 
     def _may_start(self, job: int, selection: PreemptionSelection) -> bool:
-        """Return whether the budget permits that a job replaces those it interrupts."""
+        """Return whether budget and constraints permit that a job replaces those it interrupts."""
         shape = selection.shape
         expected_s = self._runs.expected_s(job, shape)
         candidate = Candidate(job, shape, self._demand.need(shape), expected_s)
@@ -100,8 +104,41 @@ class DeadlinePreemption:
         self._cluster.release(held)
         added_watts = float(self._demand.added_watts(np.array([shape]))[0])
         keeps_floors = self._demand.keeps_floors(candidate, starts=True)
+        placed = (
+            self._constrained is None
+            or self._constrained.place_now(job, shape, selection.victims) is not None
+        )
         self._cluster.take(held)
-        return keeps_floors and added_watts <= self._left_watts()
+        return placed and keeps_floors and added_watts <= self._left_watts()
+
+
+def deadline_preemption(
+    jobs: Workload,
+    cluster: Cluster,
+    settings: ScheduleSettings,
+    runs: RunningJobs,
+    events: EventQueue,
+    demand: JobDemand,
+    left_watts: Callable[[], float],
+    interrupt: Callable[[RunningJob], None],
+    start: Callable[[int, int], object],
+    constrained: ConstrainedSelection | None,
+) -> DeadlinePreemption | None:
+    """Return the preemption for deadlines; None if the settings do not permit it."""
+    if settings.preemption is None:
+        return None
+    return DeadlinePreemption(
+        jobs,
+        cluster,
+        settings.preemption,
+        runs=runs,
+        events=events,
+        demand=demand,
+        left_watts=left_watts,
+        interrupt=interrupt,
+        start=start,
+        constrained=constrained,
+    )
 
 
 def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:

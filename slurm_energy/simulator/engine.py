@@ -13,21 +13,25 @@ from slurm_energy.scheduling.ranking import Ranking
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.signals.feed import SignalFeed
 from slurm_energy.simulator.budget_control import BudgetControl
-from slurm_energy.simulator.budget_outlook import SLACK_WATTS
+from slurm_energy.simulator.budget_excess import BudgetExcess
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
-from slurm_energy.simulator.deadline_preemption import DeadlinePreemption
+from slurm_energy.simulator.constrained_selection import constrained_selection
+from slurm_energy.simulator.deadline_preemption import deadline_preemption
 from slurm_energy.simulator.deferral_control import DeferralControl
 from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
+from slurm_energy.simulator.job_constraints import with_default_limits
 from slurm_energy.simulator.job_demand import JobDemand
 from slurm_energy.simulator.node_power import NodePower, PowerStep
 from slurm_energy.simulator.power_commitment import PowerCommitment
 from slurm_energy.simulator.power_saving_control import PowerSavingControl
+from slurm_energy.simulator.run_notes import run_notes
 from slurm_energy.simulator.running_jobs import UNLIMITED, RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.scheduling_pass import PassSteps, SchedulingPass
 from slurm_energy.simulator.simulation_result import JobOutcome, SimulationResult
-from slurm_energy.simulator.simulation_state import SimulationState
+from slurm_energy.simulator.simulation_state import SimulationState, state_of
+from slurm_energy.simulator.stall_guard import StallGuard
 from slurm_energy.simulator.workload import Workload
 
 
@@ -51,6 +55,8 @@ class Simulation:
         settings: ScheduleSettings,
         watch: Callable[[float, float], None] | None = None,
     ) -> None:
+        if settings.constraints is not None:
+            workload = with_default_limits(workload, settings.constraints)
         self._jobs = workload
         self._cluster = Cluster(kinds)
         self._policy = policy
@@ -75,10 +81,14 @@ class Simulation:
         self._passes = 0
         self._open_pass: PassSteps | None = None
         self._pass_due = math.inf
-        self._over_s = self._nodes_over_s = 0.0
+        self._stall = StallGuard(workload, kinds, settings)
+        self._excess = BudgetExcess(settings.budget_watts)
         self._arrivals_left = workload.count
         demand = JobDemand(workload, self._cluster, self._runs, self._commitment, self._control)
-        self._preemption = self._deadline_preemption(demand)
+        parts = (self._jobs, self._cluster, settings, self._runs, self._events, demand)
+        self._constrained = constrained_selection(*parts, has_budget=self._control is not None)
+        acts = (self._left_watts, partial(self._interrupt, failure=False), self._start, self._constrained)
+        self._preemption = deadline_preemption(*parts, *acts) if policy.preempts else None
         self._scheduling = SchedulingPass(
             workload,
             self._cluster,
@@ -89,6 +99,7 @@ class Simulation:
             commitment=self._commitment,
             control=self._control,
             start=self._start,
+            constrained=self._constrained,
             looks_ahead=policy.looks_ahead,
         )
 
@@ -119,10 +130,13 @@ class Simulation:
         self._power.begin()
         if self._saving is not None:
             self._saving.begin()
+        self._expect_window()
         horizon_s = self._settings.horizon_s
         while self._events.next_s < math.inf and (horizon_s is not None or self._unfinished()):
             time_s = self._events.next_s
             if horizon_s is not None and time_s > horizon_s:
+                break
+            if horizon_s is None and self._stall.is_over(time_s):
                 break
             self._advance(time_s)
             while self._events.next_s == time_s:
@@ -139,16 +153,7 @@ class Simulation:
 
     def state(self) -> SimulationState:
         """Return the present state of the cluster and of the jobs."""
-        runs = list(self._runs.running.values())
-        return SimulationState(
-            now_s=self._events.now_s,
-            watts=self._watts(),
-            free_units=self._cluster.free.copy(),
-            total_units=self._cluster.total.copy(),
-            release_s=np.array([run.start_s + run.limit_s for run in runs], np.float64),
-            release_units=np.array([self._jobs.units[run.shape] for run in runs], np.int64),
-            accounts=self._runs.accounts,
-        )
+        return state_of(self._events.now_s, self._watts(), self._jobs, self._cluster, self._runs)
 
     def _budget_control(self) -> BudgetControl | None:
         """Return the control loop of the power budget; None without a budget."""
@@ -166,23 +171,6 @@ class Simulation:
             continue_run=self._expect_end,
             interrupt=partial(self._interrupt, failure=False),
             request_pass=self._request_pass,
-        )
-
-    def _deadline_preemption(self, demand: JobDemand) -> DeadlinePreemption | None:
-        """Return the preemption for deadlines; None if the policy or the settings do not permit it."""
-        rules = self._settings.preemption
-        if not self._policy.preempts or rules is None:
-            return None
-        return DeadlinePreemption(
-            self._jobs,
-            self._cluster,
-            rules,
-            runs=self._runs,
-            events=self._events,
-            demand=demand,
-            left_watts=self._left_watts,
-            interrupt=partial(self._interrupt, failure=False),
-            start=self._start,
         )
 
     def _power_saving(self) -> PowerSavingControl | None:
@@ -213,9 +201,10 @@ class Simulation:
             left_watts=self._left_watts,
         )
 
-    def _unfinished(self) -> bool:
-        held = self._deferral is not None and self._deferral.held
-        return bool(self._pending or self._runs.running or self._arrivals_left or held)
+    def _unfinished(self) -> int:
+        """Return the number of jobs that have not ended."""
+        held = len(self._deferral.held) if self._deferral is not None else 0
+        return len(self._pending) + len(self._runs.running) + self._arrivals_left + held
 
     def _interrupt_node(self, node: int) -> None:
         """Interrupt all jobs that hold units of the failed node number `node`."""
@@ -223,14 +212,7 @@ class Simulation:
             self._interrupt(run, failure=True)
 
     def _advance(self, now_s: float) -> None:
-        budget = self._settings.budget_watts
-        if budget is not None:
-            # Twice the slack, because decisions use all of it and sums of floats differ by rounding.
-            limit_watts = budget.at(self._events.now_s) + 2 * SLACK_WATTS
-            elapsed_s = now_s - self._events.now_s
-            if self._meter.watts > limit_watts:
-                self._over_s += elapsed_s
-                self._nodes_over_s += elapsed_s if self._cluster.watts > limit_watts else 0.0
+        self._excess.add(self._events.now_s, now_s, self._meter.watts, self._cluster.watts)
         self._events.now_s = now_s
 
     def _watts(self) -> float:
@@ -242,15 +224,33 @@ class Simulation:
         self._arrivals_left -= 1
         if job + 1 < self._jobs.count:
             self._events.add(float(self._jobs.submit_s[job + 1]), EventKind.ARRIVAL, self._arrive, job + 1)
-        shapes = self._jobs.shapes(job)
-        if not any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes):
+        if not self._can_run(job):
             self._runs.accounts.outcome[job] = JobOutcome.UNRUNNABLE
             return
         if self._deferral is None or not self._deferral.takes(job):
             self._admit(job)
 
+    def _can_run(self, job: int) -> bool:
+        if self._constrained is not None:
+            return self._constrained.accepts(job)
+        shapes = self._jobs.shapes(job)
+        return any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes)
+
+    def _expect_window(self, _: None = None) -> None:
+        """Request a scheduling pass at each begin and end of a reservation."""
+        if self._constrained is not None:
+            for job in self._constrained.expired(list(self._pending)):
+                del self._pending[job]
+                self._runs.accounts.outcome[job] = JobOutcome.UNRUNNABLE
+            self._request_pass()
+            self._events.add(self._constrained.next_change_s(), EventKind.NODE, self._expect_window, None)
+
     def _admit(self, job: int) -> None:
         """Make a job, given by row, pending."""
+        self._stall.progress(self._events.now_s)
+        if self._constrained is not None and self._constrained.expired([job]):
+            self._runs.accounts.outcome[job] = JobOutcome.UNRUNNABLE
+            return
         self._pending[job] = None
         self._request_pass()
         if self._preemption is not None:
@@ -265,6 +265,7 @@ class Simulation:
     def _end(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:
             self._runs.finish(run, self._events.now_s)
+            self._stall.progress(self._events.now_s)
             self._released(run.allocation)
 
     def _expect_end(self, run: RunningJob) -> None:
@@ -285,7 +286,10 @@ class Simulation:
             self._control.request()
 
     def _interrupt(self, run: RunningJob, *, failure: bool) -> None:
+        left = float(self._runs.left[run.job])
         self._runs.interrupt(run, self._events.now_s, failure=failure)
+        if self._runs.left[run.job] < left:
+            self._stall.progress(self._events.now_s)
         self._pending[run.job] = None
         self._released(run.allocation)
 
@@ -333,10 +337,17 @@ class Simulation:
             self._preemption.run(self._pending)
         self._open_pass = self._scheduling.steps(self._pending)
 
-    def _start(self, job: int, shape: int) -> bool:
-        allocation = self._cluster.allocate(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
+    def _allocate(self, job: int, shape: int) -> Allocation | None:
+        """Return free units for a job in a shape, not yet taken; None: it cannot start."""
+        if self._constrained is not None:
+            return self._constrained.place_now(job, shape)
+        return self._cluster.plan(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
+
+    def _start(self, job: int, shape: int, allocation: Allocation | None = None) -> bool:
+        allocation = allocation or self._allocate(job, shape)
         if allocation is None:
             return False
+        self._cluster.take(allocation)
         point = UNLIMITED if self._control is None else self._control.start_point(job, shape)
         ready_s = self._power.wake(allocation)
         run = self._runs.start(job, shape, allocation, self._events.now_s, ready_s, point)
@@ -366,26 +377,13 @@ class Simulation:
             power=power,
             peak_watts=self._meter.peak_watts,
             passes=self._passes,
-            over_budget_s=self._over_s,
-            nodes_over_budget_s=self._nodes_over_s,
+            over_budget_s=self._excess.over_s,
+            nodes_over_budget_s=self._excess.nodes_over_s,
             units=int(np.sum(self._cluster.total)),
             segments=None if self._runs.segments is None else self._runs.segments.columns(),
             suspensions=0 if self._deferral is None else int(np.sum(self._deferral.suspensions)),
-            notes=self._notes(),
+            notes=run_notes(accounts, self._settings.horizon_s, self._excess.nodes_over_s, self._constrained),
         )
-
-    def _notes(self) -> list[str]:
-        """Return remarks on jobs that cannot run, and on a budget that the nodes alone exceed."""
-        notes = []
-        unrunnable = int(np.sum(self._runs.accounts.outcome == JobOutcome.UNRUNNABLE))
-        if unrunnable:
-            notes.append(f"{unrunnable} jobs are larger than the cluster and never ran")
-        if self._nodes_over_s:
-            notes.append(
-                f"the power exceeded the budget for {self._nodes_over_s:.0f} s, because the nodes alone drew "
-                "more without any job: the budget is below the power of idle, booting or stopping nodes"
-            )
-        return notes
 
 
 def simulate(

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.job_constraints import needs_constraints
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import Workload
 
 
 def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:
-    """Return whether more than free units can change the schedule: power, deferral, failures or limits.
+    """Return whether more than free units can change the schedule: power, failures, limits and the like.
 
     Args:
         jobs: all jobs.
@@ -25,6 +26,7 @@ def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: Sc
         or settings.power_saving is not None
         or settings.deferral is not None
         or any(kind.failures_per_s for kind in kinds)
+        or needs_constraints(jobs, kinds, settings.constraints)
         or (settings.kill_at_limit and _outlasts_a_limit(jobs))
     )
 

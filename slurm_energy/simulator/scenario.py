@@ -15,6 +15,13 @@ from slurm_energy.quantities import shown
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.constraint_schema import (
+    TABLES,
+    ConstraintTables,
+    check_tables,
+    constraints_of,
+    read_tables,
+)
 from slurm_energy.simulator.deferral_schema import (
     DeferralSection,
     SignalsSection,
@@ -41,7 +48,7 @@ from slurm_energy.simulator.sweep_axes import SweepAxis, axes_of_table
 
 _SECTIONS = (
     *("title", "extends", "cluster", "workload", "trace", "model", "schedule", "power", "power_saving"),
-    *("signals", "deferral", "site", "placement", "sweep"),
+    *("signals", "deferral", *TABLES, "site", "placement", "sweep"),
 )
 _POWER_SAVING = ("idle_off", "forecast")
 
@@ -65,6 +72,7 @@ class Scenario:
         signals: section of price, carbon intensity and other signals.
         deferral: section of the deferral of jobs with slack.
         models: neural networks that jobs train.
+        constraints: tables of partitions, QOS, reservations and licenses.
         sites: clusters of their own by name; empty: all nodes are one cluster.
         placement: section of the placement of jobs among the sites.
         sweep: axes of a sweep; every combination of their points is simulated.
@@ -85,6 +93,7 @@ class Scenario:
     deferral: DeferralSection = field(default_factory=DeferralSection)
     models: tuple[ModelSection, ...] = field(default=())
     trace: TraceSection = field(default_factory=TraceSection)
+    constraints: ConstraintTables = field(default_factory=ConstraintTables)
     sites: dict[str, SiteSection] = field(default_factory=dict)
     placement: PlacementSection = field(default_factory=PlacementSection)
     sweep: tuple[SweepAxis, ...] = ()
@@ -152,6 +161,7 @@ class Scenario:
             shares=schedule.shares,
             options=Options(schedule.age_weight, schedule.wait_bound_hours * 3600, schedule.weights),
             kill_at_limit=schedule.kill_at_limit,
+            constraints=constraints_of(self.constraints, self.nodes(), TableReader(self.path, self.text)),
             seed=seed,
         )
 
@@ -238,6 +248,7 @@ def parse(text: str, path: Path) -> Scenario:
         deferral=reader.section(DeferralSection, "deferral", data.get("deferral", {})),
         models=reader.sections(ModelSection, "model", models),
         trace=reader.section(TraceSection, "trace", data.get("trace", {})),
+        constraints=read_tables(data, reader),
         sites={name: reader.section(SiteSection, f"site.{name}", t) for name, t in sites.items()},
         placement=reader.section(PlacementSection, "placement", data.get("placement", {})),
         sweep=_sweep(data["sweep"], reader) if "sweep" in data else (),
@@ -258,6 +269,10 @@ def _sweep(table: object, reader: TableReader) -> tuple[SweepAxis, ...]:
 def check(scenario: Scenario, reader: TableReader) -> None:
     """Check the conditions that involve several keys of a scenario; `reader` reports a violation."""
     check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, reader)
+    check_tables(scenario.constraints, scenario.nodes(), reader)
+    if scenario.sites and scenario.constraints:
+        table = next(name for name in TABLES if getattr(scenario.constraints, name))
+        raise reader.fail(table, "", "is not possible with several sites", "remove the tables [site.NAME]")
     discipline = scenario.schedule.discipline
     if discipline not in set(Discipline):
         raise reader.fail(
@@ -312,4 +327,5 @@ def _kind(name: str, section: KindSection) -> NodeKind:
         failures_per_s=1 / (3600 * hours) if hours else 0.0,
         repair_s=section.repair_s,
         unit_min_watts=section.unit_min_watts,
+        memory_gib=section.memory_gib or math.inf,
     )

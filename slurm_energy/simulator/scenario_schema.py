@@ -38,6 +38,9 @@ class KindSection:
         0.0, "Mean time to failure of one node; 0: nodes never fail.", _not_negative
     )
     repair_s: float = key(3600.0, "Time from a failure to the end of the repair.", _not_negative)
+    memory_gib: float = key(
+        0.0, "Memory of a node, for jobs with unit_memory_gib; 0: unlimited.", _not_negative
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.signals import SignalName
 from slurm_energy.signals.feed import SignalFeed
+from slurm_energy.simulator.constraints import Constraints
 from slurm_energy.simulator.step_function import StepFunction
 
 
@@ -102,6 +103,7 @@ class ScheduleSettings:
         shares: fair shares by user name; other users have 1.
         options: options of the policy.
         kill_at_limit: whether jobs end at their time limit. Otherwise only backfill uses limits.
+        constraints: licenses, partitions, QOS and reservations; None: only units and memory bind jobs.
         seed: seed of the random node failures.
     """
 
@@ -120,4 +122,5 @@ class ScheduleSettings:
     shares: dict[str, float] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     kill_at_limit: bool = False
+    constraints: Constraints | None = None
     seed: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,8 @@ from slurm_energy.scheduling.backfill import Candidate, Discipline, choose
 from slurm_energy.scheduling.queue import Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.simulator.budget_control import BudgetControl
-from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.cluster import Allocation, Cluster
+from slurm_energy.simulator.constrained_selection import ConstrainedSelection
 from slurm_energy.simulator.event_queue import EventQueue
 from slurm_energy.simulator.job_demand import JobDemand
 from slurm_energy.simulator.power_commitment import PowerCommitment
@@ -36,6 +37,7 @@ class SchedulingPass:
         commitment: power that the cluster may reach.
         control: control loop of the power budget; None: no budget.
         start: function that starts a job in a shape.
+        constrained: selection of jobs under constraints; None: only units and power bind jobs.
         looks_ahead: whether queues contain the capacity of the cluster.
     """
 
@@ -50,7 +52,8 @@ class SchedulingPass:
         demand: JobDemand,
         commitment: PowerCommitment,
         control: BudgetControl | None,
-        start: Callable[[int, int], object],
+        start: Callable[[int, int, Allocation | None], object],
+        constrained: ConstrainedSelection | None = None,
         looks_ahead: bool = False,
     ) -> None:
         self._jobs = jobs
@@ -62,6 +65,7 @@ class SchedulingPass:
         self._commitment = commitment
         self._control = control
         self._start = start
+        self._constrained = constrained
         self._looks_ahead = looks_ahead
         self._size = jobs.sizes(cluster.total)
 
@@ -75,20 +79,30 @@ class SchedulingPass:
         queue, shapes = self._jobs.queue(rows, now_s, self._runs.left, self._runs.users(now_s), self._size)
         if self._settings.signals is not None:
             queue = replace(queue, signals=self._settings.signals.columns(now_s))
-        self._mark_possible(queue, shapes)
+        self._mark_possible(queue, rows, shapes)
         if self._looks_ahead:
             queue = replace(queue, capacity=self._runs.capacity())
         ranking = yield queue
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
+        for chosen, allocation in self._chosen(candidates, now_s):
+            if self._may_start(chosen):
+                self._start(chosen.job, chosen.shape, allocation)
+
+    def _chosen(
+        self, candidates: Sequence[Candidate], now_s: float
+    ) -> Iterator[tuple[Candidate, Allocation | None]]:
+        """Yield the jobs that start now, with their units if constraints determine these."""
+        discipline = self._settings.discipline
+        if self._constrained is not None:
+            yield from self._constrained.choose(discipline, candidates)
+            return
         free = self._demand.free()
         boots = self._control is not None and self._commitment.switches_off
         need_now = self._demand.need_now if boots else None
-        discipline = self._settings.discipline
         for chosen in choose(discipline, candidates, now_s, free, need_now, self._demand.releases):
-            if self._may_start(chosen):
-                self._start(chosen.job, chosen.shape)
+            yield chosen, None
 
-    def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
+    def _mark_possible(self, queue: Queue, rows: Ints, shapes: Ints) -> None:
         """Mark in `queue` the shapes (ways to run a job) from which the policy may choose.
 
         Under the discipline packing, these are the shapes that fit now (thesis, Algorithm 3). Under the other
@@ -98,13 +112,19 @@ class SchedulingPass:
 
         Args:
             queue: table of the pending jobs, modified in place.
+            rows: row in the workload of each job in `queue`.
             shapes: row in the workload of each shape in `queue`.
         """
         table = queue.alternatives
         fits = table.gpus <= self._cluster.total[table.hardware]
+        if self._constrained is not None:
+            fits &= self._constrained.possible(shapes)
         if self._settings.discipline == Discipline.PACKING:
             aged = queue.wait_s >= self._settings.options.wait_bound_s
-            now = table.gpus <= self._cluster.free[table.hardware]
+            now = fits & (table.gpus <= self._cluster.free[table.hardware])
+            if self._constrained is not None:
+                jobs = np.repeat(rows, np.diff(table.first))
+                now[now] = self._constrained.possible_now(jobs[now], shapes[now])
             if self._settings.hard_budget and self._control is not None:
                 now[now] &= self._demand.added_watts(shapes[now]) <= self._control.headroom_watts()
             fits &= np.repeat(aged, np.diff(table.first)) | now

@@ -1,11 +1,16 @@
-"""State of a running simulation between two scheduling passes. Plain data."""
+"""State of a running simulation between two scheduling passes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.running_jobs import RunningJobs
 from slurm_energy.simulator.simulation_result import EnergyAccounts
+from slurm_energy.simulator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +35,27 @@ class SimulationState:
     release_s: Floats
     release_units: Ints
     accounts: EnergyAccounts
+
+
+def state_of(
+    now_s: float, watts: float, jobs: Workload, cluster: Cluster, runs: RunningJobs
+) -> SimulationState:
+    """Return the present state of the cluster and of the jobs.
+
+    Args:
+        now_s: simulated time in seconds.
+        watts: power of the cluster.
+        jobs: all jobs.
+        cluster: the nodes.
+        runs: the running jobs.
+    """
+    running = list(runs.running.values())
+    return SimulationState(
+        now_s=now_s,
+        watts=watts,
+        free_units=cluster.free.copy(),
+        total_units=cluster.total.copy(),
+        release_s=np.array([run.start_s + run.limit_s for run in running], np.float64),
+        release_units=np.array([jobs.units[run.shape] for run in running], np.int64),
+        accounts=runs.accounts,
+    )

@@ -13,6 +13,7 @@ from slurm_energy.config.loader import TableReader
 from slurm_energy.errors import ConfigError, UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.simulator import scenario as scenarios
+from slurm_energy.simulator.constraint_schema import TABLES, ConstraintTables, read_tables
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.sweep_axes import SweepAxis, axis_of_option
 
@@ -102,8 +103,25 @@ def _with_value(scenario: Scenario, name: str, value: Any) -> Scenario:
         return dataclasses.replace(scenario, kinds={**scenario.kinds, kind: changed(scenario.kinds[kind])})
     if section.startswith("site.") and site in scenario.sites:
         return dataclasses.replace(scenario, sites={**scenario.sites, site: changed(scenario.sites[site])})
+    if section.partition(".")[0] in TABLES:
+        return dataclasses.replace(scenario, constraints=_with_constraint(scenario, section, inner, value))
     table = getattr(scenario, section, None) if section.isidentifier() else None
     if dataclasses.is_dataclass(table):
         new: Any = changed(table)
         return dataclasses.replace(scenario, **{section: new})
     raise ConfigError(f"{scenario.path}: sweep", f"no such key: {shown(name)}", "SECTION.KEY of the scenario")
+
+
+def _with_constraint(scenario: Scenario, section: str, inner: str, value: Any) -> ConstraintTables:
+    """Return the tables of constraints with another value of one key."""
+    tables = dataclasses.asdict(scenario.constraints)
+    table, _, name = section.partition(".")
+    known = tables[table] if table == "licenses" else tables[table].get(name)
+    if known is None or inner not in known:
+        raise ConfigError(
+            f"{scenario.path}: sweep",
+            f"no such key: {shown(f'{section}.{inner}')}",
+            "SECTION.KEY of the scenario",
+        )
+    known[inner] = value
+    return read_tables(tables, TableReader(scenario.path, ""))

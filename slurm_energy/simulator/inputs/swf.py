@@ -19,9 +19,10 @@ from slurm_energy.simulator.inputs.workload_rows import WorkloadRows
 _FIELDS = 18
 _MAX_NUMBER = 2**53
 """First number of a user or a job that counts as unknown: floats cannot distinguish numbers from here on."""
-_COLUMNS = (0, 1, 3, 4, 7, 8, 10, 11, 14, 15)
+_COLUMNS = (0, 1, 3, 4, 7, 8, 9, 10, 11, 14, 15)
 """Fields that are read: job, submission, run time, allocated and requested processors, requested time,
-status, user, queue, partition."""
+requested memory (KiB per processor), status, user, queue, partition."""
+_KIB_PER_GIB = 2.0**20
 _STATES = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
 
 
@@ -38,7 +39,7 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
         lines.append(numbers)
         parts.append(table[:, _COLUMNS])
     table = np.concatenate(parts) if parts else np.zeros((0, len(_COLUMNS)))
-    job, submit_s, run_s, allocated, requested, limit_s, status, user, queue, partition = table.T
+    job, submit_s, run_s, allocated, requested, limit_s, memory_kib, status, user, queue, partition = table.T
     count = len(job)
     return WorkloadRows(
         line=np.concatenate(lines) if lines else np.zeros(0, np.int64),
@@ -55,6 +56,7 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
         hardware=[""] * count,
         user=_names(user),
         batch=np.full(count, np.nan),
+        unit_memory_gib=np.where(memory_kib > 0, memory_kib / _KIB_PER_GIB, np.nan),
         state=_names(status, _STATES),
         partition=_names(np.where(partition >= 0, partition, queue)),
     )

@@ -24,14 +24,20 @@ from slurm_energy.simulator.inputs.workload_rows import Line, WorkloadRows
 
 NUMBERS = (
     *("submit_s", "time_s", "units", "time_limit_s", "deadline_s", "slack_s", "checkpointable"),
-    *("power_watts", "batch"),
+    *("power_watts", "batch", "unit_memory_gib"),
 )
-TEXTS = ("job_id", "user", "hardware", "name", "partition", "account", "qos", "state")
+TEXTS = (
+    *("job_id", "user", "hardware", "name", "partition", "account", "qos", "state"),
+    *("reservation", "licenses"),
+)
 _NEEDED = ("submit_s", "time_s", "units")
 _MAX_TEXT = 256
 """Length to which names of jobs and users are cut."""
 _SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
+_LICENSES = re.compile(r"(?:^|,)license/([^=,]+)=(\d+)")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTkmgt])")
+_MEMORY_GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 _NO_JSON = "is not the JSON of sacct or of senergy acct"
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _SACCT = {
@@ -52,6 +58,9 @@ _SACCT = {
     "Account": "account",
     "QOS": "qos",
     "State": "state",
+    "Reservation": "reservation",
+    "ReqMem": "memory",
+    "ReqTRES": "tres",
 }
 
 
@@ -268,6 +277,15 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
     minutes = values.pop("limit_minutes", "")
     if minutes and str(minutes).isdecimal():
         values["time_limit_s"] = 60.0 * float(minutes)
+    licenses = [f"{name}:{count}" for name, count in _LICENSES.findall(str(values.pop("tres", "")))]
+    if licenses:
+        values["licenses"] = ",".join(licenses)
+    gib = _gib(str(values.pop("memory", "")))
+    try:
+        if gib is not None:
+            values["unit_memory_gib"] = gib / float(values.get("units") or "nan")
+    except (ValueError, ZeroDivisionError):
+        pass
     energy = values.pop("energy_joules", "")
     try:
         joules, time_s = float(energy), float(values.get("time_s") or 0)
@@ -276,6 +294,12 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
     if joules > 0 and time_s > 0:
         values["power_watts"] = joules / time_s
     return values
+
+
+def _gib(text: str) -> float | None:
+    """Return the memory of a job in GiB; None: unknown, or per node or CPU as before Slurm 21.08."""
+    match = _MEMORY.fullmatch(text)
+    return float(match[1]) * _MEMORY_GIB[match[2].upper()] if match else None
 
 
 def _unix_seconds(text: str) -> str:

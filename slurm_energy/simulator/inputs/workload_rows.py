@@ -11,12 +11,14 @@ import numpy as np
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.simulator.inputs.input_problems import InputProblems
+from slurm_energy.simulator.inputs.license_text import license_columns, parse_licenses
 from slurm_energy.simulator.workload import Workload, workload
 
 _MAX_S = 1e11
 """Bound on times in seconds, three thousand years: floats above it cannot represent a microsecond."""
 _MAX_UNITS = 1e9
 _MAX_WATTS = 1e12
+_MAX_GIB = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class WorkloadRows:
         checkpointable: whether the job can be suspended and resumed: not 0.
         partition, account, qos: names in Slurm; empty: none.
         state: Slurm's state of the job, such as COMPLETED; empty: none.
+        unit_memory_gib: memory that the job requests per unit.
+        reservation: name of the requested reservation; empty: none.
+        licenses: requested licenses as in Slurm, such as `a:2,b`; empty: none.
         file: number of the file among the files that are read together.
     """
 
@@ -58,6 +63,9 @@ class WorkloadRows:
     account: Sequence[str] = ()
     qos: Sequence[str] = ()
     state: Sequence[str] = ()
+    unit_memory_gib: Floats | None = None
+    reservation: Sequence[str] = ()
+    licenses: Sequence[str] = ()
     file: Ints | None = None
 
     @property
@@ -69,6 +77,10 @@ class WorkloadRows:
         """Return the first row of each job."""
         new = np.concatenate([[True], self.job[1:] != self.job[:-1]]) if self.count else np.zeros(0, np.bool_)
         return np.flatnonzero(new)
+
+    def memory_gib(self) -> Floats:
+        """Return the requested memory per unit, shape (r,); NaN: none."""
+        return np.full(self.count, np.nan) if self.unit_memory_gib is None else self.unit_memory_gib
 
     def take(self, kept: Bools) -> WorkloadRows:
         """Return the rows that a mask selects, shape (r,)."""
@@ -95,7 +107,9 @@ def merged(tables: Sequence[WorkloadRows]) -> WorkloadRows:
     columns: dict[str, Any] = {}
     for spec in fields(WorkloadRows):
         parts = [getattr(table, spec.name) for table in tables]
-        if isinstance(parts[0], np.ndarray):
+        if spec.name == "unit_memory_gib":
+            columns[spec.name] = np.concatenate([table.memory_gib() for table in tables])
+        elif isinstance(parts[0], np.ndarray):
             columns[spec.name] = np.concatenate(parts)
         elif any(part is not None and len(part) for part in parts):
             padded = [part or [""] * table.count for part, table in zip(parts, tables, strict=True)]
@@ -129,6 +143,9 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
         [rows.partition[i] for i in jobs] if rows.partition else [""] * len(jobs)
     )
     qos, qos_names = _numbered([rows.qos[i] for i in jobs] if rows.qos else [""] * len(jobs))
+    reserved = [rows.reservation[i] for i in jobs] if rows.reservation else [""] * len(jobs)
+    reservation, reservations = _numbered(reserved)
+    licenses, license_names = license_columns([rows.licenses[i] for i in jobs] if rows.licenses else [])
     return workload(
         np.append(head, rows.count),
         {
@@ -140,6 +157,9 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
             "checkpointable": np.nan_to_num(rows.checkpointable[head]) != 0,
             "partition": partition,
             "qos": qos,
+            "reservation": reservation,
+            **({} if rows.unit_memory_gib is None else {"unit_memory_gib": rows.unit_memory_gib[head]}),
+            **({"licenses": licenses} if license_names else {}),
         },
         {
             "units": rows.units,
@@ -154,6 +174,8 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
         names=tuple(rows.name[i] for i in jobs) if any(rows.name) else (),
         partitions=partitions,
         qos_names=qos_names,
+        reservations=reservations,
+        license_names=license_names,
     )
 
 
@@ -189,6 +211,9 @@ def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) ->
         f"the power is above {_MAX_WATTS:.0e} W": rows.power_watts > _MAX_WATTS,
         "the time limit is not positive": rows.time_limit_s <= 0,
         "the slack is negative": rows.slack_s < 0,
+        "the memory is negative": rows.memory_gib() < 0,
+        f"the memory is above {_MAX_GIB:.0e} GiB": rows.memory_gib() > _MAX_GIB,
+        "the licenses are not as NAME:NUMBER,...": ~_readable_licenses(rows),
         "the batch size is not a whole number from 0 to 1e+09": ~_whole(rows.batch),
         f"hardware that the cluster does not have ({shown(', '.join(kinds))})": ~available,
     }
@@ -209,6 +234,13 @@ def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) ->
     result = rows.take(kept)
     _warn(result, problems)
     return result
+
+
+def _readable_licenses(rows: WorkloadRows) -> Bools:
+    if not rows.licenses:
+        return np.ones(rows.count, np.bool_)
+    readable = {text: parse_licenses(text) is not None for text in set(rows.licenses)}
+    return np.array([readable[text] for text in rows.licenses], np.bool_)
 
 
 def _unit_hint(times: Floats) -> str:
