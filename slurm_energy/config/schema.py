@@ -14,6 +14,7 @@ from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
 from slurm_energy.config.cluster_tables import OtherCluster, PlacementConfig
 from slurm_energy.config.daemon_sections import AgentConfig, ClusterConfig, ControllerConfig
 from slurm_energy.config.deferral_section import DeferralConfig, SignalsConfig
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.config.grid_tables import CarbonConfig, PriceConfig
 from slurm_energy.config.metrics_section import MetricsConfig
 from slurm_energy.config.node_types import NodeType, merged_values, this_node, types_of
@@ -251,6 +252,7 @@ class Config:
     quota: QuotaConfig = field(default_factory=QuotaConfig)
     deferral: DeferralConfig = field(default_factory=DeferralConfig)
     signals: SignalsConfig = field(default_factory=SignalsConfig)
+    diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
@@ -308,6 +310,7 @@ SECTIONS: dict[str, type[Any]] = {
     "deferral": DeferralConfig,
     "signals": SignalsConfig,
     "placement": PlacementConfig,
+    "diagnosis": DiagnosisConfig,
     "oracle": OracleConfig,
     "metrics": MetricsConfig,
 }

@@ -86,6 +86,7 @@ SIGNALS: Final[Mapping[str, Signal]] = _registry(
     Signal("gpu_memory_used_bytes", "B", _GPU, _HARDWARE, "allocated GPU memory: NVML"),
     Signal("gpu_memory_total_bytes", "B", _GPU, _HARDWARE, "size of the GPU memory: NVML"),
     Signal("sm_clock_mhz", "MHz", _GPU, _HARDWARE, "clock of the SMs: NVML"),
+    Signal("max_sm_clock_mhz", "MHz", _GPU, _HARDWARE, "highest SM clock of the GPU: NVML"),
     Signal("gpu_temperature_celsius", "degC", _GPU, _HARDWARE, "temperature of the GPU: NVML"),
     Signal("throttle_power_percent", "%", _GPU, _HARDWARE, "samples with clocks lowered by a power limit"),
     Signal("throttle_thermal_percent", "%", _GPU, _HARDWARE, "samples with clocks lowered by temperature"),

@@ -1,0 +1,136 @@
+"""Declaration of the section `[diagnosis]`, and the thresholds of findings with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.config.value_checks import key
+
+_DOERRICH = "Dörrich et al.: variation of the time per sample"
+_KAUR = "Kaur et al.: alarm at 90 % of the GPU memory"
+_BOUZA = "outliers: Bouza et al., beyond 3 sigma of the rolling mean; share: corpus, seeds 0 to 99"
+_RAVIKUMAR = "Ravikumar and Sriraman: normalised duration above 1.3 times the median"
+_JEON = "Jeon et al.: GPUs in use were busy 52 % of the time on a production cluster"
+_CORPUS = "corpus of synthetic jobs, seeds 0 to 99"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A threshold of a finding.
+
+    Attributes:
+        value: default.
+        unit: unit of the value.
+        minimum: minimum value that a site may set.
+        maximum: maximum value that a site may set.
+        meaning: when the threshold applies.
+        source: publication or measurement that the default comes from.
+    """
+
+    value: float
+    unit: str
+    minimum: float
+    maximum: float
+    meaning: str
+    source: str
+
+
+def _percent(value: float, meaning: str, source: str = _CORPUS) -> Threshold:
+    return Threshold(value, "%", 0.0, 100.0, meaning, source)
+
+
+def _seconds(value: float, meaning: str, source: str = _CORPUS) -> Threshold:
+    return Threshold(value, "s", 0.0, 1e6, meaning, source)
+
+
+THRESHOLDS: Final[Mapping[str, Threshold]] = {
+    "minimum_time": _seconds(120, "Shorter jobs get findings about failures only."),
+    "stable_variation": _percent(5, "Step times that vary less are stable.", _DOERRICH),
+    "unstable_variation": _percent(20, "Step times that vary more are unstable.", _DOERRICH),
+    "gpu_active": _percent(5, "A GPU that is busy for a smaller share of an interval is idle in it."),
+    "gpu_underused": _percent(52, "A GPU is underused if it is less busy even in its busiest tenth.", _JEON),
+    "gpu_stalled": _percent(75, "GPUs that are less busy may wait for data, copies or checkpoints."),
+    "unused_gpu_memory": _percent(10, "A GPU that uses more memory is not called unused."),
+    "data_share": _percent(10, "Data stall: share of the step time spent waiting for data."),
+    "io_pressure": _percent(20, "Data stall by I/O: share of the time in which a task waited for I/O."),
+    "loader_busy": _percent(60, "Data stall by CPU: use of the CPUs available to the loader."),
+    "cpu_pressure": _percent(40, "CPU contention: share of the time in which a task waited for a CPU."),
+    "cpu_saturated": _percent(85, "CPU contention: use of the allocated CPUs."),
+    "processes_per_cpu": Threshold(
+        1.8, "x", 0, 1000, "CPU contention: ranks and loader processes per CPU, where known.", _CORPUS
+    ),
+    "cpu_throttled": _percent(10, "CPU contention: share of the time throttled by the CPU quota."),
+    "unused_cpu": _percent(30, "Unused CPUs: use of the allocated CPUs of a job without GPUs, at its peak."),
+    "unused_cpu_gpu": _percent(10, "Unused CPUs: the same for a job with GPUs."),
+    "unused_cpu_count": Threshold(4, "CPUs", 1, 1e6, "Unused CPUs: minimum number.", _CORPUS),
+    "unused_cpu_per_gpu": Threshold(
+        16, "CPUs", 1, 1e6, "Unused CPUs: CPUs per GPU that a job may hold without a finding.", _CORPUS
+    ),
+    "small_batch_sm": _percent(40, "Small batch: SM activity, with GPM or DCGM."),
+    "small_batch_power": _percent(45, "Small batch: GPU power above idle, of the range up to the limit."),
+    "small_batch_memory": _percent(35, "Small batch: GPU memory in use."),
+    "copy_share": _percent(10, "Host-to-device copies: share of the step time."),
+    "copy_pcie": Threshold(
+        1.5, "GB/s", 0, 1000, "Host-to-device copies: mean PCIe traffic to a stalled GPU.", _CORPUS
+    ),
+    "communication_share": _percent(20, "Communication-bound: share of the step time that all ranks spend."),
+    "communication_rate": Threshold(
+        0.4, "GB/s", 0, 1e5, "Communication-bound: sent by a node whose GPUs are busy but inactive.", _CORPUS
+    ),
+    "straggler_ratio": Threshold(
+        1.3, "x", 1, 100, "Straggler: time of a rank over the median of all ranks.", _RAVIKUMAR
+    ),
+    "straggler_ranks": _percent(25, "More slow ranks than this share are an imbalance, not stragglers."),
+    "imbalance": _percent(15, "Load imbalance: mean wait for the slowest rank, of the step time."),
+    "memory_used": _percent(90, "Memory pressure: memory in use that still grows.", _KAUR),
+    "memory_near_limit": _percent(97, "Near out of memory: memory in use."),
+    "memory_stall": _percent(10, "Memory pressure: share of the time in which a task waited for memory."),
+    "checkpoint_share": _percent(7, "Checkpoint stalls: share of the job's time."),
+    "checkpoint_write": Threshold(
+        0.1, "GB/s", 0, 1000, "Checkpoint stalls: data written in an interval with idle GPUs.", _CORPUS
+    ),
+    "outlier_share": _percent(
+        4, "Iteration outliers: time beyond the rolling mean of outliers, of the step time.", _BOUZA
+    ),
+    "thermal_share": _percent(10, "Thermal throttling: share of the time."),
+    "power_share": _percent(30, "Power throttling: share of the time."),
+    "clock_ratio": _percent(75, "Wrong limit or power throttling: clock, of the highest clock."),
+    "limit_ratio": _percent(60, "Wrong limit: power limit, of the limit without a policy."),
+    "node_clock_ratio": _percent(80, "Wrong limit: clock of a node or GPU, of the median of the others."),
+    "idle_tail": _seconds(300, "Idle tail: minimum time without activity at the end."),
+    "idle_tail_share": _percent(10, "Idle tail: minimum share of the job's time."),
+    "idle_stretch": _seconds(1800, "Idle allocation: minimum time without activity in one piece."),
+    "idle_cpu": _percent(5, "A job whose CPUs are used less in an interval is idle in it."),
+    "idle_power": _percent(15, "A GPU that draws less above its idle power, of its range, is idle."),
+    "early_failure": _seconds(600, "A job that fails sooner failed early."),
+    "restarts": Threshold(2, "runs", 1, 1e6, "Failed runs of a job that was requeued.", _CORPUS),
+}
+"""All thresholds by name."""
+
+
+def _thresholds(values: dict[str, float]) -> str | None:
+    for name, value in values.items():
+        threshold = THRESHOLDS.get(name)
+        if threshold is None:
+            return f"has no threshold '{name}'; docs/diagnosis.md lists them"
+        if not threshold.minimum <= value <= threshold.maximum:
+            return f"has '{name}' outside {threshold.minimum:g} to {threshold.maximum:g} {threshold.unit}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisConfig:
+    """Findings about lost time and energy. See docs/diagnosis.md."""
+
+    thresholds: dict[str, float] = key(
+        {},
+        "Thresholds of findings that differ from the defaults, by name; docs/diagnosis.md lists them.",
+        _thresholds,
+        show={"data_share": 15.0, "straggler_ratio": 1.5},
+    )
+
+    def value(self, name: str) -> float:
+        """Return the value of a threshold in its unit."""
+        return self.thresholds.get(name, THRESHOLDS[name].value)

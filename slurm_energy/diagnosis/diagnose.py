@@ -1,0 +1,90 @@
+"""Diagnosis of one job: its summary and its findings, the most expensive cause first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.causes import ordered
+from slurm_energy.diagnosis.finding import JobFinding
+from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy.diagnosis.rules import (
+    allocation,
+    clocks,
+    communication,
+    cpu,
+    data_pipeline,
+    failure,
+    gpu,
+    iterations,
+    memory,
+)
+from slurm_energy.diagnosis.summary import JobSummary, summarise_job
+
+Rule = Callable[[JobView], Iterator[JobFinding]]
+FAILURE_RULES: Final[tuple[Rule, ...]] = (memory.out_of_memory, failure.early_failure)
+WASTE_RULES: Final[tuple[Rule, ...]] = (
+    allocation.idle_time,
+    allocation.unused_nodes,
+    gpu.unused_gpus,
+    memory.memory_pressure,
+    cpu.contention,
+    clocks.thermal_throttling,
+    clocks.limited_power,
+    clocks.slow_cpus,
+    iterations.checkpoint_stalls,
+    data_pipeline.data_stalls,
+    data_pipeline.copies,
+    communication.uneven_ranks,
+    communication.communication,
+    gpu.small_batch,
+    iterations.outliers,
+    cpu.unused_cpus,
+    gpu.underused,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The result for one job.
+
+    Attributes:
+        summary: figures of the job.
+        findings: causes of lost time and energy, the most expensive first.
+        is_short: whether the job is too short for findings about waste.
+    """
+
+    summary: JobSummary
+    findings: tuple[JobFinding, ...]
+    is_short: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the diagnosis as a JSON object."""
+        return {
+            "summary": self.summary.to_json(),
+            "findings": [finding.to_json() for finding in self.findings],
+            "is_short": self.is_short,
+        }
+
+
+def diagnose(observation: JobObservation, config: DiagnosisConfig | None = None) -> Diagnosis:
+    """Return the summary and the findings of a job.
+
+    Args:
+        observation: everything that is known about the job.
+        config: thresholds of the site; None: the defaults.
+    """
+    config = config or DiagnosisConfig()
+    is_short = observation.context.elapsed_s < config.value("minimum_time")
+    return Diagnosis(summarise_job(observation), find_causes(observation, config), is_short)
+
+
+def find_causes(observation: JobObservation, config: DiagnosisConfig) -> tuple[JobFinding, ...]:
+    """Return the findings of a job, the most expensive cause first."""
+    view = JobView(observation, config)
+    is_short = view.elapsed_s < view.threshold("minimum_time")
+    rules = FAILURE_RULES if is_short else FAILURE_RULES + WASTE_RULES
+    return ordered([finding for rule in rules for finding in rule(view)])

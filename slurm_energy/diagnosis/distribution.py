@@ -1,0 +1,92 @@
+"""Distributions of step times and signal values: mean, percentiles, variation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.steps import PhaseStatistics
+
+
+class Stability(StrEnum):
+    """Class of a coefficient of variation."""
+
+    STABLE = "stable"
+    VARIABLE = "variable"
+    UNSTABLE = "unstable"
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Mean, percentiles and coefficient of variation of at least one value.
+
+    Attributes:
+        count: number of values.
+        mean: their mean.
+        p50, p90, p99: percentiles.
+        variation: standard deviation over the mean; None if the mean is 0.
+    """
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    variation: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the distribution as a JSON object."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def stability(self, config: DiagnosisConfig) -> Stability | None:
+        """Return the class of the variation; None if the variation is unknown."""
+        if self.variation is None:
+            return None
+        if 100 * self.variation < config.value("stable_variation"):
+            return Stability.STABLE
+        is_unstable = 100 * self.variation > config.value("unstable_variation")
+        return Stability.UNSTABLE if is_unstable else Stability.VARIABLE
+
+
+def distribution_of(values: Iterable[float]) -> Distribution | None:
+    """Return the distribution of the known values; None if there are none. NaN values are unknown."""
+    known = sorted(value for value in values if not math.isnan(value))
+    if not known:
+        return None
+    mean = math.fsum(known) / len(known)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))
+    p50, p90, p99 = (percentile(known, percent) for percent in (50, 90, 99))
+    return Distribution(len(known), mean, p50, p90, p99, deviation / abs(mean) if mean else None)
+
+
+def phase_distribution(phase: PhaseStatistics) -> Distribution | None:
+    """Return the distribution of the durations of a phase in seconds; None if there are none."""
+    mean, deviation = phase.mean_s, phase.deviation_s
+    percentiles = [phase.percentile_s(percent) for percent in (50, 90, 99)]
+    if mean is None or deviation is None:
+        return None
+    p50, p90, p99 = (0.0 if value is None else value for value in percentiles)
+    return Distribution(phase.count, mean, p50, p90, p99, deviation / mean if mean else None)
+
+
+def percentile(ascending: list[float], percent: float) -> float:
+    """Return a percentile of ascending values by linear interpolation.
+
+    Args:
+        ascending: at least one value.
+        percent: 0 to 100.
+    """
+    position = (len(ascending) - 1) * percent / 100
+    low = math.floor(position)
+    high = min(low + 1, len(ascending) - 1)
+    return ascending[low] + (ascending[high] - ascending[low]) * (position - low)
+
+
+def median(values: Iterable[float]) -> float | None:
+    """Return the median of the values; None without values."""
+    ascending = sorted(values)
+    return percentile(ascending, 50) if ascending else None

@@ -1,0 +1,347 @@
+"""The facts that rules read: activity of GPUs and nodes, step times of ranks, and cost of lost time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.distribution import median, percentile
+from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
+from slurm_energy.diagnosis.observation import JobObservation, NodeObservation
+from slurm_energy.diagnosis.phase_times import PhaseTimes, phase_times
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.diagnosis.steps import RankSteps
+from slurm_energy.diagnosis.summary import total_joules
+
+_WAITING_PERCENTILE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """Signals of one GPU of the job.
+
+    Attributes:
+        node: node of the GPU.
+        part: `gpu[INDEX]`.
+        series: its series by signal.
+        active: first and last interval (exclusive) of `gpu_busy_percent` with activity; None: never active,
+            or unknown.
+    """
+
+    node: str
+    part: str
+    series: Mapping[str, ObservedSeries]
+    active: tuple[int, int] | None
+
+    @property
+    def name(self) -> str:
+        """Node and part for readers."""
+        return f"{self.node} {self.part}"
+
+    @property
+    def active_s(self) -> float:
+        """Seconds between the first and the last activity."""
+        busy = self.series.get("gpu_busy_percent")
+        return (
+            0.0
+            if busy is None or self.active is None
+            else busy.interval_s * (self.active[1] - self.active[0])
+        )
+
+    def values(self, signal: str) -> list[float]:
+        """Return the known values of a signal between the first and the last activity."""
+        series, busy = self.series.get(signal), self.series.get("gpu_busy_percent")
+        if series is None:
+            return []
+        if self.active is None or busy is None:
+            return series.known()
+        from_s = busy.start_s + self.active[0] * busy.interval_s
+        to_s = busy.start_s + self.active[1] * busy.interval_s
+        return between(series, from_s, to_s)
+
+    def mean(self, signal: str) -> float | None:
+        """Return the mean of a signal between the first and the last activity; None if unknown."""
+        return mean_of(self.values(signal))
+
+    def maximum(self, signal: str) -> float | None:
+        """Return the maximum of a signal; None if unknown."""
+        series = self.series.get(signal)
+        return max(series.known(), default=None) if series else None
+
+    def high(self, signal: str) -> float | None:
+        """Return the 90th percentile of a signal between the first and the last activity; None if unknown."""
+        values = sorted(self.values(signal))
+        return percentile(values, 90) if values else None
+
+    def memory_share(self) -> float | None:
+        """Return the maximum share of the GPU memory in use, in percent; None if unknown."""
+        used, total = self.maximum("gpu_memory_used_bytes"), self.maximum("gpu_memory_total_bytes")
+        return None if used is None or not total else 100 * used / total
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """Step times of one process.
+
+    Attributes:
+        steps: steps as reported.
+        times: times by category.
+    """
+
+    steps: RankSteps
+    times: PhaseTimes
+
+    @property
+    def name(self) -> str:
+        """Rank, or node and process id, for readers."""
+        steps = self.steps
+        return f"rank {steps.rank}" if steps.rank is not None else f"{steps.node} pid {steps.pid}"
+
+    @property
+    def step_count(self) -> int:
+        """Number of iterations."""
+        phase = self.steps.phases.get("step")
+        return phase.count if phase else 0
+
+
+class JobView:
+    """Facts of a job for the rules. A property or method that returns None means unknown.
+
+    Args:
+        observation: the job.
+        config: thresholds.
+    """
+
+    def __init__(self, observation: JobObservation, config: DiagnosisConfig) -> None:
+        self.observation = observation
+        self.context = observation.context
+        self.config = config
+        self.elapsed_s = observation.context.elapsed_s
+
+    def threshold(self, name: str) -> float:
+        """Return a threshold in its unit."""
+        return self.config.value(name)
+
+    @cached_property
+    def gpus(self) -> tuple[GpuView, ...]:
+        """GPUs of the job that have at least one signal, power included."""
+        by_gpu: dict[tuple[str, str], dict[str, ObservedSeries]] = {}
+        for node in self.observation.nodes:
+            for series in node.series:
+                if series.part.startswith("gpu["):
+                    by_gpu.setdefault((node.node, series.part), {})[series.name] = series
+        active = self.threshold("gpu_active")
+        return tuple(
+            GpuView(node, part, series, _active_range(series.get("gpu_busy_percent"), active))
+            for (node, part), series in sorted(by_gpu.items())
+        )
+
+    @cached_property
+    def busy_gpus(self) -> tuple[GpuView, ...]:
+        """GPUs that were active at some time."""
+        return tuple(gpu for gpu in self.gpus if gpu.active is not None)
+
+    @cached_property
+    def gpu_busy(self) -> float | None:
+        """Mean percentage of time in which the active GPUs were busy, from first to last activity."""
+        return self.gpu_mean("gpu_busy_percent")
+
+    def gpu_mean(self, signal: str) -> float | None:
+        """Return the mean of a signal over the active GPUs; None if unknown."""
+        return mean_of([mean for gpu in self.busy_gpus if (mean := gpu.mean(signal)) is not None])
+
+    @cached_property
+    def ranks(self) -> tuple[RankView, ...]:
+        """Processes that report iterations."""
+        views = [RankView(rank, phase_times(rank, self.elapsed_s)) for rank in self.observation.ranks]
+        return tuple(view for view in views if view.times.step_s > 0)
+
+    def category_share(self, category: str) -> float | None:
+        """Return the mean share of the step time of a category, in percent; None if no rank reports it."""
+        return scaled(
+            mean_of([s for rank in self.ranks if (s := rank.times.share(category)) is not None]), 100
+        )
+
+    def category_seconds(self, category: str) -> float | None:
+        """Return the mean seconds per rank of a category; None if no rank reports it."""
+        return mean_of(
+            [rank.times.seconds[category] for rank in self.ranks if category in rank.times.seconds]
+        )
+
+    def hint(self, name: str) -> float | None:
+        """Return the maximum of a numeric hint over the ranks; None if no rank reports it."""
+        values = [rank.steps.hints.get(name) for rank in self.ranks]
+        numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        return max(numbers, default=None)
+
+    def mean(self, signal: str) -> float | None:
+        """Return the mean of a signal over all nodes and parts, between first and last GPU activity."""
+        means = map(self.window_mean, self.observation.series(signal))
+        return mean_of([mean for mean in means if mean is not None])
+
+    def window_mean(self, series: ObservedSeries) -> float | None:
+        """Return the mean of a series between first and last GPU activity; None if unknown."""
+        window = self.active_window
+        return mean_of(between(series, *window) if window else series.known())
+
+    @cached_property
+    def active_window(self) -> tuple[float, float] | None:
+        """Time from the first to the last activity of any GPU; None for jobs without GPU activity."""
+        ranges = [
+            (busy.start_s + gpu.active[0] * busy.interval_s, busy.start_s + gpu.active[1] * busy.interval_s)
+            for gpu in self.busy_gpus
+            if gpu.active is not None and (busy := gpu.series["gpu_busy_percent"])
+        ]
+        return (min(start for start, _ in ranges), max(end for _, end in ranges)) if ranges else None
+
+    @property
+    def active_s(self) -> float:
+        """Seconds of the active window; the duration of the job without one."""
+        window = self.active_window
+        return window[1] - window[0] if window else self.elapsed_s
+
+    def node_series(self, node: NodeObservation, signal: str) -> ObservedSeries | None:
+        """Return the series of a signal of the whole node or job on it; None if it has no known value."""
+        found = (s for s in node.series if s.name == signal and not s.part and s.known())
+        return next(found, None)
+
+    @cached_property
+    def cpu_use(self) -> float | None:
+        """Mean percentage of the allocated CPUs in use; None if unknown."""
+        busy, allocated = self.mean("cpu_busy_cores"), self.mean("cpu_allocated_cores")
+        return None if busy is None or not allocated else 100 * busy / allocated
+
+    @cached_property
+    def mean_watts(self) -> float | None:
+        """Mean power of the job; None if unknown."""
+        joules = total_joules(self.observation)
+        return None if joules is None or self.elapsed_s <= 0 else joules / self.elapsed_s
+
+    @cached_property
+    def waiting_watts(self) -> float | None:
+        """Power of the job while it waits: the 10th percentile of its power trace, else the mean power."""
+        nodes = [_low_watts(node) for node in self.observation.nodes]
+        known = [watts for watts in nodes if watts is not None]
+        if known and len(known) == len(self.observation.nodes):
+            low = math.fsum(known)
+            return low if self.mean_watts is None else min(low, self.mean_watts)
+        return self.mean_watts
+
+    def gpu_joules(self, gpu: GpuView) -> float | None:
+        """Return the energy of a GPU during the job; None if unknown."""
+        return self.context.energy_joules.get(gpu.node, {}).get(gpu.part)
+
+    def gpu_power_level(self, gpu: GpuView) -> float | None:
+        """Return a GPU's mean power above idle, in percent of its range up to the limit; None if unknown."""
+        idle = self.context.idle_watts.get(gpu.node, {}).get(gpu.part)
+        limit = self.context.limit_watts.get(gpu.node, {}).get(gpu.part)
+        watts = gpu.mean("power_watts")
+        if watts is None and self.elapsed_s > 0:
+            watts = scaled(self.gpu_joules(gpu), 1 / self.elapsed_s)
+        if watts is None or idle is None or limit is None or limit <= idle:
+            return None
+        return 100 * (watts - idle) / (limit - idle)
+
+    def finding(
+        self,
+        kind: FindingKind,
+        title: str,
+        evidence: Sequence[FindingEvidence],
+        seconds_lost: float | None,
+        confidence: float,
+        *,
+        joules_lost: float | None = None,
+        time_share: float | None = None,
+        where: Sequence[str] = (),
+    ) -> JobFinding:
+        """Return a finding, with the energy of lost time if it is not given.
+
+        Args:
+            kind: kind of the finding.
+            title: one line for readers.
+            evidence: measured facts.
+            seconds_lost: lost wall-clock time of the whole job; None if unknown.
+            confidence: 0 to 1.
+            joules_lost: lost energy; None: lost time at the power of the waiting job.
+            time_share: affected share of the job's time; None: the share of the lost time.
+            where: nodes, GPUs or ranks concerned.
+        """
+        if seconds_lost is not None:
+            seconds_lost = min(max(seconds_lost, 0.0), self.elapsed_s)
+            if joules_lost is None:
+                joules_lost = scaled(self.waiting_watts, seconds_lost)
+            if time_share is None and self.elapsed_s > 0:
+                time_share = seconds_lost / self.elapsed_s
+        return JobFinding(
+            kind, title, tuple(evidence), time_share, seconds_lost, joules_lost, confidence, tuple(where)
+        )
+
+    def fact(
+        self,
+        signal: str,
+        value: float | None,
+        text: str,
+        threshold: str | None = None,
+        where: str = "",
+        window: tuple[float, float] | None = None,
+    ) -> FindingEvidence:
+        """Return evidence for the time of activity.
+
+        Args:
+            signal: name of the signal, phase or fact.
+            value: measured value.
+            text: the fact in one sentence.
+            threshold: name of the threshold that the value was compared with.
+            where: node, part or rank.
+            window: start and end of the observation, Unix seconds; None: the active window or the whole job.
+        """
+        start, end = (
+            window
+            or self.active_window
+            or (
+                self.context.start_s,
+                self.context.start_s + self.elapsed_s,
+            )
+        )
+        limit = None if threshold is None else self.threshold(threshold)
+        return FindingEvidence(signal, where, start, end, value, limit, text)
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """Return the mean; None without values."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """Return the value times a factor; None if it is unknown."""
+    return None if value is None else value * factor
+
+
+def between(series: ObservedSeries, from_s: float, to_s: float) -> list[float]:
+    """Return the known values of the intervals whose centres are in a time window."""
+    first = max(0, math.ceil((from_s - series.start_s) / series.interval_s - 0.5))
+    last = max(first, math.ceil((to_s - series.start_s) / series.interval_s - 0.5))
+    return [value for value in series.values[first:last] if not math.isnan(value)]
+
+
+def _active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, int] | None:
+    if busy is None:
+        return None
+    active = [index for index, value in enumerate(busy.values) if value > threshold]
+    return (active[0], active[-1] + 1) if active else None
+
+
+def _low_watts(node: NodeObservation) -> float | None:
+    """Return the 10th percentile of a node's power; None if unknown."""
+    traces = [series for series in node.series if series.name == "power_watts" and series.known()]
+    whole = [series for series in traces if series.part == "node"] or traces
+    lows = [percentile(sorted(series.known()), _WAITING_PERCENTILE) for series in whole]
+    return math.fsum(lows) if lows else None
+
+
+def median_of_others(values: Sequence[float], index: int) -> float | None:
+    """Return the median of all values but one; None if there is no other."""
+    return median([value for number, value in enumerate(values) if number != index])

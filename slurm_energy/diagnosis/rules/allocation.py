@@ -1,0 +1,162 @@
+"""Rules about idle time of the whole job or of single nodes: tails, forgotten sessions, unused nodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.diagnosis.job_view import JobView, between, mean_of
+from slurm_energy.diagnosis.signals import ObservedSeries
+
+_Activity = list[tuple[float, float, bool]]
+"""Start, end and activity of equal intervals in order of time."""
+
+
+def idle_time(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that the whole job is idle for a long time in one piece, at the end or elsewhere."""
+    activity = _activity(view)
+    stretches = _idle_stretches(activity)
+    if not stretches:
+        return
+    start, end = max(stretches, key=lambda stretch: stretch[1] - stretch[0])
+    length = end - start
+    job_end = view.context.start_s + view.elapsed_s
+    is_tail = end >= activity[-1][1] - 1e-6 and start > activity[0][0]
+    if is_tail and not view.context.is_interactive:
+        limit = max(view.threshold("idle_tail"), view.threshold("idle_tail_share") / 100 * view.elapsed_s)
+        length = max(length, job_end - start)
+        if length < limit or view.context.state is None:
+            return
+        kind, threshold = FindingKind.IDLE_TAIL, "idle_tail"
+        title = f"The job is idle for its last {_minutes(length)}"
+    elif length >= view.threshold("idle_stretch"):
+        kind, threshold = FindingKind.IDLE_ALLOCATION, "idle_stretch"
+        length = math.fsum(b - a for a, b in stretches if b - a >= view.threshold("idle_tail"))
+        title = f"The job is idle for {_minutes(length)}"
+    else:
+        return
+    what = "GPUs were" if view.gpus else "CPUs were"
+    text = f"All {what} idle for {_minutes(end - start)} in one piece."
+    fact = view.fact("activity", end - start, text, threshold, "", (start, end))
+    watts = _mean_watts(view, start, end)
+    joules = None if watts is None else watts * length
+    yield view.finding(kind, title, [fact], length, 0.9, joules_lost=joules)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _mean_watts(view: JobView, start: float, end: float) -> float | None:
+    """Return the mean power of the job in a time window; None if a node has no power trace."""
+    nodes = []
+    for node in view.observation.nodes:
+        traces = [series for series in node.series if series.name == "power_watts"]
+        whole = [series for series in traces if series.part == "node"] or traces
+        means = [mean for series in whole if (mean := mean_of(between(series, start, end))) is not None]
+        if not means:
+            return None
+        nodes.append(math.fsum(means))
+    return math.fsum(nodes) if nodes else None
+
+
+def _activity(view: JobView) -> _Activity:
+    """Return the activity of the job: that of its GPUs, or of its CPUs if it has none; empty if unknown."""
+    tests = [
+        test for gpu in view.gpus if (test := _gpu_test(view, gpu.node, gpu.part, gpu.series)) is not None
+    ]
+    if view.gpus and len(tests) < len(view.gpus):
+        return []
+    if not view.gpus:
+        nodes = [_cpu_test(view, node.node) for node in view.observation.nodes]
+        tests = [test for test in nodes if test is not None]
+        if len(tests) < len(nodes):
+            return []
+    if not tests:
+        return []
+    interval_s = max(series.interval_s for series, _ in tests)
+    start, end = min(s.start_s for s, _ in tests), max(s.end_s for s, _ in tests)
+    intervals = max(0, math.ceil((end - start) / interval_s - 1e-9))
+    rows: _Activity = []
+    for index in range(intervals):
+        low = start + index * interval_s
+        values = [(between(series, low, low + interval_s), limit) for series, limit in tests]
+        if any(known for known, _ in values):
+            is_active = any(value > limit for known, limit in values for value in known)
+            rows.append((low, low + interval_s, is_active))
+    return rows
+
+
+def _gpu_test(
+    view: JobView, node: str, part: str, by_name: Mapping[str, ObservedSeries]
+) -> tuple[ObservedSeries, float] | None:
+    """Return the series and the limit above which a GPU is active: use, else power; None if unknown."""
+    if "gpu_busy_percent" in by_name:
+        return by_name["gpu_busy_percent"], view.threshold("gpu_active")
+    idle = view.context.idle_watts.get(node, {}).get(part)
+    limit = view.context.limit_watts.get(node, {}).get(part)
+    if "power_watts" not in by_name or idle is None or limit is None:
+        return None
+    return by_name["power_watts"], idle + view.threshold("idle_power") / 100 * (limit - idle)
+
+
+def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
+    node = next(node for node in view.observation.nodes if node.node == name)
+    busy, allocated = view.node_series(node, "cpu_busy_cores"), view.node_series(node, "cpu_allocated_cores")
+    if busy is None or allocated is None:
+        return None
+    return busy, view.threshold("idle_cpu") / 100 * min(max(allocated.known()), 10.0)
+
+
+def _idle_stretches(activity: _Activity) -> list[tuple[float, float]]:
+    """Return the start and end of each stretch without activity."""
+    stretches: list[tuple[float, float]] = []
+    for start, end, is_active in activity:
+        if is_active:
+            continue
+        if stretches and abs(stretches[-1][1] - start) < 1e-6:
+            stretches[-1] = (stretches[-1][0], end)
+        else:
+            stretches.append((start, end))
+    return stretches
+
+
+def unused_nodes(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that some nodes of the job do nothing while others work."""
+    uses: dict[str, float] = {}
+    for node in view.observation.nodes:
+        series = view.node_series(node, "cpu_busy_cores")
+        if series is not None and not _has_gpu_activity(view, node.node):
+            uses[node.node] = max(_smoothed(series.known()))
+    idle = [name for name, cores in uses.items() if cores < 0.2]
+    if not idle or len(idle) == len(view.observation.nodes):
+        return
+    facts = [
+        view.fact(
+            "cpu_busy_cores", uses[name], f"{name} never used more than {uses[name]:.2f} CPUs.", None, name
+        )
+        for name in idle
+    ]
+    energies = [view.context.energy_joules.get(name) for name in idle]
+    known = [parts.get("node", math.fsum(parts.values())) for parts in energies if parts]
+    yield view.finding(
+        FindingKind.IDLE_ALLOCATION,
+        f"{len(idle)} of {len(view.observation.nodes)} nodes are never used",
+        facts,
+        None,
+        0.95,
+        joules_lost=math.fsum(known) if len(known) == len(idle) else None,
+        time_share=1.0,
+        where=idle,
+    )
+
+
+def _has_gpu_activity(view: JobView, node: str) -> bool:
+    return any(gpu.node == node for gpu in view.busy_gpus)
+
+
+def _smoothed(values: Sequence[float]) -> list[float]:
+    """Return means of neighbours, so that a start-up of one interval does not count as use."""
+    return [(a + b) / 2 for a, b in itertools.pairwise(values)] or list(values)

@@ -1,0 +1,173 @@
+"""Rules about several ranks: communication, stragglers and load imbalance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slurm_energy.diagnosis.distribution import median
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.diagnosis.job_view import GpuView, JobView, RankView, mean_of
+from slurm_energy.diagnosis.stragglers import stragglers
+
+_MIN_RANKS_FOR_MEDIAN = 4
+_BUSY_WHILE_WAITING = 80.0
+_UNEVEN_GPUS = 0.65
+_ONE_SIDED = 0.5
+"""Ranks that are spread evenly around the median have uneven work. Stragglers lie on one side only."""
+_NETWORKS = ("infiniband_transmit_bytes_per_s", "network_transmit_bytes_per_s")
+
+
+def communication(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that all ranks spend much time on communication.
+
+    A rank that waits for a slower one also reports communication. The rank with the least communication does
+    not wait, so its time is the cost of the communication itself.
+    """
+    shares = [s for rank in view.ranks if (s := rank.times.share("communication")) is not None]
+    if len(shares) >= 2 and len(shares) == len(view.ranks):
+        share = 100 * min(shares)
+        if share >= view.threshold("communication_share"):
+            seconds = min(rank.times.seconds["communication"] for rank in view.ranks)
+            text = f"Every rank spent at least {share:.0f} % of its step time on communication."
+            fact = view.fact("communication", share, text, "communication_share")
+            title = f"Communication takes {share:.0f} % of the step time"
+            yield view.finding(FindingKind.COMMUNICATION_BOUND, title, [fact], seconds, 0.9)
+    elif not shares:
+        yield from _communication_without_steps(view)
+
+
+def _communication_without_steps(view: JobView) -> Iterator[JobFinding]:
+    busy, rate = view.gpu_busy, _network_rate(view)
+    if busy is None or rate is None or len(view.busy_gpus) < 2 or busy < _BUSY_WHILE_WAITING:
+        return
+    active, level = view.gpu_mean("sm_active_percent"), _power_level(view)
+    activity = active if active is not None else level
+    limit = view.threshold("small_batch_sm") if active is not None else view.threshold("small_batch_power")
+    if activity is None or activity >= limit * 1.4 or rate < view.threshold("communication_rate") * 1e9:
+        return
+    facts = [
+        view.fact("network_transmit_bytes_per_s", rate, f"Each node sent {rate / 1e9:.1f} GB/s on average."),
+        view.fact(
+            "sm_active_percent" if active is not None else "power_watts",
+            activity,
+            f"GPUs are busy for {busy:.0f} % of the time, but their units are active for {activity:.0f} %"
+            " only: communication kernels wait.",
+        ),
+    ]
+    lost = max(0.0, 1 - activity / (1.6 * limit)) * view.active_s
+    title = f"GPUs wait in communication: {rate / 1e9:.1f} GB/s per node, {activity:.0f} % activity"
+    yield view.finding(FindingKind.COMMUNICATION_BOUND, title, facts, lost, 0.6)
+
+
+def _network_rate(view: JobView) -> float | None:
+    """Return the mean bytes per second that a node sends over its networks; None if unknown."""
+    rates = []
+    for node in view.observation.nodes:
+        sent = [
+            mean
+            for series in node.series
+            if series.name in _NETWORKS and (mean := view.window_mean(series)) is not None
+        ]
+        if sent:
+            rates.append(sum(sent))
+    return mean_of(rates)
+
+
+def _power_level(view: JobView) -> float | None:
+    return mean_of([level for gpu in view.busy_gpus if (level := view.gpu_power_level(gpu)) is not None])
+
+
+def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
+    """Yield stragglers or load imbalance from step times, else from the activity of GPUs or nodes."""
+    ranks = [rank for rank in view.ranks if rank.step_count]
+    if len(ranks) >= 2:
+        yield from _uneven_steps(view, ranks)
+    elif not view.ranks and len(view.busy_gpus) >= 2:
+        yield from _uneven_gpus(view)
+    elif not view.ranks and not view.gpus:
+        yield from _uneven_nodes(view)
+
+
+def _uneven_steps(view: JobView, ranks: Sequence[RankView]) -> Iterator[JobFinding]:
+    own = [rank.times.step_s - rank.times.seconds.get("communication", 0.0) for rank in ranks]
+    per_step = [seconds / rank.step_count for seconds, rank in zip(own, ranks, strict=True)]
+    middle, slowest, steps = median(per_step), max(per_step), max(rank.step_count for rank in ranks)
+    step_s = max(rank.times.step_s for rank in ranks)
+    if middle is None or middle <= 0 or step_s <= 0:
+        return
+    ratio = view.threshold("straggler_ratio")
+    slow = stragglers(per_step, ratio)
+    few = 100 * len(slow) <= view.threshold("straggler_ranks") * len(ranks)
+    is_one_sided = middle - min(per_step) < _ONE_SIDED * (slowest - middle)
+    if slow and few and is_one_sided and len(ranks) >= _MIN_RANKS_FOR_MEDIAN:
+        names = [ranks[index].name for index in slow]
+        facts = [
+            view.fact(
+                "step",
+                per_step[index] / middle,
+                f"{ranks[index].name} on {ranks[index].steps.node} needs {per_step[index] / middle:.2f} times"
+                " the median time per step.",
+                "straggler_ratio",
+                ranks[index].name,
+            )
+            for index in slow
+        ]
+        title = f"{', '.join(names[:3])}: {slowest / middle:.2f} times the median time per step"
+        lost = (slowest - middle) * steps
+        yield view.finding(FindingKind.STRAGGLER, title, facts, lost, 0.9, where=names)
+        return
+    wait_s = (slowest - (mean_of(per_step) or 0.0)) * steps
+    share = 100 * wait_s / step_s
+    if share >= view.threshold("imbalance"):
+        text = f"Ranks waited for the slowest one for {share:.0f} % of the step time on average."
+        title = f"Uneven work: ranks wait {share:.0f} % of the step time for the slowest one"
+        fact = view.fact("step", share, text, "imbalance")
+        yield view.finding(FindingKind.LOAD_IMBALANCE, title, [fact], wait_s, 0.85)
+
+
+def _uneven_gpus(view: JobView) -> Iterator[JobFinding]:
+    """Yield imbalance between GPUs. A GPU that waits for others in communication is busy, but less active."""
+    signal = "sm_active_percent"
+    if any(signal not in gpu.series for gpu in view.busy_gpus):
+        signal = "power_watts"
+    levels = [_activity(view, gpu, signal) for gpu in view.busy_gpus]
+    known = [level for level in levels if level is not None]
+    if len(known) < len(levels) or max(known) <= 0 or min(known) >= _UNEVEN_GPUS * max(known):
+        return
+    high = [i for i, level in enumerate(known) if level >= (min(known) + max(known)) / 2]
+    is_straggler = 100 * len(high) <= view.threshold("straggler_ranks") * len(known) and len(known) >= 4
+    where = [view.busy_gpus[index].name for index in high]
+    lost = (1 - (mean_of(known) or 0.0) / max(known)) * view.active_s
+    text = f"The most active GPU is active for {max(known):.0f} %, the least active for {min(known):.0f} %."
+    fact = view.fact(signal, min(known) / max(known), text, None, ", ".join(where[:3]))
+    if is_straggler:
+        title = f"The other GPUs wait for {', '.join(where[:3])}"
+        yield view.finding(FindingKind.STRAGGLER, title, [fact], lost, 0.6, where=where)
+    else:
+        title = (
+            f"Uneven work: the least active GPU does {100 * min(known) / max(known):.0f} % of the most active"
+        )
+        yield view.finding(FindingKind.LOAD_IMBALANCE, title, [fact], lost, 0.6)
+
+
+def _activity(view: JobView, gpu: GpuView, signal: str) -> float | None:
+    return gpu.mean(signal) if signal == "sm_active_percent" else view.gpu_power_level(gpu)
+
+
+def _uneven_nodes(view: JobView) -> Iterator[JobFinding]:
+    uses = {}
+    for node in view.observation.nodes:
+        series = view.node_series(node, "cpu_busy_cores")
+        mean = series.mean() if series else None
+        if mean is not None:
+            uses[node.node] = mean
+    if len(uses) < 2 or len(uses) < len(view.context.nodes) or max(uses.values()) <= 1:
+        return
+    low, high = min(uses, key=lambda name: uses[name]), max(uses, key=lambda name: uses[name])
+    if uses[low] >= _UNEVEN_GPUS * uses[high]:
+        return
+    lost = (1 - (mean_of(list(uses.values())) or 0.0) / uses[high]) * view.elapsed_s
+    text = f"{low} used {uses[low]:.1f} CPUs on average, {high} {uses[high]:.1f}."
+    fact = view.fact("cpu_busy_cores", uses[low] / uses[high], text, None, low)
+    title = f"Uneven work: {low} uses {100 * uses[low] / uses[high]:.0f} % of the CPU time of {high}"
+    yield view.finding(FindingKind.LOAD_IMBALANCE, title, [fact], lost, 0.7, where=[low])

@@ -1,0 +1,119 @@
+"""Rules about CPUs: contention for them, and CPUs that the job does not use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from slurm_energy.diagnosis.distribution import percentile
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.diagnosis.job_view import JobView, scaled
+
+_PEAK_PERCENTILE = 95.0
+_OTHER_RESOURCE_SHARE = 50.0
+
+
+def contention(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that tasks wait for CPUs: more threads than CPUs, or a CPU quota."""
+    throttled = view.mean("cpu_throttled_percent")
+    if throttled is not None and throttled >= view.threshold("cpu_throttled"):
+        text = f"The CPU quota stopped the job's tasks for {throttled:.0f} % of the time."
+        fact = view.fact("cpu_throttled_percent", throttled, text, "cpu_throttled")
+        title = f"The CPU quota stops tasks {throttled:.0f} % of the time"
+        lost = throttled / 100 * view.active_s
+        yield view.finding(FindingKind.CPU_CONTENTION, title, [fact], lost, 0.9)
+        return
+    pressure, use = view.mean("cpu_pressure_percent"), view.cpu_use
+    if pressure is None or pressure < view.threshold("cpu_pressure"):
+        return
+    if use is not None and use < view.threshold("cpu_saturated"):
+        return
+    if (ratio := _processes_per_cpu(view)) is not None and ratio < view.threshold("processes_per_cpu"):
+        return
+    text = f"A task waited for a CPU for {pressure:.0f} % of the time."
+    facts = [view.fact("cpu_pressure_percent", pressure, text, "cpu_pressure")]
+    if use is not None:
+        facts.append(
+            view.fact("cpu_busy_cores", use, f"The job used {use:.0f} % of its CPUs.", "cpu_saturated")
+        )
+    yield view.finding(
+        FindingKind.CPU_CONTENTION,
+        f"More threads than CPUs: a task waits for a CPU {pressure:.0f} % of the time",
+        facts,
+        _gpu_wait_s(view),
+        0.8,
+        time_share=pressure / 100,
+    )
+
+
+def _processes_per_cpu(view: JobView) -> float | None:
+    """Return the ranks and loader processes per CPU of the job; None if unknown."""
+    workers = [rank.steps.hints.get("num_workers") for rank in view.ranks]
+    counts = [count for count in workers if isinstance(count, int) and not isinstance(count, bool)]
+    cpus = sum(
+        allocated.known()[0]
+        for node in view.observation.nodes
+        if (allocated := view.node_series(node, "cpu_allocated_cores")) is not None
+    )
+    return (sum(counts) + len(counts)) / cpus if counts and len(counts) == len(workers) and cpus else None
+
+
+def _gpu_wait_s(view: JobView) -> float | None:
+    """Return the seconds in which GPUs waited for CPUs; None for a job without GPUs."""
+    if (seconds := view.category_seconds("data")) is not None:
+        return seconds
+    return None if view.gpu_busy is None else (1 - view.gpu_busy / 100) * view.active_s
+
+
+def unused_cpus(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that the job uses few of its CPUs even at its peak."""
+    allocated, use, source = _peak_use(view)
+    if allocated is None or use is None or view.context.is_interactive or _holds_memory(view):
+        return
+    gpus = sum(map(len, view.context.gpus.values())) or len(view.gpus)
+    limit = "unused_cpu_gpu" if gpus else "unused_cpu"
+    unused = allocated * (1 - use / 100)
+    if use >= view.threshold(limit) or unused < view.threshold("unused_cpu_count"):
+        return
+    if gpus and allocated <= gpus * view.threshold("unused_cpu_per_gpu"):
+        return
+    text = f"The job used at most {use:.0f} % of {allocated:.0f} CPUs{source}."
+    idle = [watts["cpu"] for watts in view.context.idle_watts.values() if "cpu" in watts]
+    joules = scaled(math.fsum(idle) if idle else None, (1 - use / 100) * view.elapsed_s)
+    yield view.finding(
+        FindingKind.UNUSED_CPU,
+        f"{unused:.0f} of {allocated:.0f} CPUs are never used",
+        [view.fact("cpu_busy_cores", use, text, limit)],
+        None,
+        0.8 if not source else 0.6,
+        joules_lost=joules,
+        time_share=1.0,
+    )
+
+
+def _peak_use(view: JobView) -> tuple[float | None, float | None, str]:
+    """Return the allocated CPUs, their use at the peak in percent, and the source of the use as text."""
+    peaks, cpus = [], []
+    for node in view.observation.nodes:
+        busy = view.node_series(node, "cpu_busy_cores")
+        allocated = view.node_series(node, "cpu_allocated_cores")
+        if busy is not None and allocated is not None:
+            peaks.append(percentile(sorted(busy.known()), _PEAK_PERCENTILE))
+            cpus.append(allocated.known()[0])
+    if peaks and len(peaks) == len(view.context.nodes or peaks):
+        total = math.fsum(cpus)
+        return total, 100 * math.fsum(peaks) / total if total else None, ""
+    context = view.context
+    if context.cpu_seconds is None or not context.cpus or not context.elapsed_s:
+        return None, None, ""
+    use = 100 * context.cpu_seconds / (context.cpus * context.elapsed_s)
+    return float(context.cpus), use, " on average, by Slurm's accounting"
+
+
+def _holds_memory(view: JobView) -> bool:
+    """Return whether the job needs its CPUs for their memory: it uses much of the memory."""
+    used, limit = view.mean("memory_used_bytes"), view.mean("memory_limit_bytes")
+    if used is None or not limit:
+        used, limit = view.context.max_rss_bytes, view.context.memory_bytes
+    share = None if used is None or not limit else 100 * used / limit
+    return share is not None and share >= _OTHER_RESOURCE_SHARE

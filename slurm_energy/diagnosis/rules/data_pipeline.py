@@ -1,0 +1,139 @@
+"""Rules about the data pipeline: waits for I/O or for the CPUs of the loader, and copies to the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
+from slurm_energy.diagnosis.job_view import JobView, mean_of
+
+_CAUSES = {
+    FindingKind.DATA_STALL_IO: "storage is too slow",
+    FindingKind.DATA_STALL_CPU: "the CPUs of the loader are too slow",
+    FindingKind.DATA_STALL: "the data pipeline is too slow",
+}
+_SERIAL_LOADER_CORES = (0.75, 1.7)
+"""CPU use per GPU, in cores, of a program whose single process loads the data."""
+
+
+def data_stalls(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that steps wait for data, from step times or else from signals."""
+    share, seconds = view.category_share("data"), view.category_seconds("data")
+    if share is not None and seconds is not None:
+        if share >= view.threshold("data_share"):
+            kind, evidence, confidence = _classified(view)
+            text = f"Steps waited for data for {share:.0f} % of their time."
+            first = view.fact("data", share, text, "data_share")
+            title = f"Steps wait for data {share:.0f} % of the time: {_CAUSES[kind]}"
+            yield view.finding(kind, title, [first, *evidence], seconds, confidence)
+    elif not view.ranks:
+        yield from _stalls_without_steps(view)
+
+
+def _classified(view: JobView) -> tuple[FindingKind, list[FindingEvidence], float]:
+    """Return the kind of a data stall, the evidence for the kind, and the confidence."""
+    io, loader = view.mean("io_pressure_percent"), _loader_use(view)
+    if io is not None and io >= view.threshold("io_pressure"):
+        return FindingKind.DATA_STALL_IO, [_io_fact(view, io)], 0.95
+    if loader is not None and loader >= view.threshold("loader_busy"):
+        text = f"The loader's processes used {loader:.0f} % of the CPU time that they could use."
+        fact = view.fact("cpu_busy_cores", loader, text, "loader_busy")
+        return FindingKind.DATA_STALL_CPU, [fact], 0.9
+    if io is None and loader is not None:
+        text = f"The loader's processes used only {loader:.0f} % of the CPU time that they could use."
+        return FindingKind.DATA_STALL_IO, [view.fact("cpu_busy_cores", loader, text, "loader_busy")], 0.6
+    return FindingKind.DATA_STALL, [], 0.7
+
+
+def _loader_use(view: JobView) -> float | None:
+    """Return the CPU use in percent of the CPUs that the loader's processes can use; None if unknown.
+
+    Each rank has its workers, or loads in its own process. The ranks' own processes use CPU time beside
+    the workers, which the result includes.
+    """
+    uses = []
+    for node in view.observation.nodes:
+        ranks = [rank for rank in view.ranks if rank.steps.node == node.node]
+        busy = view.node_series(node, "cpu_busy_cores")
+        allocated = view.node_series(node, "cpu_allocated_cores")
+        if not ranks or busy is None or (cores := view.window_mean(busy)) is None:
+            continue
+        hints = [rank.steps.hints.get("num_workers") for rank in ranks]
+        workers = sum(max(1, hint) if isinstance(hint, int) else 1 for hint in hints)
+        limit = view.window_mean(allocated) if allocated else None
+        uses.append(100 * cores / (workers if limit is None else max(1, min(workers, limit))))
+    return mean_of(uses)
+
+
+def _io_fact(view: JobView, pressure: float) -> FindingEvidence:
+    text = f"Tasks waited for I/O for {pressure:.0f} % of the time."
+    return view.fact("io_pressure_percent", pressure, text, "io_pressure")
+
+
+def _stalls_without_steps(view: JobView) -> Iterator[JobFinding]:
+    busy, use = view.gpu_busy, view.cpu_use
+    if (
+        busy is None
+        or busy >= view.threshold("gpu_stalled")
+        or view.active_s < view.threshold("minimum_time")
+    ):
+        return
+    gap = view.fact(
+        "gpu_busy_percent", busy, f"The GPUs were busy for {busy:.0f} % of the time.", "gpu_stalled"
+    )
+    lost = (1 - busy / 100) * view.active_s
+    io = view.mean("io_pressure_percent")
+    if io is not None and io >= view.threshold("io_pressure"):
+        title = f"GPUs are busy {busy:.0f} % of the time while tasks wait for storage"
+        yield view.finding(FindingKind.DATA_STALL_IO, title, [_io_fact(view, io), gap], lost, 0.75)
+    elif use is not None and use >= view.threshold("cpu_saturated"):
+        fact = view.fact("cpu_busy_cores", use, f"The job used {use:.0f} % of its CPUs.", "cpu_saturated")
+        title = f"GPUs are busy {busy:.0f} % of the time while all CPUs of the job are busy"
+        yield view.finding(FindingKind.DATA_STALL_CPU, title, [fact, gap], lost, 0.6)
+    elif _is_serial_loader(view, busy):
+        cores = view.mean("cpu_busy_cores") or 0.0
+        text = f"One CPU per GPU is busy: {cores:.1f} cores for {len(view.busy_gpus)} GPUs."
+        title = f"GPUs are busy {busy:.0f} % of the time and wait for one process each"
+        fact = view.fact("cpu_busy_cores", cores, text)
+        yield view.finding(FindingKind.DATA_STALL_CPU, title, [fact, gap], lost, 0.5)
+
+
+def _is_serial_loader(view: JobView, busy: float) -> bool:
+    """Return whether the GPUs seem to wait for one process each that prepares the data.
+
+    The use of a GPU that waits for a serial loader is low and even, and the GPU holds the data of a batch
+    of useful size. Programs with bursts of work, and small batches, do not look like this.
+    """
+    cores, gpus = view.mean("cpu_busy_cores"), len(view.busy_gpus)
+    memory = mean_of([share for gpu in view.busy_gpus if (share := gpu.memory_share()) is not None])
+    highs = [high for gpu in view.busy_gpus if (high := gpu.high("gpu_busy_percent")) is not None]
+    if cores is None or memory is None or not highs or busy >= view.threshold("gpu_underused"):
+        return False
+    low, high = _SERIAL_LOADER_CORES
+    is_even = max(highs) < view.threshold("gpu_stalled")
+    return low <= cores / gpus <= high and is_even and memory >= view.threshold("small_batch_memory")
+
+
+def copies(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that copies between host and GPU take a notable share of the time."""
+    share, seconds = view.category_share("copy"), view.category_seconds("copy")
+    rate = view.gpu_mean("pcie_receive_bytes_per_s")
+    if share is not None and seconds is not None:
+        if share >= view.threshold("copy_share"):
+            facts = [view.fact("copy", share, f"Copies took {share:.0f} % of the step time.", "copy_share")]
+            facts += [] if rate is None else [_rate_fact(view, rate)]
+            title = f"Copies to the GPU take {share:.0f} % of the step time"
+            yield view.finding(FindingKind.HOST_TO_DEVICE_COPY, title, facts, seconds, 0.9)
+        return
+    busy = view.gpu_busy
+    if rate is None or busy is None or view.ranks or busy >= view.threshold("gpu_stalled"):
+        return
+    if rate >= view.threshold("copy_pcie") * 1e9:
+        title = f"GPUs are busy {busy:.0f} % of the time while {rate / 1e9:.1f} GB/s are copied to each"
+        lost = (1 - busy / 100) * view.active_s
+        yield view.finding(FindingKind.HOST_TO_DEVICE_COPY, title, [_rate_fact(view, rate)], lost, 0.6)
+
+
+def _rate_fact(view: JobView, rate: float) -> FindingEvidence:
+    text = f"Each GPU received {rate / 1e9:.1f} GB/s over PCIe on average."
+    return view.fact("pcie_receive_bytes_per_s", rate, text)

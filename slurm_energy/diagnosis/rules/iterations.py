@@ -1,0 +1,103 @@
+"""Rules about iterations: stalls by checkpoints, and single iterations that take much longer than others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.diagnosis.job_view import JobView, between, mean_of
+from slurm_energy.diagnosis.observation import NodeObservation
+
+_WRITES = ("block_write_bytes_per_s", "network_transmit_bytes_per_s", "infiniband_transmit_bytes_per_s")
+_IDLE_BUSY = 30.0
+_MIN_STALLS = 3
+
+
+def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that checkpoints stop the computation for a notable share of the time."""
+    seconds = view.category_seconds("checkpoint")
+    if seconds is not None and view.elapsed_s > 0:
+        share = 100 * seconds / view.elapsed_s
+        if share >= view.threshold("checkpoint_share"):
+            counts = [rank.steps.phases["checkpoint"].count for rank in view.ranks]
+            text = f"{max(counts)} checkpoints took {share:.0f} % of the job's time."
+            fact = view.fact("checkpoint", share, text, "checkpoint_share")
+            title = f"Checkpoints take {share:.0f} % of the time"
+            yield view.finding(FindingKind.CHECKPOINT_STALL, title, [fact], seconds, 0.95)
+        return
+    if not view.ranks and view.busy_gpus:
+        yield from _write_stalls(view)
+
+
+def _write_stalls(view: JobView) -> Iterator[JobFinding]:
+    """Yield checkpoint stalls seen as repeated bursts of writes while the GPUs are idle."""
+    shares, stalls = [], 0
+    for node in view.observation.nodes:
+        share, count = _write_stall_share(view, node)
+        if share is not None:
+            shares.append(share)
+            stalls = max(stalls, count)
+    share = mean_of(shares)
+    if share is None or stalls < _MIN_STALLS or share < view.threshold("checkpoint_share"):
+        return
+    text = f"{stalls} times the job wrote data while its GPUs were idle, {share:.0f} % of the time."
+    fact = view.fact("block_write_bytes_per_s", share, text, "checkpoint_share")
+    title = f"GPUs are idle during writes, probably checkpoints, {share:.0f} % of the time"
+    yield view.finding(FindingKind.CHECKPOINT_STALL, title, [fact], share / 100 * view.active_s, 0.65)
+
+
+def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | None, int]:
+    """Return the percentage of time with writes and idle GPUs, and the number of such stretches."""
+    gpus = [gpu.series["gpu_busy_percent"] for gpu in view.busy_gpus if gpu.node == node.node]
+    writes = [series for series in node.series if series.name in _WRITES]
+    window = view.active_window
+    if not gpus or not writes or window is None:
+        return None, 0
+    interval_s = max(series.interval_s for series in (*gpus, *writes))
+    limit = view.threshold("checkpoint_write") * 1e9
+    count, stalled, stretches, before = 0, 0, 0, False
+    time = window[0]
+    while time + interval_s <= window[1] + 1e-6:
+        busy = mean_of([value for series in gpus for value in between(series, time, time + interval_s)])
+        rates = [mean_of(between(series, time, time + interval_s)) for series in writes]
+        written = sum(rate for rate in rates if rate is not None)
+        is_stall = busy is not None and busy < _IDLE_BUSY and written >= limit
+        stretches += is_stall and not before
+        stalled += is_stall
+        before = is_stall
+        count += 1
+        time += interval_s
+    return (100 * stalled / count if count else None), stretches
+
+
+def outliers(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that single iterations beyond 3 sigma of the rolling mean cost notable time."""
+    ranks = [rank for rank in view.ranks if rank.steps.outlier_count and rank.times.step_s > 0]
+    if not ranks:
+        return
+    worst = max(ranks, key=lambda rank: rank.steps.outlier_excess_s)
+    share = 100 * worst.steps.outlier_excess_s / worst.times.step_s
+    phases = Counter(outlier.phase for outlier in worst.steps.outliers if outlier.phase)
+    phase = phases.most_common(1)[0][0] if phases else ""
+    if share < view.threshold("outlier_share") or phase == "checkpoint":
+        return
+    count = worst.steps.outlier_count
+    text = f"{count} iterations of {worst.name} took {share:.0f} % of the step time beyond the rolling mean."
+    fact = view.fact("step", share, text, "outlier_share", worst.name)
+    listed = sorted(worst.steps.outliers, key=lambda outlier: outlier.duration_s, reverse=True)[:3]
+    facts = [
+        view.fact(
+            outlier.phase or "step",
+            outlier.duration_s,
+            f"An iteration took {outlier.duration_s:.3g} s instead of {outlier.expected_s:.3g} s.",
+            None,
+            worst.name,
+            (outlier.at_s, outlier.at_s + outlier.duration_s),
+        )
+        for outlier in listed
+    ]
+    inside = f", mostly in phase {phase}" if phase else ""
+    title = f"{count} slow iterations cost {share:.0f} % of the step time{inside}"
+    excess = worst.steps.outlier_excess_s
+    yield view.finding(FindingKind.ITERATION_OUTLIERS, title, [fact, *facts], excess, 0.85)

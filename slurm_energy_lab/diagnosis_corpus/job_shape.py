@@ -1,0 +1,110 @@
+"""A synthetic job: allocation, what runs when, and which layers observe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurm_energy_lab.diagnosis_corpus.training_loop import Loop
+
+
+@dataclass(slots=True)
+class NodeLoad:
+    """Load of one node at one moment. GPU values are by index of the allocated GPU.
+
+    Attributes:
+        busy, sm, dram, tensor: shares, 0 to 1.
+        copy_bytes_per_s: PCIe traffic to each GPU.
+        cpu_cores: CPUs in use.
+        cpu_wanted: CPUs that the threads would use.
+        read_bytes_per_s, write_bytes_per_s, send_bytes_per_s: storage and network traffic of the node.
+        io_wait: share of the time, 0 to 1.
+    """
+
+    busy: list[float]
+    sm: list[float]
+    dram: list[float]
+    tensor: list[float]
+    copy_bytes_per_s: list[float]
+    cpu_cores: float = 0.02
+    cpu_wanted: float = 0.02
+    read_bytes_per_s: float = 0.0
+    write_bytes_per_s: float = 0.0
+    send_bytes_per_s: float = 0.0
+    io_wait: float = 0.0
+
+    @classmethod
+    def idle(cls, gpus: int) -> NodeLoad:
+        """Return the load of a node that does nothing."""
+        return cls([0.0] * gpus, [0.0] * gpus, [0.0] * gpus, [0.0] * gpus, [0.0] * gpus)
+
+
+@dataclass(slots=True)
+class JobShape:
+    """Parameters of a synthetic job beside its program.
+
+    Attributes:
+        elapsed_s: duration of the job.
+        loop: the training loop; None: `pattern` gives the load.
+        nodes, gpus, cpus: allocated nodes, GPUs per node and CPUs per node.
+        startup_s: time before the program computes.
+        tail_s: time after the last computation.
+        checkpoint_every_s, checkpoint_s, checkpoint_bytes: interval, duration and size of checkpoints.
+        outlier_every: one step in so many is slow; 0: none.
+        outlier_factor: duration of a slow step over the others.
+        gpu_memory_share: memory in use over the GPU's memory.
+        gpu_memory_growth: increase of that share from the start to the end.
+        host_memory_share, host_memory_growth: the same for the memory of the job.
+        memory_stall: share of the time in which tasks wait for memory.
+        cpu_throttled: share of the time stopped by the CPU quota.
+        cpu_pressure: pressure in percent; None: from the load.
+        cpu_clock: factor of the CPU clock by node; absent: 1.
+        thermal: share of the time with thermal throttling by (node, GPU).
+        power_throttled: share of the time throttled by the power limit.
+        cap_share: power limit over the highest limit.
+        gpu_clock: SM clock over the highest clock by (node, GPU); absent: 1.
+        clock_setting: whether a clock limit was applied.
+        is_network_storage: whether storage traffic goes over the network.
+        state, exit_code, restart_count, is_interactive: see `JobContext`.
+        has_steps, has_gpm, has_max_clock, has_pressure, has_signals, has_power, has_energy: layers that
+            observe the job.
+        hide_phases: phases that the program does not report.
+    """
+
+    elapsed_s: float
+    loop: Loop | None = None
+    nodes: int = 1
+    gpus: int = 1
+    cpus: int = 16
+    startup_s: float = 40.0
+    tail_s: float = 0.0
+    checkpoint_every_s: float = 0.0
+    checkpoint_s: float = 0.0
+    checkpoint_bytes: float = 2e9
+    outlier_every: int = 0
+    outlier_factor: float = 1.0
+    gpu_memory_share: float = 0.6
+    gpu_memory_growth: float = 0.0
+    host_memory_share: float = 0.3
+    host_memory_growth: float = 0.0
+    memory_stall: float = 0.0
+    cpu_throttled: float = 0.0
+    cpu_pressure: float | None = None
+    cpu_clock: dict[int, float] = field(default_factory=dict)
+    thermal: dict[tuple[int, int], float] = field(default_factory=dict)
+    power_throttled: float = 0.0
+    cap_share: float = 1.0
+    gpu_clock: dict[tuple[int, int], float] = field(default_factory=dict)
+    clock_setting: bool = False
+    is_network_storage: bool = False
+    state: str | None = "COMPLETED"
+    exit_code: int | None = 0
+    restart_count: int = 0
+    is_interactive: bool = False
+    has_steps: bool = True
+    has_gpm: bool = True
+    has_max_clock: bool = True
+    has_pressure: bool = True
+    has_signals: bool = True
+    has_power: bool = True
+    has_energy: bool = True
+    hide_phases: tuple[str, ...] = ()

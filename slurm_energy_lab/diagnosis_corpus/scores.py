@@ -1,0 +1,52 @@
+"""Scores of the rules on the corpus: how often the planted cause is the first finding."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.diagnose import find_causes
+from slurm_energy.diagnosis.finding import FindingKind
+from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
+from slurm_energy_lab.diagnosis_corpus.planted import PLANTED, PlantedJob
+
+CALIBRATION_SEEDS = range(100)
+"""Seeds with which thresholds are chosen. Other seeds, from 1000 on, are for evaluation only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Findings of one job of the corpus.
+
+    Attributes:
+        job: kind of job.
+        seed: seed of its parameters.
+        findings: kinds of the findings in order.
+    """
+
+    job: PlantedJob
+    seed: int
+    findings: tuple[FindingKind, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the planted cause is the first finding; for a healthy job, whether there is none."""
+        first = self.findings[0] if self.findings else None
+        return first == self.job.expected
+
+
+def build(job: PlantedJob, seed: int) -> JobObservation:
+    """Return the job of a kind for a seed; the same seed gives the same job."""
+    return job.build(Random(zlib.crc32(job.name.encode()) * 1_000_003 + seed))
+
+
+def results(seeds: Iterable[int], config: DiagnosisConfig | None = None) -> Iterator[Result]:
+    """Yield the findings of every kind of job for each seed."""
+    for seed in seeds:
+        for job in (*PLANTED, *HEALTHY):
+            findings = find_causes(build(job, seed), config or DiagnosisConfig())
+            yield Result(job, seed, tuple(finding.kind for finding in findings))

@@ -1,0 +1,169 @@
+"""A model of a training loop: times of its stages and the load that they cause, from physical parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_PYTHON_SPIN = 0.9
+"""CPU use of a process that launches kernels and waits for the GPU."""
+
+
+@dataclass(slots=True)
+class Loop:
+    """Parameters of a data-parallel training loop with one process per GPU. Times are in seconds.
+
+    Attributes:
+        nodes, gpus: nodes, and GPUs per node that the program uses.
+        cpus: CPUs of the job per node.
+        batch: samples per step and process.
+        workers: loader processes per rank; 0: the rank loads the data itself.
+        sample_cpu_s: CPU time to prepare a sample.
+        sample_bytes: bytes of a stored sample.
+        tensor_bytes: bytes of a prepared sample on its way to the GPU.
+        storage_bytes_per_s: bandwidth of the storage per node.
+        copy_bytes_per_s: bandwidth from host to GPU.
+        sample_gpu_s: GPU time per sample with large batches.
+        launch_s: constant time per step to launch kernels.
+        half_batch: batch size at which half of the GPU's units have work.
+        gradient_bytes: gradients exchanged per step.
+        network_bytes_per_s: bandwidth between processes.
+        overlap: share of the communication that is hidden behind the backward pass.
+        slowness: factor of the compute time by rank; absent: 1.
+        clock: factor of the clock by rank; absent: 1.
+        jitter: relative standard deviation of step times.
+    """
+
+    nodes: int = 1
+    gpus: int = 1
+    cpus: int = 16
+    batch: int = 128
+    workers: int = 8
+    sample_cpu_s: float = 0.004
+    sample_bytes: float = 1.5e5
+    tensor_bytes: float = 6e5
+    storage_bytes_per_s: float = 2e9
+    copy_bytes_per_s: float = 2e10
+    sample_gpu_s: float = 0.0015
+    launch_s: float = 0.01
+    half_batch: float = 24.0
+    gradient_bytes: float = 1e8
+    network_bytes_per_s: float = 2e10
+    overlap: float = 0.6
+    slowness: dict[int, float] = field(default_factory=dict)
+    clock: dict[int, float] = field(default_factory=dict)
+    jitter: float = 0.03
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes."""
+        return self.nodes * self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """Mean times of the stages of one step of one rank, in seconds."""
+
+    data: float
+    copy: float
+    forward: float
+    backward: float
+    optimizer: float
+    communication: float
+
+    @property
+    def compute(self) -> float:
+        """Time of the computation."""
+        return self.forward + self.backward + self.optimizer
+
+    @property
+    def step(self) -> float:
+        """Time of the whole step."""
+        return self.data + self.copy + self.compute + self.communication
+
+
+def step_times(loop: Loop) -> list[RankStep]:
+    """Return the mean stage times by rank. All ranks end a step together."""
+    io_s = loop.batch * loop.sample_bytes * loop.gpus / loop.storage_bytes_per_s
+    cpu_s = loop.batch * loop.sample_cpu_s
+    copy_s = loop.batch * loop.tensor_bytes / loop.copy_bytes_per_s
+    compute = [_compute_s(loop, rank) for rank in range(loop.ranks)]
+    exchange_s = 0.0
+    if loop.ranks > 1:
+        full_s = 2 * loop.gradient_bytes / loop.network_bytes_per_s
+        exchange_s = max(full_s - loop.overlap * min(full_s, 0.6 * min(compute)), 0.02 * full_s)
+    if loop.workers:
+        parallel = min(loop.workers, max(0.5, loop.cpus / loop.gpus))
+        load_s = max(cpu_s / parallel, io_s)
+        data = [max(0.01 * c, load_s - c - copy_s - exchange_s) for c in compute]
+    else:
+        data = [cpu_s + io_s] * loop.ranks
+    own = [d + copy_s + c for d, c in zip(data, compute, strict=True)]
+    slowest = max(own)
+    return [
+        RankStep(d, copy_s, 0.3 * c, 0.6 * c, 0.1 * c, exchange_s + slowest - o)
+        for d, c, o in zip(data, compute, own, strict=True)
+    ]
+
+
+def _compute_s(loop: Loop, rank: int) -> float:
+    full_s = loop.launch_s + loop.batch * loop.sample_gpu_s
+    return full_s * loop.slowness.get(rank, 1.0) / loop.clock.get(rank, 1.0)
+
+
+def unit_activity(loop: Loop) -> float:
+    """Return the share of the GPU's units with work while it computes, 0 to 1."""
+    kernels_s = loop.batch * loop.sample_gpu_s
+    occupancy = 0.92 * loop.batch / (loop.batch + loop.half_batch)
+    return occupancy * kernels_s / (kernels_s + 0.6 * loop.launch_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """Load of the hardware by one rank while it trains.
+
+    Attributes:
+        gpu_busy, sm_active, dram_active, tensor_active: shares, 0 to 1.
+        copy_bytes_per_s: traffic to the GPU.
+        cpu_cores: CPUs in use by the rank and its workers.
+        cpu_wanted: CPUs that they would use if there were enough.
+        read_bytes_per_s: bytes read from storage.
+        io_wait: share of the time in which a process waits for storage.
+        send_bytes_per_s: gradient traffic sent.
+    """
+
+    gpu_busy: float
+    sm_active: float
+    dram_active: float
+    tensor_active: float
+    copy_bytes_per_s: float
+    cpu_cores: float
+    cpu_wanted: float
+    read_bytes_per_s: float
+    io_wait: float
+    send_bytes_per_s: float
+
+
+def rank_load(loop: Loop, step: RankStep) -> RankLoad:
+    """Return the load that a rank with these stage times causes."""
+    total = step.step
+    units = unit_activity(loop)
+    computing, exchanging = step.compute / total, step.communication / total
+    loading = loop.batch * loop.sample_cpu_s / total
+    io_s = loop.batch * loop.sample_bytes * loop.gpus / loop.storage_bytes_per_s
+    spin = _PYTHON_SPIN * (step.compute + step.communication + step.copy) / total
+    cores = spin + loading
+    threads = loop.workers + 1 if step.data > 0.05 * total and loop.workers else cores
+    cpu_limit = loop.cpus / loop.gpus
+    is_io = io_s > loop.batch * loop.sample_cpu_s / max(1, loop.workers)
+    return RankLoad(
+        gpu_busy=min(1.0, computing * min(1.0, 0.55 + 0.5 * units) + exchanging),
+        sm_active=units * computing + 0.08 * exchanging,
+        dram_active=0.6 * units * computing + 0.02,
+        tensor_active=0.5 * units * computing,
+        copy_bytes_per_s=loop.batch * loop.tensor_bytes / total,
+        cpu_cores=min(cores, cpu_limit),
+        cpu_wanted=max(cores, spin + (0 if is_io else threads)),
+        read_bytes_per_s=loop.batch * loop.sample_bytes / total,
+        io_wait=min(0.97, io_s / total),
+        send_bytes_per_s=2 * loop.gradient_bytes / total if loop.ranks > 1 else 0.0,
+    )

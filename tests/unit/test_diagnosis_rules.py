@@ -1,0 +1,217 @@
+"""Findings: planted causes come first, symptoms are attached, unknown data gives no finding."""
+
+import dataclasses
+import math
+import re
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.config.diagnosis_section import THRESHOLDS, DiagnosisConfig
+from slurm_energy.config.loader import load
+from slurm_energy.diagnosis.causes import CONSEQUENCES, ordered
+from slurm_energy.diagnosis.diagnose import diagnose, find_causes
+from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
+from slurm_energy.diagnosis.observation import JobContext, JobObservation, NodeObservation
+from slurm_energy.diagnosis.phase_times import phase_times
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
+from slurm_energy.diagnosis.stragglers import stragglers
+from slurm_energy.errors import ConfigError
+from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
+from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
+from slurm_energy_lab.diagnosis_corpus.scores import Result, build
+from tests.property_examples import examples
+from tests.unit.test_diagnosis_model import observations
+
+K = FindingKind
+JOBS = {job.name: job for job in (*PLANTED, *HEALTHY)}
+QUICK = (
+    *("slow-storage", "no-workers", "tiny-batch-no-steps", "slow-copies", "cpu-quota", "unused-cpus"),
+    *("early-failure", "cpu-program-on-gpus", "one-node-works", "gpu-memory-leak", "low-clock"),
+    *("short-job", "debugging-session", "large-memory-job", "cpu-program", "training"),
+)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_planted_cause_comes_first(name: str) -> None:
+    job = JOBS[name]
+    findings = find_causes(build(job, 3), DiagnosisConfig())
+    assert Result(job, 3, tuple(finding.kind for finding in findings)).is_right
+    for finding in findings:
+        assert finding.evidence and 0 < finding.confidence <= 1
+        assert finding.joules_lost is None or finding.joules_lost >= 0
+
+
+def series(name: str, values: list[float], part: str = "", node: str = "n1") -> ObservedSeries:
+    return ObservedSeries(name, part, node, "test", 0.0, 10.0, array("d", values))
+
+
+def job_of(
+    *parts: ObservedSeries, ranks: tuple[RankSteps, ...] = (), elapsed_s: float = 600.0
+) -> JobObservation:
+    context = JobContext(1, 0.0, elapsed_s, state="COMPLETED", nodes=("n1",))
+    return JobObservation(context, (NodeObservation("n1", parts, ranks),))
+
+
+def kinds(observation: JobObservation, **thresholds: float) -> list[FindingKind]:
+    return [finding.kind for finding in find_causes(observation, DiagnosisConfig(thresholds))]
+
+
+def test_symptoms_are_attached_to_their_cause() -> None:
+    busy, io = series("gpu_busy_percent", [30.0] * 60, "gpu[0]"), series("io_pressure_percent", [60.0] * 60)
+    assert kinds(job_of(busy)) == [K.GPU_UNDERUSED]
+    findings = find_causes(job_of(busy, io), DiagnosisConfig())
+    assert [finding.kind for finding in findings] == [K.DATA_STALL_IO]
+    assert findings[0].consequences == (K.GPU_UNDERUSED,)
+
+
+def test_unknown_data_gives_no_finding() -> None:
+    nothing = JobObservation(JobContext(1, 0.0, 1e5, state="COMPLETED"))
+    assert diagnose(nothing).findings == ()
+    unknown = [
+        series(name, [math.nan] * 60, part)
+        for name, part in (
+            ("gpu_busy_percent", "gpu[0]"),
+            ("cpu_busy_cores", ""),
+            ("cpu_allocated_cores", ""),
+            ("gpu_memory_used_bytes", "gpu[0]"),
+            ("power_watts", "gpu[0]"),
+            ("io_pressure_percent", ""),
+        )
+    ]
+    assert kinds(job_of(*unknown)) == []
+
+
+def test_missing_pressure_is_not_taken_as_no_pressure() -> None:
+    steps = PhaseStatistics.of([1.0] * 500)
+    rank = RankSteps("n1", 0, None, 5, {"step": steps, "data": PhaseStatistics.of([0.5] * 500)})
+    assert kinds(job_of(ranks=(rank,))) == [K.DATA_STALL]
+    assert kinds(job_of(series("io_pressure_percent", [50.0] * 60), ranks=(rank,))) == [K.DATA_STALL_IO]
+    assert kinds(job_of(ranks=(rank,)), data_share=60) == []
+
+
+def test_short_job_gets_findings_about_failure_only() -> None:
+    job = job_of(series("gpu_busy_percent", [0.0] * 6, "gpu[0]"), elapsed_s=60.0)
+    assert kinds(job) == []
+    failed = dataclasses.replace(job, context=dataclasses.replace(job.context, state="FAILED", exit_code=1))
+    assert kinds(failed) == [K.EARLY_FAILURE]
+
+
+def test_running_job_has_no_idle_tail() -> None:
+    job = job_of(series("gpu_busy_percent", [90.0] * 60 + [0.0] * 60, "gpu[0]"), elapsed_s=1200.0)
+    assert kinds(job) == [K.IDLE_TAIL]
+    assert kinds(dataclasses.replace(job, context=dataclasses.replace(job.context, state=None))) == []
+
+
+def finding(kind: FindingKind, joules: float | None, seconds: float | None = None) -> JobFinding:
+    fact = FindingEvidence("step", "", None, None, 1.0, None, "A fact.")
+    return JobFinding(kind, kind.value, (fact,), None, seconds, joules, 0.9)
+
+
+def test_findings_are_ordered_by_lost_energy_and_unknown_energy_comes_last() -> None:
+    found = ordered(
+        [finding(K.UNUSED_CPU, None), finding(K.CHECKPOINT_STALL, 1.0), finding(K.SMALL_BATCH, 5.0)]
+    )
+    assert [item.kind for item in found] == [K.SMALL_BATCH, K.CHECKPOINT_STALL, K.UNUSED_CPU]
+
+
+def test_chain_of_symptoms_ends_at_the_cause() -> None:
+    chain = [
+        finding(K.COMMUNICATION_BOUND, 9.0),
+        finding(K.STRAGGLER, 5.0),
+        finding(K.THERMAL_THROTTLING, 3.0),
+    ]
+    (cause,) = ordered(chain)
+    assert cause.kind == K.THERMAL_THROTTLING
+    assert set(cause.consequences) == {K.COMMUNICATION_BOUND, K.STRAGGLER}
+
+
+def test_small_finding_does_not_explain_a_large_one() -> None:
+    found = ordered([finding(K.STRAGGLER, 100.0, 100.0), finding(K.THERMAL_THROTTLING, 1.0, 1.0)])
+    assert [item.kind for item in found] == [K.STRAGGLER, K.THERMAL_THROTTLING]
+
+
+def test_explanations_have_no_cycle() -> None:
+    def reachable(kind: FindingKind, seen: frozenset[FindingKind]) -> None:
+        assert kind not in seen
+        for consequence in CONSEQUENCES.get(kind, ()):
+            reachable(consequence, seen | {kind})
+
+    for kind in FindingKind:
+        reachable(kind, frozenset())
+
+
+contexts = st.builds(
+    JobContext,
+    job_id=st.just(1),
+    start_s=st.floats(0, 1e10),
+    elapsed_s=st.floats(0, 1e6),
+    state=st.sampled_from([None, "COMPLETED", "FAILED", "OUT_OF_MEMORY"]),
+    is_interactive=st.none() | st.booleans(),
+    nodes=st.just(("n1",)),
+    cpus=st.none() | st.integers(0, 64),
+    cpu_seconds=st.none() | st.floats(0, 1e9),
+    energy_joules=st.just({"n1": {"cpu": 5.0, "gpu[0]": 9.0}}) | st.just({}),
+    idle_watts=st.just({"n1": {"gpu[0]": 50.0}}) | st.just({}),
+    limit_watts=st.just({"n1": {"gpu[0]": 50.0}}) | st.just({"n1": {"gpu[0]": 400.0}}),
+)
+
+
+@examples(60)
+@given(contexts, observations)
+def test_any_valid_observation_gets_a_diagnosis(context: JobContext, node: NodeObservation) -> None:
+    diagnosis = diagnose(JobObservation(context, (node,)))
+    assert diagnosis.to_json()["is_short"] == (context.elapsed_s < 120)
+    for item in diagnosis.findings:
+        assert item.seconds_lost is None or 0 <= item.seconds_lost <= context.elapsed_s
+        assert item.time_share is None or 0 <= item.time_share <= 1
+
+
+def test_every_threshold_is_used() -> None:
+    folder = Path(__file__).parents[2] / "slurm_energy/diagnosis"
+    code = "".join(file.read_text("utf-8") for file in folder.glob("**/*.py"))
+    unused = [name for name in THRESHOLDS if not re.search(rf'"{name}"', code)]
+    assert unused == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [("data_shar = 5", "data_shar"), ("data_share = 101", "0 to 100"), ("straggler_ratio = 0.5", "1 to 100")],
+)
+def test_wrong_threshold_is_refused_with_its_name(tmp_path: Path, text: str, fault: str) -> None:
+    file = tmp_path / "energy.toml"
+    file.write_text(f"[diagnosis]\nthresholds = {{ {text} }}\n")
+    with pytest.raises(ConfigError, match=fault):
+        load(file)
+
+
+def test_phases_inside_and_between_steps() -> None:
+    phases = {"step": 80.0, "data": 20.0, "checkpoint": 10.0}
+    rank = RankSteps("n1", 0, 0, 5, {name: PhaseStatistics.of([value]) for name, value in phases.items()})
+    between = phase_times(rank, 100.0)
+    assert between.seconds == {"data": 20.0, "compute": 60.0, "other": 0.0, "checkpoint": 10.0, "idle": 10.0}
+    inside = phase_times(rank, 80.0)
+    assert inside.step_s == 70.0 and inside.seconds["compute"] == 50.0 and inside.seconds["idle"] == 0.0
+
+
+def test_energy_is_divided_by_steps_and_samples() -> None:
+    rank = RankSteps("n1", 0, 0, 5, {"step": PhaseStatistics.of([1.0] * 500)}, samples=2000.0)
+    job = job_of(ranks=(rank,))
+    job = dataclasses.replace(
+        job, context=dataclasses.replace(job.context, energy_joules={"n1": {"gpu[0]": 6000.0, "cpu": 4000.0}})
+    )
+    summary = diagnose(job).summary
+    assert (summary.joules_per_step, summary.joules_per_sample) == (20.0, 5.0)
+    assert sum(summary.time_shares.values()) == pytest.approx(1.0)
+    by_scope = {(phase.scope, phase.where): phase.joules for phase in summary.phases}
+    assert by_scope[("gpu", "n1 gpu[0]")] == pytest.approx(5000.0)
+    assert by_scope[("rank", "0")] is None
+
+
+def test_straggler_is_longer_than_a_multiple_of_the_median() -> None:
+    assert stragglers([10, 10, 10, 13.1, 12.9], 1.3) == [3]
+    assert stragglers([], 1.3) == stragglers([0.0, 0.0], 1.3) == []
