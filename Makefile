@@ -31,7 +31,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all packages dist demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion deps-% clean
+.PHONY: all packages dist demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion needs-of-tests packages-of-tests deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -107,9 +107,22 @@ check: $(VENV)/.installed-check
 # Tests wait for sampled seconds and for slurmctld most of their time, so that four workers suit two cores; each
 # has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.
 TEST_WORKERS ?= 4
-test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.installed-judges build
+test: needs-of-tests
+	@$(MAKE) --no-print-directory build
 	@$(BIN)/senergy build-plugins || echo "Tests of slurmctld's plugin will be skipped"
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# apt and pip wait for the network and the disk most of their time: they install side by side.
+needs-of-tests: $(VENV)/bin/python
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line packages-of-tests $(VENV)/.compiled
+
+packages-of-tests:
+	@if [ -n "$(DEB)" ]; then $(DEPS) build lab test page $$(packaging/slurm-headers --prefix '$(SLURM_PREFIX)' | sed -n 's|^/usr$$|headers|p'); fi
+
+# Otherwise each worker would compile all tests.
+$(VENV)/.compiled: $(VENV)/.installed-dev $(VENV)/.installed-judges
+	@echo "Compiling the tests"
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true; touch $@
 
 soak: deps-build deps-lab deps-test $(VENV)/.installed-dev build
 	$(BIN)/python -m pytest -m soak
