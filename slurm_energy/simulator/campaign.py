@@ -118,6 +118,7 @@ def _load(scenario: Scenario, seed: int) -> LoadedWorkload:
         units=section.sacct_units,
         time_scale=section.time_scale,
         appended=section.append,
+        max_rows=section.max_rows,
     )
     kinds = list(scenario.kinds)
     return read_workload(scenario.workload_files(), kinds, how, selection=scenario.trace, seed=seed)

@@ -64,6 +64,9 @@ class WorkloadSection:
     part_jobs: int = key(
         0, "Jobs of the file in one run; the seed selects the part. 0: all.", between(0, 1e9)
     )
+    max_rows: int = key(
+        20_000_000, "Maximum number of rows of the files; a row takes about 400 bytes.", between(1, 1e10)
+    )
     load: float = key(
         0.0,
         "Offered load to which the times between submissions are scaled; 0: as they are.",

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import importlib.util
 import lzma
+import math
 import re
 import tracemalloc
 from pathlib import Path
@@ -15,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from scipy.optimize import linprog
 
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.simulator.inputs import WorkloadFormat, line_reader, read_workload
 from slurm_energy.simulator.offered_load import offered_load, unit_seconds, with_load
 from slurm_energy.simulator.scenario_schema import TraceSection
+from slurm_energy.simulator.workload import workload
 
 CSV = "job_id,user,name,partition,account,state,submit_s,time_s,units\n" + "".join(
     f"{i},u{i % 3},train-{i % 2},p{i % 2},a,COMPLETED,{100 * i},{10 + i},{1 + i % 4}\n" for i in range(20)
@@ -137,7 +140,7 @@ def test_the_offered_load_is_reached(tmp_path_factory, jobs, load):
     text = "submit_s,time_s,units,deadline_s\n" + "".join(f"{s!r},{t!r},{u},{s + t!r}\n" for s, t, u in jobs)
     work = read_workload(put(tmp_path_factory.getbasetemp(), "load.csv", text), ["n"]).workload
     units = np.array([8])
-    if work.submit_s[-1] < 1e-6 or not np.sum(unit_seconds(work, units)):
+    if work.submit_s[-1] < 1e-6 or not np.any(np.isfinite(unit_seconds(work, units))):
         with pytest.raises(UsageError, match=r"^workload\.load: "):
             with_load(work, units, load)
         return
@@ -147,6 +150,63 @@ def test_the_offered_load_is_reached(tmp_path_factory, jobs, load):
         scaled.deadline_s - scaled.submit_s, work.deadline_s - work.submit_s, atol=1e-3
     )
     assert np.all(np.diff(scaled.submit_s) >= 0) and np.array_equal(scaled.time_s, work.time_s)
+
+
+def optimum(seconds, units):
+    """Return the least utilisation of the busiest kind by linear programming."""
+    count, kinds = seconds.shape
+    use = np.zeros((kinds, count * kinds + 1))
+    for kind in range(kinds):
+        use[kind, kind:-1:kinds] = np.where(np.isfinite(seconds), seconds, 0.0)[:, kind] / units[kind]
+    use[:, -1] = -1
+    whole = np.zeros((count, count * kinds + 1))
+    for job in range(count):
+        whole[job, job * kinds : (job + 1) * kinds] = 1
+    bounds = [(0, 1 if math.isfinite(value) else 0) for value in seconds.ravel()] + [(0, None)]
+    goal = np.append(np.zeros(count * kinds), 1.0)
+    return linprog(goal, use, np.zeros(kinds), whole, np.ones(count), bounds).fun
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_load_of_several_kinds_is_the_least_possible_utilisation(seed):
+    random = np.random.default_rng(seed)
+    count, kinds = int(random.integers(1, 40)), int(random.integers(2, 5))
+    seconds = np.exp(random.normal(0, 1.5, (count, kinds)))
+    seconds[random.random((count, kinds)) < 0.3] = np.inf
+    seconds[np.arange(count), random.integers(0, kinds, count)] = 1.0
+    units = random.integers(1, 50, kinds)
+    work = workload(
+        np.arange(count + 1) * kinds,
+        {"submit_s": np.linspace(0.0, 10.0, count) if count > 1 else [0.0]},
+        {
+            "units": np.where(np.isfinite(seconds), 1, 100).ravel(),  # too large for the kind
+            "time_s": np.where(np.isfinite(seconds), seconds, 1.0).ravel(),
+            "hardware": np.tile(np.arange(kinds), count),
+        },
+    )
+    if count > 1:
+        least = optimum(seconds, units) / 10.0
+        assert least * (1 - 1e-9) <= offered_load(work, units) <= least * 1.01
+
+
+def test_a_load_of_one_does_not_count_all_jobs_on_the_few_fastest_gpus():
+    """One fast unit and nine slow ones, which take twice the time: 5.5 jobs per second."""
+    work = workload(
+        np.arange(56) * 2,
+        {"submit_s": np.linspace(0.0, 10.0, 55)},
+        {"units": np.ones(110), "time_s": np.tile([1.0, 2.0], 55), "hardware": np.tile([0, 1], 55)},
+    )
+    assert offered_load(work, np.array([1, 9])) == pytest.approx(1.0, rel=0.01)
+
+
+def test_more_rows_than_the_bound_are_refused(tmp_path):
+    text = "submit_s,time_s,units\n" + "0,1,1\n" * 50
+    csv = put(tmp_path, "w.csv", text)
+    swf = put(tmp_path, "w.swf", "1 0 0 10 2 -1 -1 2 20 -1 1 1 1 -1 1 -1 -1 -1\n" * 50)
+    for files in ([csv], [swf], [csv, swf]):
+        with pytest.raises(UsageError, match="more than 49 rows"):
+            read_workload(files, ["n"], WorkloadFormat(max_rows=49))
+    assert read_workload(csv, ["n"], WorkloadFormat(max_rows=50)).workload.count == 50
 
 
 ENCODED = {

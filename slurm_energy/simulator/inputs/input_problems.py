@@ -1,4 +1,4 @@
-"""Record of the problems found in input files: how often each occurred, and on which lines first."""
+"""Record of the problems found in input files, and the bound on their rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from slurm_energy.errors import UsageError
 
 _EXAMPLES = 3
+MAX_ROWS = 20_000_000
+"""Default of the maximum number of rows of all files of a workload."""
 
 
 @dataclass(slots=True)
@@ -21,6 +23,8 @@ class InputProblems:
         counts: number of lines by file and problem.
         examples: numbers of the first lines by file and problem.
         skipped: number of skipped lines.
+        max_rows: maximum number of rows of all files, which are in memory together.
+        rows: number of rows read.
     """
 
     path: Path
@@ -28,6 +32,22 @@ class InputProblems:
     counts: dict[tuple[Path, str], int] = field(default_factory=dict)
     examples: dict[tuple[Path, str], list[int]] = field(default_factory=dict)
     skipped: int = 0
+    max_rows: int = MAX_ROWS
+    rows: int = 0
+
+    def add_rows(self, count: int) -> None:
+        """Count rows that a reader keeps.
+
+        Raises:
+            UsageError: there are more than `max_rows`.
+        """
+        self.rows += count
+        if self.rows > self.max_rows:
+            raise UsageError(
+                f"{self.path}",
+                f"the workload has more than {self.max_rows} rows",
+                "split the file by time, or raise workload.max_rows (about 400 bytes of memory per row)",
+            )
 
     def skip(self, problem: str, lines: Iterable[int]) -> None:
         """Record that lines are skipped.

@@ -36,6 +36,7 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
     parts: list[Floats] = []
     for first, texts in line_blocks(path, problems):
         numbers, table = _table(first, texts, problems)
+        problems.add_rows(len(numbers))
         lines.append(numbers)
         parts.append(table[:, _COLUMNS])
     table = np.concatenate(parts) if parts else np.zeros((0, len(_COLUMNS)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from slurm_energy.errors import UsageError
 from slurm_energy.simulator.inputs import swf, tabular
 from slurm_energy.simulator.inputs.doubtful_rows import without_doubtful_rows
-from slurm_energy.simulator.inputs.input_problems import InputProblems
+from slurm_energy.simulator.inputs.input_problems import MAX_ROWS, InputProblems
 from slurm_energy.simulator.inputs.line_reader import plain_suffix
 from slurm_energy.simulator.inputs.trace_selection import select
 from slurm_energy.simulator.inputs.workload_rows import WorkloadRows, build, merged, usable
@@ -44,6 +44,7 @@ class WorkloadFormat:
         time_scale: factor for all times.
         appended: whether each further file begins where the one before it ends. Otherwise all files have
             the same clock.
+        max_rows: maximum number of rows of all files.
     """
 
     form: str = ""
@@ -52,6 +53,7 @@ class WorkloadFormat:
     units: str = "nodes"
     time_scale: float = 1.0
     appended: bool = False
+    max_rows: int = MAX_ROWS
 
 
 def read_workload(
@@ -80,7 +82,7 @@ def read_workload(
     paths = [path] if isinstance(path, Path) else list(path)
     if how.form and how.form not in FORMATS:
         raise UsageError(f"format '{how.form[:40]}' is not known", todo=f"one of {', '.join(FORMATS)}")
-    problems = InputProblems(paths[0], strict)
+    problems = InputProblems(paths[0], strict, max_rows=how.max_rows)
     tables: list[WorkloadRows] = []
     for file in paths:
         problems.path = file
