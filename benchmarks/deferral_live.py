@@ -9,6 +9,7 @@ kill -9 of senergyctld held jobs start in time. Needs root.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ Json = dict[str, Any]
 MAX_SLACK_S = 12 * HOUR_S
 INTERVAL_S = 1.0
 WITHIN = 0.08
+_TIMES = ("time", "submit", "eligible_s", "latest_start_s", "since_s", "planned_start_s")
 SMALL_NODE = {
     "cpu.packages": 1,
     "cpu.cores_per_package": CPUS,
@@ -143,7 +145,18 @@ class DeferralLab:
         while self.queued():
             time.sleep(0.5)
         records = self.times(ids)
-        return {"origin_s": self.origin_s, "jobs": [self._measured(records[one]) for one in ids]}
+        return {
+            "origin_s": self.origin_s,
+            "jobs": [self._measured(records[one]) | {"plans": self.plans(one)} for one in ids],
+        }
+
+    def plans(self, job_id: int) -> list[Json]:
+        """Return the entries of the audit trail about a job, with times after the start of the run."""
+        job = json.loads(self.call("senergy", "job", "--json", str(job_id)))["jobs"][0]
+        return [
+            {key: value - self.origin_s if key in _TIMES else value for key, value in one.items()}
+            for one in job.get("decisions", ())
+        ]
 
     def _measured(self, record: Json) -> Json:
         start_s, end_s, joules = (float(record[key]) for key in ("start", "end", "energy_joules"))
@@ -268,15 +281,17 @@ def main() -> int:
         first = on.run(jobs, "off")
         second = on.run(jobs, "cheapest")
         kill = released_after_kill(on)
+    measured = {
+        "jobs": [dataclasses.asdict(job) for job in jobs],
+        "off": first,
+        "cheapest": second,
+        "kill": kill,
+    }
+    if arguments.out:  # first the measurements, which cannot be repeated
+        arguments.out.write_text(json.dumps(measured, indent=1))
     simulated = simulate(jobs, first, DAY)
     if arguments.out:
-        everything: Mapping[str, Any] = {
-            "off": first,
-            "cheapest": second,
-            "simulated": simulated,
-            "kill": kill,
-        }
-        arguments.out.write_text(json.dumps(everything, indent=1))
+        arguments.out.write_text(json.dumps(measured | {"simulated": simulated}, indent=1))
     return publish(evaluate(jobs, first, second, simulated, kill), arguments.json)
 
 

@@ -48,6 +48,7 @@ reports (any abbreviation that sreport accepts):
   cluster AccountUtilizationByQOS   accounts by quality of service
   cluster UtilizationByPartition, UtilizationByPolicy, UtilizationByTag, UtilizationByGpuKind
   job SizesByAccount                by number of CPUs
+  job DeferralSavings               cost and emissions of deferred jobs, and what they would have been at once
   user TopUsage                     the users with the most usage
 
 conditions:
@@ -73,6 +74,7 @@ examples:
   senergy report -t Seconds -T energy cluster AccountUtilizationByUser   joules, as sreport
   senergy report cluster UtilizationByPolicy start=1101 --csv > policies.csv
   senergy report -T cpu job SizesByAccount grouping=16,64,256
+  senergy report job DeferralSavings start=now-30days   what --energy-slack has saved
   senergy report --html physics.html accounts=physics start=1101 end=1201   a month of an account
   senergy report --html site start=now-30days   pages of the cluster, its accounts and users
 """
@@ -139,6 +141,10 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         return _write_pages(args)
     request = parse_report(args.words)
+    if request.kind is ReportKind.DEFERRAL_SAVINGS:
+        from slurm_energy.cli import report_savings
+
+        return report_savings.run(args, request, *report_window(request, datetime.now()))
     units = ReportUnits.parse(args.units) if args.units is not None else ReportUnits()
     tres = parse_tres(args.tres) if args.tres is not None else ()
     _check(request, tres)
@@ -248,16 +254,12 @@ def _sort_order(text: str | None) -> SortOrder | None:
     raise UsageError(f"-s: '{shown(text)}' is not an order", todo=todo)
 
 
-def _usage_request(args: argparse.Namespace, request: ReportRequest, now: datetime) -> UsageRequest:
-    """Return the query of a report.
+def report_window(request: ReportRequest, now: datetime) -> tuple[float, float]:
+    """Return start and end of the window of a report in Unix seconds; yesterday by default.
 
     Raises:
-        UsageError: a time is invalid, the window ends before it starts, or has too many intervals.
+        UsageError: a time is invalid, or the window ends before it starts.
     """
-    from slurm_energy.protocol.usage_requests import UsageRequest
-    from slurm_energy.reports.utilization.intervals import interval_edges
-    from slurm_energy.reports.utilization.lines import dimensions
-
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     start = (midnight - timedelta(days=1)).timestamp()
     end = midnight.timestamp()
@@ -272,6 +274,20 @@ def _usage_request(args: argparse.Namespace, request: ReportRequest, now: dateti
             f"start=: {format_time(start)} is not before the end of the window, {format_time(end)}",
             todo="write an earlier start= or a later end=",
         )
+    return start, end
+
+
+def _usage_request(args: argparse.Namespace, request: ReportRequest, now: datetime) -> UsageRequest:
+    """Return the query of a report.
+
+    Raises:
+        UsageError: a time is invalid, the window ends before it starts, or has too many intervals.
+    """
+    from slurm_energy.protocol.usage_requests import UsageRequest
+    from slurm_energy.reports.utilization.intervals import interval_edges
+    from slurm_energy.reports.utilization.lines import dimensions
+
+    start, end = report_window(request, now)
     clusters = (*(args.clusters.split(",") if args.clusters else ()), *request.clusters)
     return UsageRequest(
         interval_edges(start, end, request.interval),

@@ -222,7 +222,7 @@ class _Daemon:
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
             groups=[
                 *(grid_routes.routes, quota_routes.routes, usage_routes.routes, node_routes.routes),
-                *(self._publication.routes, placement_routes.routes),
+                *(self._publication.routes, placement_routes.routes, self._deferral.routes),
             ],
             permit=lease.require if lease else lambda: None,
         )

@@ -15,7 +15,8 @@ from slurm_energy.slurm.queue.node_resources import NodeResources
 
 _CPUS: Final = ""
 _ANY_GPU: Final = "*"
-_LATE_S: Final = 60.0  # a job that has exceeded its prediction counts for this long at least
+_OVERDUE_SHARE: Final = 0.1
+"""Remaining time of a job that has exceeded its prediction, as a share of the time for which it has run."""
 
 
 def requested_units(queue: QueueColumns) -> tuple[Ints, Floats]:
@@ -76,7 +77,9 @@ def free_capacity(
     starts_s = signals.slot_start_s
     is_running = queue.state == RUNNING
     begin_s = np.where(is_running, queue.start_s, now_s)
-    end_s = np.fmax(begin_s + time_s, now_s + np.where(is_running, _LATE_S, 0.0))
+    end_s = begin_s + time_s
+    overdue = is_running & (end_s <= now_s)
+    end_s = np.where(overdue, now_s + _OVERDUE_SHARE * (now_s - begin_s), end_s)
     waits = (queue.state == PENDING) & ~queue.held & ~queue.dependent & ~is_planned
     for row in np.flatnonzero(is_running | waits).tolist():
         free[kinds[row], starts_s < end_s[row]] -= units[row]

@@ -29,6 +29,7 @@ class DeferredJob:
         cost_deviation: standard deviation of `cost_planned`; None: unknown.
         signal_now: price per kWh or grams per kWh when the plan was made; None: unknown.
         signal_planned: the same in the planned slot.
+        predicted_s: predicted run time; None: unknown.
         held_s: time for which the job was held in earlier holds.
         held_since_s: start of the current hold; None: it is not held.
     """
@@ -47,6 +48,7 @@ class DeferredJob:
     cost_deviation: float | None = None
     signal_now: float | None = None
     signal_planned: float | None = None
+    predicted_s: float | None = None
     held_s: float = 0.0
     held_since_s: float | None = None
 

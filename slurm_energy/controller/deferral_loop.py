@@ -17,8 +17,10 @@ from slurm_energy.accounting.decisions import Decision
 from slurm_energy.config import Config
 from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.deferral_jobs import DeferredJob, restored_jobs
+from slurm_energy.controller.deferral_routes import DeferralRoutes
 from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.history_cache import HistoryCache
+from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ConfigError, EnergyError, install_extra
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
@@ -162,6 +164,11 @@ class DeferralLoop:
             if job is not None and job.held_since_s is not None:
                 return job.to_json()
         return None
+
+    @property
+    def routes(self) -> RouteGroup:
+        """The routes about deferral."""
+        return DeferralRoutes(lambda: self.config, self._store, self._source).routes
 
     def status(self) -> dict[str, Any]:
         """Return the entries about deferral on the status page."""

@@ -345,6 +345,7 @@ class DeferralPlanner:
             job.planned_start_s, job.unit = float(plan.start_s[at]), plan.unit
             job.cost_now, job.cost_planned = _known(plan.cost_now[at]), _known(plan.cost[at])
             job.cost_deviation = _known(plan.deviation[at])
+            job.predicted_s = _known(table.time_s[at])
             job.signal_now = signals.at(signal, cycle.now_s)
             job.signal_planned = signals.at(signal, job.planned_start_s)
             if known is None:

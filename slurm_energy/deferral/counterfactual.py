@@ -66,6 +66,19 @@ class CounterfactualCosts:
         return float(np.sum(self.deviation[self.known]))
 
 
+@dataclass(frozen=True, slots=True)
+class ObservedWaits:
+    """Waits of jobs that were not deferred; columns have shape (n,).
+
+    Attributes:
+        submit_s: time of submission.
+        wait_s: time from the submission to the start.
+    """
+
+    submit_s: Floats
+    wait_s: Floats
+
+
 _POINTS = np.array([-1.0, 0.0, 1.0]) * np.sqrt(3.0)
 _WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
 """Points and weights of the Gauss-Hermite quadrature of a normal distribution, exact to the fifth degree."""
@@ -88,12 +101,38 @@ def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCos
     if np.any(time_s < 0):
         raise UsageError("counterfactual", "a job ends before it starts")
     kwh = jobs.energy_joules / JOULES_PER_KWH
-    actual = kwh * _mean(series, jobs.start_s, time_s)
+    actual = run_costs(jobs.start_s, jobs.end_s, jobs.energy_joules, series)
     wait_s, spread_s = np.nan_to_num(jobs.queue_s), np.nan_to_num(jobs.queue_deviation_s)
     starts = jobs.eligible_s + np.maximum(0.0, wait_s + _POINTS[:, None] * spread_s)
     costs = kwh * _mean(series, starts, np.broadcast_to(time_s, starts.shape))
     expected = _WEIGHTS @ costs
     return CounterfactualCosts(actual, expected, np.sqrt(_WEIGHTS @ np.square(costs - expected)))
+
+
+def typical_waits(waits: ObservedWaits, times_s: Floats, window_s: float) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of the waits of the jobs that were submitted about given times.
+
+    Args:
+        waits: the jobs.
+        times_s: the times, shape (m,).
+        window_s: jobs that were submitted at most this long before or after a time count.
+
+    Returns:
+        Mean and standard deviation in seconds, shape (m,) each; NaN: no job was submitted then.
+    """
+    order = np.argsort(waits.submit_s, kind="stable")
+    submit_s, wait_s = waits.submit_s[order], waits.wait_s[order]
+    first = np.searchsorted(submit_s, times_s - window_s, side="left")
+    after = np.searchsorted(submit_s, times_s + window_s, side="right")
+    count = np.where(after > first, after - first, np.nan)
+    sums = [np.concatenate([[0.0], np.cumsum(values)]) for values in (wait_s, np.square(wait_s))]
+    mean, square = ((total[after] - total[first]) / count for total in sums)
+    return mean, np.sqrt(np.maximum(square - np.square(mean), 0.0))
+
+
+def run_costs(start_s: Floats, end_s: Floats, energy_joules: Floats, series: SignalSeries) -> Floats:
+    """Return cost or emissions of runs ; NaN: the signal is unknown in a part of it."""
+    return energy_joules / JOULES_PER_KWH * _mean(series, start_s, end_s - start_s)
 
 
 def _mean(series: SignalSeries, start_s: Floats, time_s: Floats) -> Floats:

@@ -29,6 +29,7 @@ class ReportKind(StrEnum):
     BY_GPU_KIND = "UtilizationByGpuKind"
     SIZES_BY_ACCOUNT = "SizesByAccount"
     TOP_USAGE = "TopUsage"
+    DEFERRAL_SAVINGS = "DeferralSavings"
 
 
 # As in sreport, an abbreviation stands for the first of these that it fits.
@@ -43,7 +44,7 @@ _REPORTS: Final = {
         ReportKind.BY_TAG,
         ReportKind.BY_GPU_KIND,
     ),
-    "job": (ReportKind.SIZES_BY_ACCOUNT,),
+    "job": (ReportKind.SIZES_BY_ACCOUNT, ReportKind.DEFERRAL_SAVINGS),
     "user": (ReportKind.TOP_USAGE,),
 }
 _SHORT: Final = {"ua": ReportKind.USER_BY_ACCOUNT, "aq": ReportKind.ACCOUNT_BY_QOS}
@@ -60,6 +61,7 @@ _BY_X: Final = frozenset(
 )
 _CLUSTER_REPORTS: Final = frozenset(_REPORTS["cluster"])
 _WITH_JOBS: Final = frozenset(ReportKind) - {ReportKind.UTILIZATION}
+_OF_USAGE: Final = frozenset(ReportKind) - {ReportKind.DEFERRAL_SAVINGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ _TREE: Final = frozenset({ReportKind.ACCOUNT_BY_USER})
 _METERED: Final = _CLUSTER_REPORTS - {ReportKind.UTILIZATION}
 # In the order in which sreport compares them.
 _WORDS: Final = (
-    _Word("all_clusters", 1, False),
+    _Word("all_clusters", 1, False, _OF_USAGE),
     _Word("AcctAsParent", 2, False, _SIZES),
     _Word("PrintJobCount", 2, False, _SIZES),
     _Word("FlatView", 2, False, _SIZES),
@@ -95,15 +97,15 @@ _WORDS: Final = (
     _Word("Users", 1, True, _WITH_JOBS),
     _Word("Accounts", 2, True, _WITH_JOBS),
     _Word("Acct", 4, True, _WITH_JOBS),
-    _Word("Clusters", 1, True),
+    _Word("Clusters", 1, True, _OF_USAGE),
     _Word("End", 1, True),
-    _Word("Format", 1, True),
+    _Word("Format", 1, True, _OF_USAGE),
     _Word("Grouping", 2, True, _SIZES),
     _Word("Start", 1, True),
     _Word("TopCount", 1, True, _TOP),
-    _Word("Nodes", 1, True),
+    _Word("Nodes", 1, True, _OF_USAGE),
     _Word("Partitions", 2, True, _WITH_JOBS),
-    _Word("Interval", 1, True),
+    _Word("Interval", 1, True, _OF_USAGE),
 )
 _ONLY_SREPORT_WORDS: Final = {
     "Associations": "the controller does not know association ids",

@@ -1,0 +1,106 @@
+"""Report of the savings of deferral: actual costs, those of running at once, and their difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from slurm_energy import __version__
+from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.reports.utilization.page import FORMAT_VERSION
+from slurm_energy.reports.utilization.table import UNKNOWN, ReportTable
+from slurm_energy.safe_text import display_width, escape_controls
+
+_NAMES: Final = ("Cluster", "Account", "Login")
+_SECONDS_PER_HOUR: Final = 3600.0
+_GRAMS_PER_KG: Final = 1000.0
+_COST, _CARBON = "cost", "co2e_g"
+
+Json = Mapping[str, Any]
+
+
+def savings_table(document: Json, *, exact: bool) -> ReportTable:
+    """Return the table of the report.
+
+    Args:
+        document: response to `GET /v1/deferral/savings`.
+        exact: whether amounts are written for programs: with all digits, and empty if unknown.
+    """
+    currency = document.get("currency") or "currency"
+    headers = [*_NAMES, "Jobs", "Delay h", "Energy kWh"]
+    for unit in (currency, "CO2e kg"):
+        headers += [unit, f"{unit} at once", f"{unit} saved", "+-"]
+    rows = []
+    for row in document["rows"]:
+        delay_h, kwh = row["mean_delay_s"] / _SECONDS_PER_HOUR, row["energy_joules"] / JOULES_PER_KWH
+        cells = [document["cluster"], row["account"], row["user"], str(row["jobs"])]
+        cells += [_number(delay_h, 1, exact=exact), _number(kwh, 3, exact=exact)]
+        cells += _amounts(row.get(_COST), 1.0, 2, exact=exact)
+        cells += _amounts(row.get(_CARBON), _GRAMS_PER_KG, 3, exact=exact)
+        rows.append(cells)
+    count = len(headers)
+    is_name = [column < len(_NAMES) for column in range(count)]
+    widths = [
+        max(display_width(escape_controls(text)) for text in (headers[at], *(row[at] for row in rows)))
+        for at in range(count)
+    ]
+    return ReportTable(headers, widths, is_name, rows, is_name)
+
+
+def savings_document(document: Json) -> dict[str, Any]:
+    """Return the document of `--json`, with amounts in base units and the sum of all rows."""
+    return {
+        "meta": {"format": FORMAT_VERSION, "senergy": __version__},
+        "report": "DeferralSavings",
+        "window": document["window"],
+        "scope": document.get("scope"),
+        "currency": document.get("currency") or None,
+        "rows": [{"cluster": document["cluster"], **row} for row in document["rows"]],
+        "total": {key: _total(document["rows"], key) for key in (_COST, _CARBON)},
+    }
+
+
+def savings_notes(document: Json) -> list[str]:
+    """Return lines about the savings of all jobs, and about jobs whose savings are unknown."""
+    rows = document["rows"]
+    if not rows:
+        return ["no job that was deferred ended in this window"]
+    notes = []
+    jobs = sum(row["jobs"] for row in rows)
+    for key, unit, scale in (
+        (_COST, document.get("currency") or "currency", 1.0),
+        (_CARBON, "kg CO2e", _GRAMS_PER_KG),
+    ):
+        total = _total(rows, key)
+        if total is None:
+            continue
+        saved, deviation = (total["at_once"] - total["actual"]) / scale, total["deviation"] / scale
+        share = f" ({100.0 * saved / (total['at_once'] / scale):.1f} %)" if total["at_once"] > 0 else ""
+        notes.append(
+            f"saved against running at once: {saved:.4g} {unit}{share}, "
+            f"uncertain by {deviation:.2g} (standard deviation)"
+        )
+        if total["jobs"] < jobs:
+            notes.append(f"{unit}: unknown for {jobs - total['jobs']} of {jobs} jobs, which are left out")
+    return notes
+
+
+def _total(rows: Sequence[Json], key: str) -> dict[str, Any] | None:
+    known = [row[key] for row in rows if row.get(key) is not None]
+    if not known:
+        return None
+    total = {name: math.fsum(one[name] for one in known) for name in ("actual", "at_once", "deviation")}
+    return {**total, "jobs": sum(one["jobs"] for one in known)}
+
+
+def _amounts(amounts: Json | None, scale: float, decimals: int, *, exact: bool) -> list[str]:
+    if amounts is None or not amounts["jobs"]:
+        return ["" if exact else UNKNOWN] * 4
+    actual, at_once, deviation = (amounts[name] / scale for name in ("actual", "at_once", "deviation"))
+    values = (actual, at_once, at_once - actual, deviation)
+    return [_number(value, decimals, exact=exact) for value in values]
+
+
+def _number(value: float, decimals: int, *, exact: bool) -> str:
+    return f"{value:.9f}".rstrip("0").rstrip(".") if exact else f"{value:.{decimals}f}"

@@ -1,0 +1,243 @@
+"""`senergy report job DeferralSavings`: what deferral has saved, and who sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fake_controller
+import pytest
+import store_examples as stored
+
+from slurm_energy.accounting import decisions, ingest, job_facts
+from slurm_energy.accounting.decisions import DEFER, RELEASE, Decision
+from slurm_energy.cli import connection
+from slurm_energy.cli.main import main
+from slurm_energy.config import Config, parse
+from slurm_energy.controller.deferral_routes import DeferralRoutes
+from slurm_energy.controller.grid_source import GridFactorSource
+from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import UsageError
+from slurm_energy.grid.series import GridSeries, SeriesSource
+from slurm_energy.protocol.deferral_requests import SAVINGS_PATH, SavingsRequest
+
+HOUR = 3600.0
+T0 = 1_699_999_200.0
+OPERATOR = Rights(0, "root", everything=True)
+ALICE, BOB = Rights(1000, "alice"), Rights(1001, "bob")
+COORDINATOR = Rights(7, "carol", accounts=frozenset({"biology"}))
+WINDOW = {"start": str(int(T0)), "end": str(int(T0 + 24 * HOUR))}
+PRICES = (0.4, 0.4, 0.1, 0.1, 0.2, 0.2)
+"""Price per kWh by hour from `T0` on."""
+
+
+class Grid(GridFactorSource):
+    """Signals that are given."""
+
+    def __init__(self, series: Mapping[str, GridSeries]) -> None:
+        self.given = dict(series)
+
+    async def signals(self, start_s: float, end_s: float) -> dict[str, GridSeries]:
+        return self.given
+
+
+def prices() -> GridSeries:
+    samples = [(T0 + at * HOUR, T0 + (at + 1) * HOUR, value) for at, value in enumerate(PRICES)]
+    return GridSeries(SeriesSource("csv"), samples, HOUR)
+
+
+def _with_energy(record: dict[str, Any]) -> dict[str, Any]:
+    cpu, _ = record["components"]
+    return record | {"components": [cpu | {"energy_joules": 3.6e6}]}
+
+
+async def add_job(
+    store: Store, job_id: int, user: str, account: str, runs: list[tuple[float, float]]
+) -> None:
+    """Store a job of 3.6 MJ per run, submitted at `T0`."""
+    uid = {"alice": 1000, "bob": 1001}[user]
+    for count, (start, end) in enumerate(runs):
+        times = {"start": T0 + start * HOUR, "end": T0 + end * HOUR}
+        record = stored.record(job_id=job_id, uid=uid, user=user, node="n1", restart_count=count, **times)
+        items, refused = ingest.read_items([stored.item(_with_energy(record))])
+        assert not refused
+        await store.write(ingest.store, items, stored.NOW)
+    times = {"start": T0 + runs[0][0] * HOUR, "end": T0 + runs[-1][1] * HOUR}
+    facts = stored.job(job_id, account=account, user=user, submit=T0, **times)
+    lookups = await store.read(job_facts.pending_lookups, 0.0)
+    await store.write(job_facts.store, {job_id: [facts]}, lookups, stored.NOW)
+
+
+def decision(job_id: int, eligible: Any = T0, kind: str = DEFER, submit: float = T0) -> Decision:
+    return Decision(job_id, submit, T0, kind, "x", {"eligible_s": eligible} if kind == DEFER else {})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    store = Store(tmp_path_factory.mktemp("savings") / "a.db")
+
+    async def fill() -> None:
+        await add_job(store, 1, "alice", "physics", [(2, 3)])
+        await add_job(store, 2, "bob", "biology", [(2, 3), (4, 5)])
+        await add_job(store, 3, "bob", "biology", [(0.5, 1)])
+        made = [decision(1), decision(1), decision(2), decision(1, kind=RELEASE), decision(3, submit=T0 - 60)]
+        await store.write(decisions.save, "c1", made)
+
+    asyncio.run(fill())
+    yield store
+    store.close()
+
+
+def ask(store: Store, rights: Rights = OPERATOR, series: Any = None, **query: str) -> dict[str, Any]:
+    config: Config = parse('[cluster]\nname = "c1"\n')
+    source = Grid({"price_per_kwh": prices()} if series is None else series)
+    routes = DeferralRoutes(lambda: config, store, source)
+    return asyncio.run(routes.savings({**WINDOW, **query}, rights))
+
+
+def test_savings_are_the_cost_at_once_less_the_actual_cost(store: Store) -> None:
+    _, alice = ask(store)["rows"]
+    assert (alice["account"], alice["user"], alice["jobs"]) == ("physics", "alice", 1)
+    # Job 3 was not deferred and waited half an hour; so would the others. They would have run from 0.5 h on.
+    assert alice["cost"] == pytest.approx({"actual": 0.1, "at_once": 0.4, "deviation": 0.0, "jobs": 1})
+    assert alice["mean_delay_s"] == 2 * HOUR
+    assert alice["co2e_g"] is None
+
+
+def test_runs_of_a_requeued_job_count_each_at_its_time(store: Store) -> None:
+    bob, _ = ask(store)["rows"]
+    assert (bob["jobs"], bob["energy_joules"]) == (1, 7.2e6)
+    # At once, two hours in one piece: half an hour each at the ends, at a mean of 0.25.
+    expected = {"actual": 0.1 + 0.2, "at_once": 2 * (1.5 * 0.4 + 0.5 * 0.1) / 2, "deviation": 0.0, "jobs": 1}
+    assert bob["cost"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("rights", "users"), [(OPERATOR, {"alice", "bob"}), (ALICE, {"alice"}), (COORDINATOR, {"bob"})]
+)
+def test_users_see_their_jobs_and_coordinators_their_accounts(
+    store: Store, rights: Rights, users: set[str]
+) -> None:
+    assert {row["user"] for row in ask(store, rights)["rows"]} == users
+
+
+@pytest.mark.parametrize(
+    ("query", "users"),
+    [
+        ({"user": "bob"}, {"bob"}),
+        ({"account": "physics"}, {"alice"}),
+        ({"partition": "nowhere"}, set()),
+        ({"start": WINDOW["end"], "end": str(int(T0 + 48 * HOUR))}, set()),
+    ],
+)
+def test_conditions_select_jobs(store: Store, query: dict[str, str], users: set[str]) -> None:
+    assert {row["user"] for row in ask(store, **query)["rows"]} == users
+
+
+def test_an_unknown_price_leaves_a_job_out(store: Store) -> None:
+    gap = GridSeries(SeriesSource("csv"), [(T0, T0 + 2 * HOUR, 0.4)], HOUR)
+    rows = ask(store, series={"price_per_kwh": gap})["rows"]
+    assert [row["cost"]["jobs"] for row in rows] == [0, 0]
+
+
+def test_damaged_details_do_not_break_the_report(store: Store) -> None:
+    async def add() -> None:
+        await add_job(store, 9, "alice", "physics", [(2, 3)])
+        await store.write(decisions.save, "c1", [decision(9, "soon"), decision(9, True)])
+
+    asyncio.run(add())
+    assert sum(row["jobs"] for row in ask(store)["rows"]) == 2
+
+
+@pytest.mark.parametrize("query", [{"start": "x"}, {"end": "0"}, {"what": "1"}, {"start": "1e9"}])
+def test_malformed_requests_are_refused(store: Store, query: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        ask(store, **query)
+
+
+def test_a_request_survives_its_parameters() -> None:
+    request = SavingsRequest(1, 2, ("a", "b"), (), ("gpu",))
+    assert SavingsRequest.from_query(request.parameters()) == request
+
+
+ROW = {
+    "account": "physics",
+    "user": "=cmd",
+    "jobs": 3,
+    "energy_joules": 7.2e6,
+    "mean_delay_s": 2 * HOUR,
+    "cost": {"actual": 1.0, "at_once": 1.5, "deviation": 0.1, "jobs": 2},
+    "co2e_g": None,
+}
+
+
+class Controller(fake_controller.FakeController):
+    """A controller with given savings."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        super().__init__({})
+        self.rows = rows
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        assert path == SAVINGS_PATH
+        self.asked.append((path, dict(params or {})))
+        window = {"start": 0, "end": 1}
+        return {"cluster": "c1", "window": window, "currency": "EUR", "rows": self.rows, "scope": "all"}
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    controller = Controller([ROW])
+    monkeypatch.setattr(connection, "connect", lambda args: controller)
+    return controller
+
+
+def test_the_report_states_savings_and_what_is_unknown(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["start=2025-11-01", "end=2025-11-02", "acc=physics", "users=a,b", "part=gpu"]
+    assert main(["report", "job", "Deferral", *words]) == 0
+    printed = capsys.readouterr()
+    assert "1.00        1.50      0.50 0.10" in printed.out
+    assert "saved against running at once: 0.5 EUR (33.3 %), uncertain by 0.1" in printed.err
+    assert "EUR: unknown for 1 of 3 jobs, which are left out" in printed.err
+    query = controller.asked[0][1]
+    assert (query["account"], query["user"], query["partition"]) == ("physics", "a,b", "gpu")
+    assert int(query["end"]) - int(query["start"]) == 86400
+
+
+def test_output_for_programs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--json", "job", "DeferralSavings"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"] == [{"cluster": "c1", **ROW}]
+    assert document["total"]["cost"] == ROW["cost"]
+    assert main(["report", "--csv", "job", "DeferralSavings"]) == 0
+    header, row = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert dict(zip(header, row, strict=True))["Login"] == "'=cmd"
+    assert row[-1] == ""
+    assert main(["report", "-nP", "job", "DeferralSavings"]) == 0
+    assert capsys.readouterr().out.startswith("c1|physics|=cmd|3|2|2|1|1.5|0.5|0.1|")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-T", "cpu"], ["-t", "kWh"], ["-s", "name"], ["-M", "c2"], ["-a"], ["nodes=n1"], ["interval=day"]],
+)
+def test_options_without_meaning_are_refused(
+    controller: Controller, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "job", "DeferralSavings", *words]) == 2
+    assert "DeferralSavings" in capsys.readouterr().err
+
+
+def test_without_deferred_jobs_the_report_says_so(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.rows = []
+    assert main(["report", "job", "DeferralSavings"]) == 0
+    assert "no job that was deferred ended in this window" in capsys.readouterr().err
