@@ -1,0 +1,375 @@
+"""Choice among two real Slurm clusters in two price zones, compared with its simulation.
+
+Two clusters share one slurmdbd. Time passes 180 times as fast: an hour of prices lasts 20 s. The same jobs,
+half of which have their home at each cluster, are submitted three times at the login nodes of their homes: to
+the home, to the clusters by turns, and to the cluster that `senergy where --submit` chooses. Claims: the
+choices and the cost are those of the simulation, and the cost is lower than with the other two rules. Then
+slurmctld and senergyctld of the cheaper cluster are killed. Claims: the other cluster accepts jobs in bounded
+time, they start, and the killed cluster is chosen again after its return. Needs root, munge and MariaDB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from claims import Claim, at_least, at_most, claim, publish
+
+from slurm_energy_lab.slurm_clusters import SlurmCluster, SlurmClusters, missing_programs
+
+Json = dict[str, Any]
+SENERGY = (sys.executable, "-m", "slurm_energy.cli.main")
+WITHIN = 0.08
+REFRESH_S = 1.0
+SLURM_TIMEOUT_S = 10.0
+"""Slurm's MessageTimeout: how long sbatch tries to reach a slurmctld that has just died."""
+MARGIN_S = 5.0
+STATE_SAVE_S = 7.0
+"""slurmctld saves its state every 5 s. It forgets a job that was submitted after that when it is killed."""
+
+
+class TwoZones:
+    """Two running clusters with prices.
+
+    Args:
+        group: the clusters.
+        values: prices per kWh from `HOURS_BEFORE` hours before the start on, by cluster.
+    """
+
+    def __init__(self, group: SlurmClusters, values: Mapping[str, Any]) -> None:
+        self.group, self.values = group, values
+        self.origin_s = 0.0
+        self.clusters = group.clusters
+        for cluster in self.clusters.values():
+            self._write_prices(cluster, time.time())
+            cluster.configure_controller(self._configuration(cluster))
+            cluster.start_controller()
+        self.wait_for_controllers()
+
+    def _configuration(self, cluster: SlurmCluster) -> str:
+        from live.clusters import BANDWIDTH_MBIT_PER_S, MAX_DELAY_S, TRANSFER_KWH_PER_GB
+
+        network = (
+            f"bandwidth_mbit_per_s = {BANDWIDTH_MBIT_PER_S}\ntransfer_kwh_per_gb = {TRANSFER_KWH_PER_GB}\n"
+        )
+        tables = [
+            f'[clusters.{one.name}]\ncontroller_url = "{one.controller_url}"\n'
+            f'controller_users = ["0"]\n{network}'
+            for one in self.clusters.values()
+            if one is not cluster
+        ]
+        return (
+            f'[price]\nprovider = "csv"\ncurrency = "USD"\nfile = "{cluster.directory}/prices.csv"\n'
+            f'[placement]\npolicy = "cheapest"\nmax_delay_s = {MAX_DELAY_S}\nrefresh_s = {REFRESH_S}\n'
+            f"[clusters.{cluster.name}]\n{network}" + "".join(tables)
+        )
+
+    def _write_prices(self, cluster: SlurmCluster, origin_s: float) -> None:
+        from live.clusters import HOUR_S, HOURS_BEFORE
+
+        rows = [
+            f"{origin_s + (at - HOURS_BEFORE) * HOUR_S:.3f},{1000 * value}\n"
+            for at, value in enumerate(self.values[cluster.name])
+        ]
+        path = cluster.directory / "prices.new"
+        path.write_text("".join(["time,USD/MWh\n", *rows]))
+        path.chmod(0o644)
+        path.rename(cluster.directory / "prices.csv")
+
+    def begin(self) -> None:
+        """Let the prices begin now."""
+        self.origin_s = float(int(time.time()) + 3)
+        for cluster in self.clusters.values():
+            self._write_prices(cluster, self.origin_s)
+            cluster.daemons["senergyctld"].send_signal(signal.SIGHUP)
+        time.sleep(max(0.0, self.origin_s - time.time()))
+
+    def wait_for_controllers(self) -> None:
+        """Wait until each cluster knows the other one."""
+        for cluster in self.clusters.values():
+            self.group.wait_for(lambda c=cluster: self.knows_all(c), f"senergyctld of {cluster.name}")
+
+    def knows_all(self, cluster: SlurmCluster) -> bool:
+        """Return whether the senergyctld of a cluster can choose among all clusters."""
+        script = self.script(1)
+        done = cluster.try_run(*SENERGY, "where", "--json", str(script))
+        return done.returncode == 0 and not json.loads(done.stdout)["left_out"]
+
+    def script(self, sleep_s: int) -> Path:
+        """Return a batch script that sleeps."""
+        path = self.group.directory / f"sleep{sleep_s}.sh"
+        if not path.exists():
+            path.write_text(f"#!/bin/sh\nsleep {sleep_s}\n")
+            path.chmod(0o755)
+        return path
+
+    def submit(self, job: Any, rule: str, number: int) -> Json:
+        """Submit a job at its home; return its cluster, its id and the duration of the submission."""
+        home, began_s = self.clusters[job.home], time.monotonic()
+        options = f"-n1 -c{job.cpus} -t{job.minutes} -o/dev/null"
+        script = str(self.script(job.sleep_s))
+        if rule == "round-robin":
+            name = list(self.clusters)[number % len(self.clusters)]
+            out = home.run("sbatch", "--parsable", f"--clusters={name}", *options.split(), script)
+            answer: Json = {"cluster": name, "job_id": int(out.split(";")[0])}
+        else:
+            data = ("--data", f"{job.data_gb}GB")
+            out = home.run(
+                *SENERGY,
+                "where",
+                "--submit",
+                "--json",
+                "--policy",
+                rule,
+                *data,
+                f"--sbatch={options}",
+                script,
+            )
+            document = json.loads(out)
+            rows = {row["cluster"]: row for row in document["clusters"]}
+            answer = {**document["submitted"], "reason": document["reason"], "figures": rows}
+        return answer | {"submit_s": time.monotonic() - began_s}
+
+    def times(self) -> dict[tuple[str, int], tuple[float, float]]:
+        """Return start and end of each job by cluster and id."""
+        found = {}
+        for name, cluster in self.clusters.items():
+            text = cluster.run(
+                "squeue", "-h", "-t", "all", "-o", "%A %S %e", SLURM_TIME_FORMAT="%s", SQUEUE_PARTITION="all"
+            )
+            for line in text.splitlines():
+                job_id, start, end = line.split()
+                if start.isdigit() and end.isdigit():
+                    found[name, int(job_id)] = float(start), float(end)
+        return found
+
+    def pending_or_running(self) -> int:
+        """Return the number of jobs that have not ended."""
+        return sum(len(one.run("squeue", "-h", "-o", "%A").split()) for one in self.clusters.values())
+
+    def run(self, jobs: Sequence[Any], rule: str) -> list[Json]:
+        """Submit the jobs at their times, wait for their end, and return cluster, times and cost of each."""
+        from live.clusters import cost
+
+        self.begin()
+        rows: list[Json] = [{} for _ in jobs]
+        threads = []
+        for number, job in enumerate(jobs):
+            time.sleep(max(0.0, self.origin_s + job.at_s - time.time()))
+
+            def one(number: int = number, job: Any = job) -> None:
+                rows[number] = self.submit(job, rule, number)
+
+            threads.append(threading.Thread(target=one))
+            threads[-1].start()
+            if number % 10 == 9:
+                note(f"{rule}: {number + 1} of {len(jobs)} jobs sent")
+        for thread in threads:
+            thread.join()
+        while self.pending_or_running():
+            time.sleep(1.0)
+        times = self.times()
+        for job, row in zip(jobs, rows, strict=True):
+            start_s, end_s = (one - self.origin_s for one in times[row["cluster"], row["job_id"]])
+            row |= {"start_s": start_s, "end_s": end_s}
+            row["cost"] = cost(job, row["cluster"], start_s, end_s, self.values)
+        return rows
+
+
+def dead_controllers(zones: TwoZones) -> Json:
+    """Kill the daemons of one cluster and return what submissions at the login nodes do meanwhile."""
+    from live.clusters import PlannedJob
+
+    cheap, other = cheaper_first(zones)
+    job = {name: PlannedJob(0.0, name, 1, 1, 2, 0.0) for name in (cheap.name, other.name)}
+    note(f"{cheap.name} is the cheaper cluster; its slurmctld is killed")
+    result: Json = {"before": [zones.submit(job[other.name], "cheapest", 0) for _ in range(3)]}
+    kept = zones.submit(PlannedJob(0.0, cheap.name, 1, 1, 40, 0.0), "cheapest", 0)
+    zones.group.wait_for(lambda: running(cheap, kept["job_id"]), "the job on the killed cluster")
+    time.sleep(STATE_SAVE_S)
+    cheap.end("slurmctld", signal.SIGKILL)
+    result["just after"] = zones.submit(job[other.name], "cheapest", 0)
+    zones.group.wait_for(lambda: not zones.knows_all(other), "the end of the killed cluster")
+    result["slurmctld dead"] = [zones.submit(job[other.name], "cheapest", 0) for _ in range(3)]
+    cheap.end("senergyctld", signal.SIGKILL)
+    result["senergyctld dead too"] = [zones.submit(job[other.name], "cheapest", 0) for _ in range(3)]
+    result["at the dead cluster"] = zones.submit(job[cheap.name], "cheapest", 0)
+    other.end("senergyctld", signal.SIGKILL)
+    result["both senergyctld dead"] = zones.submit(job[other.name], "cheapest", 0)
+    other.start_controller()
+    ids = [one["job_id"] for one in submissions(result) if one["cluster"] == other.name]
+    zones.group.wait_for(lambda: not other.run("squeue", "-h").split(), "the jobs of the other cluster")
+    details = {one: other.run("scontrol", "show", "job", str(one), SLURM_TIME_FORMAT="%s") for one in ids}
+    result["wait_s"] = max(
+        number(text, "StartTime") - number(text, "SubmitTime") for text in details.values()
+    )
+    result["completed"] = sum("JobState=COMPLETED" in text for text in details.values()) / len(ids)
+    returned_s = time.monotonic()
+    cheap.start("slurmctld", "slurmctld", "-D", "-f", f"{cheap.directory}/slurm.conf")
+    cheap.start_controller()
+    zones.wait_for_controllers()
+    zones.group.wait_for(
+        lambda: zones.submit(job[other.name], "cheapest", 0)["cluster"] == cheap.name, "the return"
+    )
+    result["return_s"] = time.monotonic() - returned_s
+    zones.group.wait_for(lambda: not zones.pending_or_running(), "the end of all jobs")
+    result["kept"] = "JobState=COMPLETED" in cheap.run("scontrol", "show", "job", str(kept["job_id"]))
+    return result
+
+
+def cheaper_first(zones: TwoZones) -> tuple[SlurmCluster, SlurmCluster]:
+    """Let one cluster be much cheaper than the other at all times, and return it and the other one."""
+    cheap, other = zones.clusters.values()
+    zones.values = {
+        cheap.name: 0 * zones.values[cheap.name] + 0.02,
+        other.name: 0 * zones.values[other.name] + 0.2,
+    }
+    zones.begin()
+    zones.wait_for_controllers()
+    return cheap, other
+
+
+def submissions(result: Mapping[str, Any]) -> list[Json]:
+    """Return all submissions after the kill."""
+    rows: list[Json] = []
+    for name, value in result.items():
+        if name != "before" and isinstance(value, (list, dict)):
+            rows += value if isinstance(value, list) else [value]
+    return rows
+
+
+def running(cluster: SlurmCluster, job_id: int) -> bool:
+    """Return whether a job runs."""
+    return "JobState=RUNNING" in cluster.run("scontrol", "show", "job", str(job_id))
+
+
+def number(text: str, key: str) -> float:
+    """Return a number of `scontrol show job`."""
+    return float(text.split(f"{key}=")[1].split()[0])
+
+
+def evaluate(jobs: Sequence[Any], live: Mapping[str, Any], simulated: Mapping[str, Any]) -> list[Claim]:
+    """Return the claims about the choices, and print the table."""
+    print("| rule | jobs elsewhere | cost, live | cost, simulated | mean wait, live | simulated |")
+    print("|---|---|---|---|---|---|")
+    total = {}
+    for rule, rows in live.items():
+        pair = rows, simulated[rule]
+        costs = [sum(row["cost"] for row in one) for one in pair]
+        waits = [
+            statistics.mean(row["start_s"] - job.at_s for job, row in zip(jobs, one, strict=True))
+            for one in pair
+        ]
+        moved = sum(row["cluster"] != job.home for job, row in zip(jobs, rows, strict=True))
+        total[rule] = costs
+        print(
+            f"| {rule} | {moved} of {len(jobs)} | {1e3 * costs[0]:.4g} | {1e3 * costs[1]:.4g} "
+            f"| {waits[0]:.1f} s | {waits[1]:.1f} s |"
+        )
+    same = [
+        a["cluster"] == b["cluster"] for a, b in zip(live["cheapest"], simulated["cheapest"], strict=True)
+    ]
+    for job, a, b in zip(jobs, live["cheapest"], simulated["cheapest"], strict=True):
+        if a["cluster"] != b["cluster"]:
+            reason = f"{a['cluster']}, {a['reason']}; simulated {b['cluster']}"
+            note(f"job at {job.at_s:.0f} s, home {job.home}: {reason}")
+    ratio = total["cheapest"][0] / total["cheapest"][1]
+    return [
+        at_least("clusters_live_same_choice", statistics.mean(same), 0.9),
+        claim("clusters_live_cost", ratio, f"{1 - WITHIN:g}..{1 + WITHIN:g}", abs(ratio - 1) <= WITHIN),
+        at_least("clusters_live_saving_home", 1 - total["cheapest"][0] / total["home"][0], 0.05),
+        at_least(
+            "clusters_live_saving_round_robin", 1 - total["cheapest"][0] / total["round-robin"][0], 0.05
+        ),
+    ]
+
+
+def evaluate_kill(result: Mapping[str, Any]) -> list[Claim]:
+    """Return the claims about dead controllers, and print the table."""
+    print("| state | cluster of the job | submission |\n|---|---|---|")
+    for name, value in result.items():
+        for one in value if isinstance(value, list) else [value] if isinstance(value, dict) else []:
+            print(f"| {name} | {one['cluster']} | {one['submit_s']:.1f} s |")
+    print(f"longest wait of a job {result['wait_s']:.0f} s, chosen again after {result['return_s']:.0f} s")
+    known = [*result["slurmctld dead"], *result["senergyctld dead too"], result["both senergyctld dead"]]
+    return [
+        at_most("clusters_live_submit_known_dead_s", max(one["submit_s"] for one in known), MARGIN_S),
+        at_most(
+            "clusters_live_submit_just_dead_s",
+            max(one["submit_s"] for one in submissions(result)),
+            SLURM_TIMEOUT_S + MARGIN_S,
+        ),
+        at_most("clusters_live_wait_s", result["wait_s"], MARGIN_S),
+        at_least("clusters_live_completed", result["completed"], 1.0),
+        at_least("clusters_live_job_of_dead_slurmctld_completed", float(result["kept"]), 1.0),
+    ]
+
+
+def note(line: str) -> None:
+    """Print a line of progress."""
+    print(f"  {time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Run the comparison and print its claims."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=50, help="number of jobs (default 50)")
+    parser.add_argument("--hours", type=float, default=10.0, help="hours in which they arrive (default 10)")
+    parser.add_argument("--begin", type=int, default=6, help="first hour of the day, UTC (default 6)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the workload (default 1)")
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="FILE@YYYY-MM-DD",
+        help="hourly prices of a zone and the day to take; give it twice (default: two synthetic days)",
+    )
+    parser.add_argument("--kill-only", action="store_true", help="only kill daemons")
+    parser.add_argument("--out", type=Path, help="also write all jobs to this file")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0 or (missing := missing_programs()):
+        why = "a lab needs root" if os.geteuid() else f"missing: {', '.join(missing)}"
+        print(f"clusters_live.py: error: {why}", file=sys.stderr)
+        return 2
+    from live import clusters as zones_of  # after the usage errors: it imports the simulator
+
+    days = dict(zones_of.SYNTHETIC)
+    for name, text in zip(days, arguments.price, strict=False):
+        file, _, day = text.rpartition("@")
+        days[name] = zones_of.prices(Path(file), day)
+    values = {name: zones_of.hourly(day, arguments.begin) for name, day in days.items()}
+    jobs = zones_of.draw(arguments.jobs, arguments.hours, list(values), arguments.seed)
+    claims: list[Claim] = []
+    everything: Json = {}
+    note("starting two clusters")
+    with SlurmClusters(dict.fromkeys(values, zones_of.CPUS)) as group:
+        zones = TwoZones(group, values)
+        if not arguments.kill_only:
+            live = {rule: zones.run(jobs, rule) for rule in ("home", "round-robin", "cheapest")}
+            launch_s = statistics.median(
+                row["end_s"] - row["start_s"] - job.sleep_s
+                for job, row in zip(jobs, live["home"], strict=True)
+            )
+            simulated = {rule: zones_of.simulate(jobs, rule, values, launch_s) for rule in live}
+            claims += evaluate(jobs, live, simulated)
+            everything |= {"live": live, "simulated": simulated}
+        kill = dead_controllers(zones)
+        claims += evaluate_kill(kill)
+        everything["kill"] = kill
+    if arguments.out:
+        arguments.out.write_text(json.dumps(everything, indent=1))
+    return publish(claims, arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
