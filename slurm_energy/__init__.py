@@ -2,7 +2,8 @@
 
 The package is layered: a module imports only from its own package and from lower layers
 (`docs/architecture.md`, section "Rooms"). Programs in jobs measure their sections with
-`slurm_energy.profile` and report completed work with `slurm_energy.progress`.
+`slurm_energy.profile`, record the phases of their steps with `slurm_energy.watch` and `phase`, and report
+completed work with `slurm_energy.progress`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from slurm_energy.profiling.phases import phase as phase
+    from slurm_energy.profiling.phases import watch as watch
     from slurm_energy.profiling.profiler import profile as profile
     from slurm_energy.profiling.progress import progress as progress
     from slurm_energy.profiling.progress import report_steps as report_steps
@@ -19,10 +22,12 @@ __version__ = "0.2.0"
 
 
 _MODULE_OF = {
+    "phase": "phases",
     "profile": "profiler",
     "progress": "progress",
     "report_steps": "progress",
     "track": "progress",
+    "watch": "phases",
 }
 """Functions for programs in jobs, and their modules in `slurm_energy.profiling`."""
 

@@ -25,6 +25,8 @@ from slurm_energy.profiling.energy_reader import AgentEnergyReader, EnergyReader
 from slurm_energy.profiling.process_identity import ProcessIdentity, current_process, profile_directory
 from slurm_energy.profiling.recorder import SectionRecorder
 from slurm_energy.profiling.section import Section
+from slurm_energy.profiling.step_recorder import recorder
+from slurm_energy.profiling.step_statistics import phase_name
 
 log = logging.getLogger("slurm_energy")
 
@@ -113,6 +115,7 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
             return  # the section began before a fork and belongs to the parent
         reader = _process.open_reader()
         section._end = reader.start_reading()
+        recorder.add_section(phase_name(section.name), int(section._begin_s * 1e9), int(end_s * 1e9))
         if _process.recorder is not None:
             _process.recorder.add(section, reader.name)
 

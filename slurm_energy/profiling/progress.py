@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 log = logging.getLogger("slurm_energy")
@@ -28,6 +28,11 @@ _MAX_IDLE_S: Final = 30.0
 """A connection that was idle for longer is replaced, because the agent closes it after a minute."""
 _MAX_UNANSWERED: Final = 8
 _MAX_RESPONSE_BYTES: Final = 16 * 1024
+_DOCUMENT_INTERVAL_S: Final = 10.0
+_ENVELOPE_BYTES: Final = 512
+"""Room for the other fields of a message with a document."""
+_FIRST_DOCUMENT_BYTES: Final = 3 * 1024
+_MAX_DOCUMENT_BYTES: Final = 1 << 20
 _Item = TypeVar("_Item")
 
 
@@ -80,10 +85,28 @@ def report_steps(optimizer: Any, total: float | None = None) -> Any:
     return optimizer.register_step_post_hook(after_step)
 
 
+def report_document(source: Callable[[int], str | None]) -> None:
+    """Send a JSON document about the steps of this process with the progress, at most every 10 seconds.
+
+    Args:
+        source: returns the document with at most the given number of bytes; None: nothing to send.
+    """
+    _reporter.document_source = source
+
+
+def flush_progress() -> None:
+    """Send what has not been sent yet, if the agent responded before."""
+    _reporter.flush()
+
+
 class ProgressReporter:
     """Sender of this process's progress. A forked child starts with a new one."""
 
     def __init__(self) -> None:
+        self.document_source: Callable[[int], str | None] | None = None
+        self._max_document_bytes = 0
+        self._next_document_s = 0.0
+        self._unsent = b""
         self._lock = threading.Lock()
         self._units = 0.0
         self._sent_units = 0.0
@@ -110,9 +133,10 @@ class ProgressReporter:
             try:
                 self._units += units
                 now = time.monotonic()
-                if now < self._next_s or units == 0:
+                if now < self._next_s or (units == 0 and not self._document_is_due(now)):
                     return
-                self._total = None if total is None else float(total)
+                if units:
+                    self._total = None if total is None else float(total)
                 self._send(now)
             finally:
                 self._lock.release()
@@ -123,15 +147,18 @@ class ProgressReporter:
         """Send the units of the last calls, if the agent responded before."""
         try:
             with self._lock:
-                if self._connection is not None and self._units > self._sent_units:
-                    self._send(time.monotonic())  # also when the interval has not passed
+                if self._connection is not None:
+                    self._next_document_s = 0.0
+                    if self._units > self._sent_units or self._document_is_due(0.0):
+                        self._send(time.monotonic())  # also when the interval has not passed
         except Exception as error:
             self._fail(error)
 
     def reset_after_fork(self) -> None:
         """Start again in a forked child. The connection stays open in the parent."""
-        connection = self._connection
+        connection, source = self._connection, self.document_source
         self.__dict__.update(ProgressReporter().__dict__)
+        self.document_source = source
         if connection is not None:
             connection.close()
 
@@ -160,17 +187,48 @@ class ProgressReporter:
         if self._connection is None:
             self._connection = _connect(path)
         message: dict[str, Any] = {"op": "progress", "job_id": job_id, "process": process}
-        message |= {"units": self._units, "time_s": time.clock_gettime(time.CLOCK_BOOTTIME)}
+        if self._units:
+            message |= {"units": self._units, "time_s": time.clock_gettime(time.CLOCK_BOOTTIME)}
         if self._total is not None and 0 <= self._total < 1e15:
             message["total"] = self._total
         try:
-            self._connection.send(json.dumps(message).encode() + b"\n")
+            if not self._send_rest(self._connection):
+                return  # the agent is busy; the next message contains these units too
+            document = self._document(now)
+            if document is None and not self._units:
+                return
+            text = json.dumps(message)
+            line = text if document is None else f'{text[:-1]}, "steps": {document}}}'
+            self._unsent = line.encode() + b"\n"
+            self._send_rest(self._connection)
         except (BrokenPipeError, ConnectionError):
             self._close()  # the agent closes idle connections; the next call opens another one
             self._next_s = 0.0
             return
         self._used_s, self._sent_units = now, self._units
         self._unanswered += 1
+
+    def _send_rest(self, connection: socket.socket) -> bool:
+        """Send as much of the last message as the connection takes at once; return whether all was sent."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[connection.send(self._unsent) :]
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def _document_is_due(self, now: float) -> bool:
+        return self.document_source is not None and now >= self._next_document_s
+
+    def _document(self, now: float) -> str | None:
+        """Return the document about the steps, if it is time and the agent takes one."""
+        limit = self._max_document_bytes
+        if not self._units and not limit:
+            limit = _FIRST_DOCUMENT_BYTES  # only a response tells the agent's limit
+        if self.document_source is None or limit <= _ENVELOPE_BYTES or not self._document_is_due(now):
+            return None
+        self._next_document_s = now + _DOCUMENT_INTERVAL_S
+        return self.document_source(limit - _ENVELOPE_BYTES)
 
     def _receive(self) -> None:
         """Read the responses that have arrived, without waiting, and take the agent's interval from them."""
@@ -194,10 +252,12 @@ class ProgressReporter:
         if not response.get("ok"):
             raise ValueError(str(response.get("error", "refused")))
         self._interval_s = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, float(response["interval_s"])))
+        # Agents that take no documents do not name a limit.
+        self._max_document_bytes = min(_MAX_DOCUMENT_BYTES, int(response.get("steps_bytes") or 0))
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
-        self._unanswered, self._received = 0, b""
+        self._unanswered, self._received, self._unsent = 0, b"", b""
         if connection is not None:
             connection.close()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -223,22 +221,84 @@ def test_steps_of_an_optimizer_are_counted_through_its_hook(counted: list[Any]) 
     assert counted == [(1, 9)]
 
 
-def test_lightning_batches_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Callback:
-        """Lightning's base class of callbacks."""
+def document(**fields: Any) -> Callable[[int], str | None]:
+    return lambda limit: json.dumps({"pid": 7, **fields})[:limit]
 
-    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "lightning.pytorch", SimpleNamespace(Callback=Callback))
-    sys.modules.pop("slurm_energy.profiling.lightning", None)
-    lightning = importlib.import_module("slurm_energy.profiling.lightning")
-    calls: list[Any] = []
-    monkeypatch.setattr(lightning, "progress", lambda n, total: calls.append((n, total)))
-    callback = lightning.ProgressCallback()
-    assert isinstance(callback, Callback)
-    callback.on_train_start(SimpleNamespace(estimated_stepping_batches=100, accumulate_grad_batches=4), None)
-    callback.on_train_batch_end(None, None, None, None, 0)
-    assert calls == [(1, 400)]
-    sys.modules.pop("slurm_energy.profiling.lightning")
+
+def test_steps_are_sent_when_the_agent_takes_them_every_ten_seconds(
+    agent: Listener, clock: SimpleNamespace
+) -> None:
+    reporter, limits = ProgressReporter(), []
+    reporter.document_source = lambda limit: limits.append(limit) or '{"pid": 7}'
+    reporter.add(1)
+    assert "steps" not in agent.messages(1)[0]  # the agent may be of an earlier release
+    agent.respond(steps_bytes=48 * 1024)
+    sent = []
+    for _ in range(24):
+        clock.now += 1.0
+        reporter.add(1)
+        sent += agent.messages(1)
+        agent.respond(steps_bytes=48 * 1024)
+    assert [index for index, message in enumerate(sent) if "steps" in message] == [0, 10, 20]
+    assert sent[0]["steps"] == {"pid": 7}
+    assert sent[0]["units"] == 2
+    assert max(limits) < 48 * 1024
+
+
+def test_steps_are_sent_without_units(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter, limits = ProgressReporter(), []
+    reporter.document_source = lambda limit: limits.append(limit) or '{"pid": 7}'
+    reporter.add(0)
+    message = agent.messages(1)[0]
+    assert message["steps"] == {"pid": 7}
+    assert "units" not in message
+    agent.respond(steps_bytes=20_000)
+    clock.now += 5.0
+    reporter.add(0)
+    clock.now += 5.0
+    reporter.add(0)
+    agent.messages(1)
+    assert limits[0] < 4096 - 512 < limits[1] < 20_000
+
+
+def test_a_long_document_reaches_a_slow_agent_whole(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    reporter.document_source = lambda limit: json.dumps({"text": "x" * (limit - 20)})
+    reporter.add(1)
+    agent.messages(1)
+    agent.respond(steps_bytes=1_000_000)
+    for _ in range(3):  # more than the socket's buffer takes
+        clock.now += 10.0
+        reporter.add(1)
+    assert reporter._unsent
+    received = b""
+    while not received.endswith(b"\n"):
+        assert agent.peer is not None
+        received += agent.peer.recv(1 << 20)
+        clock.now += 1.0
+        reporter.add(1)
+    assert len(json.loads(received.splitlines()[0])["steps"]["text"]) > 900_000
+
+
+def test_an_agent_without_signals_is_sent_no_steps(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    reporter.document_source = document()
+    for _ in range(3):
+        reporter.add(1)
+        assert "steps" not in agent.messages(1)[0]
+        agent.respond()
+        clock.now += 20.0
+
+
+def test_the_last_steps_are_sent_at_exit(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    reporter.document_source = document()
+    reporter.flush()  # without a connection nothing happens
+    reporter.add(1)
+    agent.messages(1)
+    agent.respond(steps_bytes=9000)
+    reporter.flush()
+    assert agent.messages(1)[0]["steps"] == {"pid": 7}
 
 
 def test_the_command_warns_without_an_agent_and_succeeds(

@@ -1,0 +1,168 @@
+"""Times of the phases of a program: `with phase("checkpoint"):` and `for batch in watch(loader):`.
+
+A phase costs about a microsecond. Its energy is not read; `profile` measures energy. Nothing here raises an
+error in the program or waits for the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from slurm_energy.errors import UsageError
+from slurm_energy.profiling.progress import progress
+from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
+from slurm_energy.profiling.step_statistics import phase_name
+from slurm_energy.profiling.torch_phases import TorchPhases, moved, report_loader
+
+log = logging.getLogger("slurm_energy")
+
+_now = time.perf_counter_ns
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
+
+
+class phase:  # noqa: N801 (used like a function, as a context manager and as a decorator)
+    """Record the time of a phase of the program.
+
+    `with phase("checkpoint"):` records the `with` block, `@phase("evaluation")` each call of a function,
+    including coroutines. The names `data`, `copy`, `forward`, `backward`, `optimizer`, `communication`,
+    `checkpoint` and `evaluation` have a meaning for the diagnosis; other names are sections of their own.
+
+    Args:
+        name: name of the phase, at most 64 characters.
+
+    Raises:
+        UsageError: the name is not text, or it is empty.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise UsageError(
+                f"phase: {name!r:.60} is not a valid name", todo="use 1 to 64 printable characters"
+            )
+        self._name = phase_name(name)
+        self._starts = threading.local()
+
+    def __enter__(self) -> None:
+        if self._name == "evaluation":
+            recorder.explicit_evaluations += 1
+        starts = self._starts.__dict__.setdefault("ns", [])
+        starts.append(_now())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end_ns = _now()
+        if self._name == "evaluation":
+            recorder.explicit_evaluations = max(0, recorder.explicit_evaluations - 1)
+        starts = self._starts.__dict__.get("ns")
+        if starts:  # else the block began in another thread
+            recorder.add(self._name, starts.pop(), end_ns)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return a wrapper of `function` that records each call."""
+        name = self._name
+        wrapper: Any
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with phase(name):
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with phase(name):
+                    return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[no-any-return]
+
+
+class watch(Generic[_Item]):  # noqa: N801 (used like a function)
+    """Record the steps of a loop: `for batch in watch(loader, model, optimizer):`.
+
+    Each item is one step, from the request for the item to the request for the next one. The wait for the
+    item is recorded as `data`. With a PyTorch model and optimizer, `forward`, `backward` and `optimizer` are
+    recorded too; on a GPU they are timed with CUDA events, without synchronisation. Each step counts as one
+    unit of progress, as with `track`. A step that the program leaves with `break` or an exception is not
+    counted.
+
+    Args:
+        loader: the items, for example a `torch.utils.data.DataLoader`.
+        model: a `torch.nn.Module`; None: no phases of a model.
+        optimizer: a `torch.optim.Optimizer`, or several.
+        device: move each batch to this device and record the time as `copy`; None: the program does so.
+        total: number of steps of this process in all, if known.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[_Item],
+        model: Any = None,
+        optimizer: Any = None,
+        *,
+        device: Any = None,
+        total: float | None = None,
+    ) -> None:
+        self._loader = loader
+        self._model, self._optimizer, self._device, self._total = model, optimizer, device, total
+
+    def __len__(self) -> int:
+        """Return the length of the loader."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the loader, for example its `dataset` or `sampler`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[_Item]:
+        """Yield the items of the loader and record the steps."""
+        phases = self._attach()
+        request_ns = _now()
+        try:
+            iterator = iter(self._loader)
+            while True:
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+                recorder.add("data", request_ns, _now())
+                if self._device is not None:
+                    item = _moved(item, self._device, phases)
+                yield item
+                end_ns = _now()
+                recorder.add("step", request_ns, end_ns, NO_VALUE if phases is None else phases.end_step())
+                request_ns = end_ns
+                progress(1, self._total)
+        finally:
+            if phases is not None:
+                phases.detach()
+
+    def _attach(self) -> TorchPhases | None:
+        """Return the timer of the model's phases; None if it cannot be attached."""
+        try:
+            report_loader(self._loader)
+            return TorchPhases(self._model, self._optimizer, self._device, self._loader)
+        except Exception as error:
+            log.warning(
+                "slurm_energy: phases of the model are not recorded: %s: %s", type(error).__name__, error
+            )
+            return None
+
+
+def _moved(batch: Any, device: Any, phases: TorchPhases | None) -> Any:
+    """Return a batch on a device and record the time of the copy."""
+    with contextlib.nullcontext() if phases is None else phases.timed("copy"):
+        return moved(batch, device)

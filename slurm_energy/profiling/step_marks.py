@@ -1,0 +1,97 @@
+"""Steps and phases of training frameworks that call back at instants, not around a phase."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
+from slurm_energy.profiling.torch_phases import TorchPhases
+
+log = logging.getLogger("slurm_energy")
+
+_now = time.perf_counter_ns
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def never_fails(method: _Method) -> _Method:
+    """Return a method of a callback that logs its first error and does nothing from then on."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(self, "_failed", False):
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                self._failed = True
+                log.warning("slurm_energy: steps are not recorded: %s: %s", type(error).__name__, error)
+        return None
+
+    return guarded  # type: ignore[return-value]
+
+
+class StepMarks:
+    """Recorder of the steps of a training framework.
+
+    The time between two steps is the wait for data, except the evaluations and checkpoints in it.
+
+    Args:
+        phases: timer of the model's phases.
+    """
+
+    def __init__(self, phases: TorchPhases) -> None:
+        self._phases = phases
+        self._idle_ns = _now()
+        self._step_ns = self._idle_ns
+        self._open: Any = None
+
+    def rest(self) -> None:
+        """Mark the end of work that belongs to no phase; the wait for data starts now."""
+        self._idle_ns = _now()
+
+    def end_pause(self, name: str) -> None:
+        """Record the time since the last mark as an evaluation or a checkpoint."""
+        start_ns, self._idle_ns = self._idle_ns, _now()
+        recorder.add(name, start_ns, self._idle_ns)
+
+    def pause(self, name: str, start_ns: int) -> None:
+        """Record an evaluation or a checkpoint that started at `start_ns` and ends now."""
+        self._idle_ns = _now()
+        recorder.add(name, start_ns, self._idle_ns)
+
+    def begin_step(self, copy_ns: int = 0) -> None:
+        """Mark the start of the work on a batch.
+
+        Args:
+            copy_ns: part of the wait that is recorded as `copy`.
+        """
+        now = _now()
+        self._step_ns = self._idle_ns
+        recorder.add("data", self._step_ns + copy_ns, now)
+
+    def switch(self, name: str | None) -> None:
+        """End the open phase of the model, and begin another one unless the name is None."""
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+        self._open = None if name is None else self._phases.timed(name)
+        if self._open is not None:
+            self._open.__enter__()
+
+    def end_step(self, samples: float = NO_VALUE) -> None:
+        """Record the step that ends now.
+
+        Args:
+            samples: samples of the step; NaN: unknown.
+        """
+        self.switch(None)
+        self._phases.end_step()
+        start_ns, self._idle_ns = self._step_ns, _now()
+        recorder.add("step", start_ns, self._idle_ns, samples)
+
+    def close(self) -> None:
+        """Remove the hooks of the model."""
+        self._open = None
+        self._phases.detach()

@@ -1,0 +1,245 @@
+"""Recorder of the phases of this process: statistics, event file, and the document for the agent.
+
+Recording a phase appends a tuple; the statistics are computed about once a second. Nothing here raises an
+error in the program or waits for a file or for the agent. A forked child starts with an empty recorder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import json
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.diagnosis.json_codec import MAX_HINTS, MAX_NAME, rank_to_json
+from slurm_energy.diagnosis.steps import STANDARD_PHASES, Hint, RankSteps
+from slurm_energy.profiling.event_writer import EVENTS_DIRECTORY_KEY, EventWriter, event_capacity
+from slurm_energy.profiling.process_identity import ProcessIdentity, current_process
+from slurm_energy.profiling.progress import flush_progress, progress, report_document
+from slurm_energy.profiling.step_statistics import StepStatistics, TimedPhase
+
+log = logging.getLogger("slurm_energy")
+
+NO_VALUE: Final = math.nan
+_PERIOD_NS: Final = 1_000_000_000
+_MAX_WAITING: Final = 4096
+_LOCK_TIMEOUT_S: Final = 0.02
+
+
+class StepRecorder:
+    """Recorder of the phases of one process."""
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[TimedPhase] = collections.deque()
+        self._next_ns = 0
+        self._lock = threading.Lock()
+        self._statistics: StepStatistics | None = None
+        self._process: ProcessIdentity | None = None
+        self._writer: EventWriter | None = None
+        self._is_fork = False
+        self.gpu: int | None = None
+        """Index of the process's GPU on the node; None if unknown."""
+        self._hints: dict[str, Hint] = {}
+        self._has_new = False
+        self._failed = False
+        self.explicit_evaluations = 0
+        """Number of running phases `evaluation` that the program marked itself."""
+
+    def add(self, name: str, start_ns: int, end_ns: int, value: float = NO_VALUE, thread: int = 0) -> None:
+        """Record one execution of a phase.
+
+        Args:
+            name: name of the phase.
+            start_ns: start in ns of `time.perf_counter_ns`.
+            end_ns: end.
+            value: samples of a step.
+            thread: identifier of the thread; 0 for the calling thread.
+        """
+        if self._failed:
+            return
+        self._waiting.append(TimedPhase(name, start_ns, end_ns, value, thread or threading.get_ident()))
+        if end_ns >= self._next_ns or len(self._waiting) >= _MAX_WAITING:
+            self.collect()
+            progress(0)  # sends the document if it is time
+
+    def add_section(self, name: str, start_ns: int, end_ns: int) -> None:
+        """Record a section of the profiler. Unlike `add`, open no connection to the agent for it."""
+        if not self._failed:
+            self._waiting.append(TimedPhase(name, start_ns, end_ns, NO_VALUE, threading.get_ident()))
+            if end_ns >= self._next_ns or len(self._waiting) >= _MAX_WAITING:
+                self.collect()
+
+    def hint(self, name: str, value: Hint | None) -> None:
+        """Store a setting of the program that the diagnosis uses; None is ignored."""
+        is_good = isinstance(value, (bool, int, float)) and abs(value) < 1e15
+        if isinstance(value, str) and value.isprintable() and len(value) <= MAX_NAME:
+            is_good = True
+        if value is not None and is_good and (name in self._hints or len(self._hints) < MAX_HINTS):
+            self._hints[name] = value
+
+    def collect(self) -> None:
+        """Add the recorded phases to the statistics and to the event file."""
+        self._next_ns = time.perf_counter_ns() + _PERIOD_NS
+        if not self._failed and self._lock.acquire(blocking=False):  # otherwise another thread collects
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
+
+    def result(self) -> RankSteps | None:
+        """Return the statistics so far; None if nothing was recorded or another thread holds the recorder."""
+        if not self._lock.acquire(timeout=_LOCK_TIMEOUT_S):
+            return None
+        try:
+            self._collect()
+            return self._result()
+        finally:
+            self._lock.release()
+
+    def document(self, max_bytes: int) -> str | None:
+        """Return the statistics as JSON text; None if nothing was recorded since the last call.
+
+        Args:
+            max_bytes: maximum length. Details are left out of a longer text.
+        """
+        if not self._has_new and not self._waiting:
+            return None
+        steps = self.result()
+        if steps is None:
+            return None
+        self._has_new = False
+        return fitting_json(steps, max_bytes)
+
+    def close(self) -> None:
+        """Record everything before the exit of Python."""
+        self.collect()
+        if self._writer is not None:
+            self._writer.place(*self._place())
+            self._writer.close()
+
+    def reset_after_fork(self) -> None:
+        """Start again in a forked child."""
+        writer = self._writer
+        self.__dict__.update(StepRecorder().__dict__)
+        self._is_fork = True
+        if writer is not None:
+            writer.abandon()
+
+    def _collect(self) -> None:
+        """Process the recorded phases. The caller holds the lock."""
+        if self._failed or not self._waiting:
+            return
+        try:
+            statistics = self._statistics or self._open()
+            writer = self._writer
+            for _ in range(len(self._waiting)):
+                phase = self._waiting.popleft()
+                statistics.add(phase)
+                if writer is not None:
+                    writer.add(phase)
+            self._has_new = True
+        except Exception as error:
+            self._failed = True
+            self._waiting.clear()
+            log.warning("slurm_energy: steps are not recorded: %s: %s", type(error).__name__, error)
+
+    def _open(self) -> StepStatistics:
+        unix_offset_ns = time.time_ns() - time.perf_counter_ns()
+        self._process = current_process()
+        self._statistics = StepStatistics(unix_offset_ns)
+        directory = os.environ.get(EVENTS_DIRECTORY_KEY)
+        if directory:
+            self._writer = self._open_writer(self._process, Path(directory), unix_offset_ns)
+        if self._is_fork and "multiprocessing.util" in sys.modules:
+            # Such children end without the functions of atexit.
+            sys.modules["multiprocessing.util"].Finalize(None, close_all, exitpriority=0)
+        return self._statistics
+
+    def _open_writer(
+        self, process: ProcessIdentity, directory: Path, unix_offset_ns: int
+    ) -> EventWriter | None:
+        writer = EventWriter(process, directory, unix_offset_ns, self._collect_for_file, event_capacity())
+        try:
+            writer.start()
+        except RuntimeError as error:
+            log.warning("slurm_energy: events are not written: %s", error)
+            return None
+        return writer
+
+    def _collect_for_file(self) -> None:
+        self.collect()
+        if self._writer is not None:
+            self._writer.place(*self._place())
+
+    def _result(self) -> RankSteps | None:
+        if self._statistics is None or self._process is None:
+            return None
+        rank, gpu = self._place()
+        pid, hints = self._process.pid, self._hints
+        return self._statistics.result(node=self._process.node, rank=rank, gpu=gpu, pid=pid, hints=hints)
+
+    def _place(self) -> tuple[int | None, int | None]:
+        """Return the rank and the index of the GPU on the node; None where unknown."""
+        rank = None if self._process is None else self._process.rank
+        return process_rank(rank), self.gpu
+
+
+def fitting_json(steps: RankSteps, max_bytes: int) -> str | None:
+    """Return steps as JSON text of at most `max_bytes` characters, if necessary with fewer details."""
+    for simpler in _simplifications(steps):
+        text = json.dumps(rank_to_json(simpler), separators=(",", ":"))
+        if len(text) <= max_bytes:
+            return text
+    return None
+
+
+def _simplifications(steps: RankSteps) -> Iterator[RankSteps]:
+    """Yield steps with fewer and fewer details."""
+    yield steps
+    for _ in range(3):
+        if steps.intervals is not None and len(steps.intervals.steps) > 1:
+            steps = replace(steps, intervals=steps.intervals.coarsened())
+            yield steps
+    steps = replace(steps, outliers=())
+    yield steps
+    standard = {name: phase for name, phase in steps.phases.items() if name in STANDARD_PHASES}
+    yield replace(steps, phases=standard)
+    yield replace(steps, phases=standard, intervals=None, hints={})
+
+
+def process_rank(from_environment: int | None) -> int | None:
+    """Return the rank in torch.distributed if the program uses it, else the one of the environment.
+
+    Programs started by torchrun inherit the rank of Slurm's task, which is that of torchrun itself.
+    """
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            return int(torch.distributed.get_rank())
+    except Exception:
+        log.debug("rank of torch.distributed is unknown", exc_info=True)
+    return from_environment
+
+
+def close_all() -> None:
+    """Write and send what has been recorded, at the exit of Python."""
+    try:
+        recorder.close()
+        flush_progress()
+    except Exception:
+        log.debug("steps were not recorded at exit", exc_info=True)
+
+
+recorder = StepRecorder()
+report_document(recorder.document)
+os.register_at_fork(after_in_child=recorder.reset_after_fork)
+atexit.register(close_all)

@@ -1,0 +1,261 @@
+"""Accumulation of the phases of one process into `RankSteps`, in bounded memory and without a clock."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import heapq
+import math
+from array import array
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from slurm_energy.diagnosis.json_codec import MAX_NAME, MAX_PHASES
+from slurm_energy.diagnosis.steps import (
+    STANDARD_PHASES,
+    Hint,
+    PhaseStatistics,
+    RankSteps,
+    StepIntervals,
+    StepOutlier,
+    duration_bin,
+)
+
+OTHER_PHASE: Final = "other"
+"""Name of all phases beyond the maximum number of names."""
+PAUSES: Final = ("checkpoint", "evaluation")
+"""Phases that do not count as part of a step, also where they run inside it."""
+
+_MAX_INTERVALS: Final = 720
+_FIRST_INTERVAL_NS: Final = 1_000_000_000
+_WINDOW: Final = 50
+_MIN_WINDOW: Final = 20
+_SIGMAS: Final = 3.0
+_MAX_OUTLIERS: Final = 32
+_MAX_PAUSES: Final = 1000
+
+
+class TimedPhase(NamedTuple):
+    """One execution of a phase.
+
+    Attributes:
+        name: name of the phase.
+        start_ns: start in ns of CLOCK_MONOTONIC.
+        end_ns: end in ns of CLOCK_MONOTONIC.
+        value: samples of a step; NaN: unknown, or another phase.
+        thread: identifier of the thread; `GPU` for phases that the GPU has timed.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    value: float
+    thread: int
+
+
+GPU: Final = -1
+"""Thread of phases that the GPU has timed."""
+
+
+@functools.lru_cache(maxsize=256)
+def phase_name(text: str) -> str:
+    """Return a text as the name of a phase: printable and at most 64 characters long."""
+    name = "".join(character if character.isprintable() else "?" for character in text[:MAX_NAME])
+    return name or OTHER_PHASE
+
+
+class _Durations:
+    """Statistics of the durations of one phase while they are added."""
+
+    __slots__ = ("count", "histogram", "sum_ns", "sum_squares_s2")
+
+    def __init__(self) -> None:
+        self.count, self.sum_ns, self.sum_squares_s2 = 0, 0, 0.0
+        self.histogram: dict[int, int] = {}
+
+    def add(self, duration_ns: int) -> None:
+        seconds = duration_ns * 1e-9
+        self.count += 1
+        self.sum_ns += duration_ns
+        self.sum_squares_s2 += seconds * seconds
+        number = duration_bin(seconds)
+        self.histogram[number] = self.histogram.get(number, 0) + 1
+
+    def statistics(self) -> PhaseStatistics:
+        return PhaseStatistics(self.count, self.sum_ns * 1e-9, self.sum_squares_s2, dict(self.histogram))
+
+
+class _RollingDuration:
+    """Mean and standard deviation of the last 50 steps.
+
+    An outlier enters the window with the value of the limit that it exceeded. A single outlier therefore does
+    not hide the next one, and the window follows a lasting change.
+    """
+
+    def __init__(self) -> None:
+        self._window: collections.deque[int] = collections.deque()
+        self._sum = self._sum_squares = 0
+
+    def add(self, duration_ns: int) -> float | None:
+        """Add a duration; return the mean of the durations before it in ns if it is an outlier, else None."""
+        count, expected_ns = len(self._window), None
+        if count >= _MIN_WINDOW:
+            mean = self._sum / count
+            variance = max(0, count * self._sum_squares - self._sum * self._sum) / count**2
+            limit = mean + _SIGMAS * math.sqrt(variance)
+            if duration_ns > limit:
+                expected_ns, duration_ns = mean, math.ceil(limit)
+        if count == _WINDOW:
+            oldest = self._window.popleft()
+            self._sum -= oldest
+            self._sum_squares -= oldest * oldest
+        self._window.append(duration_ns)
+        self._sum += duration_ns
+        self._sum_squares += duration_ns * duration_ns
+        return expected_ns
+
+
+class _Intervals:
+    """Steps over time, at most 720 equal intervals, which double in length when the time exceeds them."""
+
+    def __init__(self, start_ns: int) -> None:
+        self.start_ns, self.length_ns = start_ns, _FIRST_INTERVAL_NS
+        self.columns = tuple(array("d") for _ in range(3))
+
+    def add(self, at_ns: int, *amounts: float) -> None:
+        index = max(0, at_ns - self.start_ns) // self.length_ns
+        while index >= _MAX_INTERVALS:
+            self.columns = tuple(
+                array("d", (math.fsum(column[i : i + 2]) for i in range(0, len(column), 2)))
+                for column in self.columns
+            )
+            self.length_ns *= 2
+            index //= 2
+        for column, amount in zip(self.columns, amounts, strict=True):
+            if index >= len(column):
+                column.extend([0.0] * (index + 1 - len(column)))
+            column[index] += amount
+
+    def result(self, unix_offset_ns: int) -> StepIntervals:
+        columns = (array("d", column) for column in self.columns)
+        return StepIntervals((self.start_ns + unix_offset_ns) * 1e-9, self.length_ns * 1e-9, *columns)
+
+
+class StepStatistics:
+    """Statistics of the phases of one process.
+
+    Phases are added in the order of their ends. A phase `step` ends a step: the other phases since the
+    previous one belong to it.
+
+    Args:
+        unix_offset_ns: Unix time minus CLOCK_MONOTONIC.
+    """
+
+    def __init__(self, unix_offset_ns: int) -> None:
+        self._unix_offset_ns = unix_offset_ns
+        self._phases: dict[str, _Durations] = {}
+        self._samples: float | None = None
+        self._rolling = _RollingDuration()
+        self._outlier_count, self._excess_ns = 0, 0.0
+        self._outliers: list[tuple[float, int, StepOutlier]] = []
+        self._intervals: _Intervals | None = None
+        self._pauses: list[TimedPhase] = []
+        self._in_step: dict[str, int] = {}
+        self._expected: dict[str, float] = {}
+
+    def add(self, phase: TimedPhase) -> None:
+        """Add one execution of a phase."""
+        duration_ns = max(0, phase.end_ns - phase.start_ns)
+        if phase.name == "step":
+            self._add_step(phase, duration_ns)
+            return
+        name = self._counted(phase.name)
+        self._phases[name].add(duration_ns)
+        if phase.name in PAUSES:
+            if len(self._pauses) < _MAX_PAUSES:
+                self._pauses.append(phase)
+        elif phase.thread != GPU:
+            self._in_step[name] = self._in_step.get(name, 0) + duration_ns
+        if phase.name == "data":
+            self._interval(phase).add(phase.end_ns, 0.0, 0.0, duration_ns * 1e-9)
+
+    def result(
+        self, *, node: str, rank: int | None, gpu: int | None, pid: int, hints: Mapping[str, Hint]
+    ) -> RankSteps:
+        """Return the statistics so far.
+
+        Args:
+            node: node of the process.
+            rank: global rank; None if unknown.
+            gpu: index of the process's GPU on the node; None if unknown.
+            pid: process id.
+            hints: settings that callbacks reported.
+        """
+        outliers = sorted((entry[2] for entry in self._outliers), key=lambda outlier: outlier.at_s)
+        return RankSteps(
+            node,
+            rank,
+            gpu,
+            pid,
+            {name: durations.statistics() for name, durations in self._phases.items()},
+            self._samples,
+            self._outlier_count,
+            self._excess_ns * 1e-9,
+            tuple(outliers),
+            None if self._intervals is None else self._intervals.result(self._unix_offset_ns),
+            dict(hints),
+        )
+
+    def _counted(self, name: str) -> str:
+        """Return the name under which a phase is counted, and prepare its statistics."""
+        if name not in self._phases:
+            # Standard names and `other` always have room.
+            own = sum(known not in STANDARD_PHASES for known in self._phases)
+            if name not in STANDARD_PHASES and own >= MAX_PHASES - len(STANDARD_PHASES) - 1:
+                name = OTHER_PHASE
+            self._phases.setdefault(name, _Durations())
+        return name
+
+    def _interval(self, phase: TimedPhase) -> _Intervals:
+        if self._intervals is None:
+            self._intervals = _Intervals(phase.start_ns)
+        return self._intervals
+
+    def _add_step(self, step: TimedPhase, duration_ns: int) -> None:
+        for pause in self._pauses:
+            if pause.start_ns >= step.start_ns and pause.thread == step.thread:
+                duration_ns -= pause.end_ns - pause.start_ns
+        self._pauses.clear()
+        duration_ns = max(0, duration_ns)
+        self._phases.setdefault("step", _Durations()).add(duration_ns)
+        self._interval(step).add(step.end_ns, 1.0, duration_ns * 1e-9, 0.0)
+        if not math.isnan(step.value):
+            self._samples = (self._samples or 0.0) + step.value
+        expected_ns = self._rolling.add(duration_ns)
+        if expected_ns is not None:
+            self._add_outlier(step, duration_ns, expected_ns)
+        self._learn_phases()
+
+    def _add_outlier(self, step: TimedPhase, duration_ns: int, expected_ns: float) -> None:
+        excess_ns = duration_ns - expected_ns
+        self._outlier_count += 1
+        self._excess_ns += excess_ns
+        excesses = {name: ns - self._expected.get(name, 0.0) for name, ns in self._in_step.items()}
+        phase = max(excesses, key=excesses.__getitem__, default="")
+        if excesses.get(phase, 0.0) < excess_ns / 2:
+            phase = ""  # no phase explains the greater part
+        at_s = (step.start_ns + self._unix_offset_ns) * 1e-9
+        outlier = StepOutlier(at_s, duration_ns * 1e-9, expected_ns * 1e-9, phase)
+        entry = (excess_ns, self._outlier_count, outlier)
+        if len(self._outliers) < _MAX_OUTLIERS:
+            heapq.heappush(self._outliers, entry)
+        else:
+            heapq.heappushpop(self._outliers, entry)
+
+    def _learn_phases(self) -> None:
+        """Update the mean duration of each phase per step, over about the last 50 steps."""
+        weight = 1 / min(_WINDOW, self._phases["step"].count)
+        for name in self._expected.keys() | self._in_step.keys():
+            before = self._expected.get(name, 0.0)
+            self._expected[name] = before + weight * (self._in_step.get(name, 0) - before)
+        self._in_step.clear()

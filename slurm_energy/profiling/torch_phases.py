@@ -1,0 +1,335 @@
+"""Phases of a PyTorch model: forward, backward and optimizer, measured by hooks while a watched loop runs.
+
+The hooks change no value, force no synchronisation and raise no error in the program. They exist only while
+the loop runs. Copies of the model, and files to which it is saved as a whole, do not contain them. The module
+does not import PyTorch: a program that uses it has imported it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import math
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from slurm_energy.profiling.cuda_timer import CudaTimer, Mark, gpu_index
+from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
+from slurm_energy.profiling.step_statistics import GPU
+
+log = logging.getLogger("slurm_energy")
+
+_now = time.perf_counter_ns
+_MAX_DEPTH: Final = 3
+_MAX_ITEMS: Final = 8
+
+
+class _Hook:
+    """Hook of a model or tensor that never fails and returns None.
+
+    Args:
+        call: function with the arguments of the hook.
+        is_compiling: returns whether torch.compile traces the hook, which then must do nothing.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_is_compiling")
+
+    def __init__(self, call: Callable[..., None] | None, is_compiling: Callable[[], bool] | None) -> None:
+        self._call = call
+        self._is_compiling = is_compiling
+
+    def __call__(self, *args: Any) -> None:
+        if self._is_compiling is not None and self._is_compiling():
+            return
+        call = self._call
+        if call is not None:
+            try:
+                call(*args)
+            except Exception as error:
+                self._call = None
+                log.warning("slurm_energy: a phase is not recorded: %s: %s", type(error).__name__, error)
+
+    def disable(self) -> None:
+        """Do nothing from now on."""
+        self._call = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A saved or copied model gets a function without effect that every Python has.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class TorchPhases:
+    """Timer of the phases of a model.
+
+    Args:
+        model: a `torch.nn.Module`; None: no forward and backward.
+        optimizer: an optimizer, or a list or tuple of them; None: no phase `optimizer`.
+        device: device to which the program moves batches; None if unknown.
+        loader: loader of the batches, whose samples are counted; None: unknown.
+        finds_evaluations: record forward passes in evaluation mode as phase `evaluation`.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        optimizer: Any = None,
+        device: Any = None,
+        loader: Any = None,
+        *,
+        finds_evaluations: bool = True,
+    ) -> None:
+        self._finds_evaluations = finds_evaluations
+        self._torch = sys.modules.get("torch")
+        self._optimizers = tuple(optimizer) if isinstance(optimizer, (list, tuple)) else (optimizer,)
+        self._optimizers = tuple(entry for entry in self._optimizers if entry is not None)
+        self._samples = batch_samples(loader)
+        self._is_cuda_lost = False
+        self._cuda = self._cuda_timer(model, device)
+        self._forward_ns: int | None = None
+        self._backward_ns: int | None = None
+        self._optimizer_ns = 0
+        self._marks: dict[str, Mark | None] = {}
+        self._evaluation: list[int] | None = None
+        self._nested_ns = 0
+        self._removals: list[Callable[[], None]] = []
+        compiler = getattr(self._torch, "compiler", None)
+        self._is_compiling = getattr(compiler, "is_compiling", None)
+        self._backward_hook = self._hook(self._begin_backward)
+        try:
+            self._attach(model)
+        except BaseException:
+            self.detach()
+            raise
+
+    def end_step(self) -> float:
+        """Return the samples of the step that ends; NaN if unknown. Record the phases that are still open."""
+        self._forward_ns = self._backward_ns = None
+        self._end_evaluation()
+        self.poll()
+        return next(self._samples, NO_VALUE)
+
+    def poll(self) -> None:
+        """Record the phases that the GPU has completed."""
+        if self._cuda is not None:
+            try:
+                self._cuda.poll()
+            except Exception as error:
+                self._stop_cuda(error)
+
+    def detach(self) -> None:
+        """Remove the hooks."""
+        self._end_evaluation()
+        while self._removals:
+            with contextlib.suppress(Exception):
+                self._removals.pop()()
+        self.poll()
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Record the time of a block, on the GPU if the model runs there."""
+        start_ns, begin = _now(), self._mark()
+        yield
+        self._add(name, start_ns, _now(), begin)
+
+    def _attach(self, model: Any) -> None:
+        if model is not None:
+            for register, call in (
+                (model.register_forward_pre_hook, self._begin_forward),
+                (model.register_forward_hook, self._end_forward),
+            ):
+                self._removals.append(register(self._hook(call)).remove)
+        for optimizer in self._optimizers:
+            if hasattr(optimizer, "register_step_pre_hook"):  # PyTorch 2
+                self._removals += [
+                    optimizer.register_step_pre_hook(self._hook(self._begin_optimizer)).remove,
+                    optimizer.register_step_post_hook(self._hook(self._end_optimizer)).remove,
+                ]
+            elif hasattr(optimizer, "step"):
+                self._removals.append(self._wrap_step(optimizer))
+
+    def _wrap_step(self, optimizer: Any) -> Callable[[], None]:
+        """Replace `optimizer.step` by a method that also records its time.
+
+        Returns:
+            Function that undoes it.
+        """
+        original = optimizer.step
+        begin, end = self._hook(self._begin_optimizer), self._hook(self._end_optimizer)
+
+        @functools.wraps(original)
+        def step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            begin()
+            result = original(*args, **kwargs)
+            end()
+            return result
+
+        before = vars(optimizer).get("step")
+        method = optimizer.step = types.MethodType(step, optimizer)
+
+        def undo() -> None:
+            begin.disable()
+            end.disable()
+            if vars(optimizer).get("step") is not method:
+                return  # another library has wrapped it
+            if before is None:
+                del optimizer.step
+            else:
+                optimizer.step = before
+
+        return undo
+
+    def _hook(self, call: Callable[..., None]) -> _Hook:
+        return _Hook(call, self._is_compiling)
+
+    def _begin_forward(self, module: Any, *_: Any) -> None:
+        now = _now()
+        if self._backward_ns is not None:
+            self._forward_ns = None  # the backward pass recomputes activations
+        elif self._optimizers and not module.training:
+            self._forward_ns = None
+            if self._finds_evaluations and self._evaluation is None and not recorder.explicit_evaluations:
+                self._evaluation = [now, now]
+        else:
+            self._end_evaluation()
+            self._forward_ns = now
+            self._marks["forward"] = self._mark()
+
+    def _end_forward(self, _: Any, __: Any, output: Any) -> None:
+        now = _now()
+        if self._forward_ns is None:
+            if self._evaluation is not None:
+                self._evaluation[1] = now
+            return
+        self._add("forward", self._forward_ns, now, self._marks.get("forward"))
+        self._forward_ns = None
+        tensor = self._tensor_with_gradient(output, _MAX_DEPTH)
+        if tensor is not None:
+            tensor.register_hook(self._backward_hook)
+
+    def _begin_backward(self, *_: Any) -> None:
+        if self._backward_ns is None:
+            self._torch.autograd.Variable._execution_engine.queue_callback(self._hook(self._end_backward))  # type: ignore[union-attr]
+            self._backward_ns = _now()
+            self._marks["backward"] = self._mark()
+
+    def _end_backward(self) -> None:
+        if self._backward_ns is not None:
+            self._add("backward", self._backward_ns, _now(), self._marks.get("backward"))
+            self._backward_ns = None
+
+    def _begin_optimizer(self, *_: Any) -> None:
+        self._optimizer_ns, self._nested_ns = _now(), 0
+        self._marks["optimizer"] = self._mark()
+
+    def _end_optimizer(self, *_: Any) -> None:
+        nested_ns = self._nested_ns  # a closure runs forward and backward within the optimizer
+        if self._cuda is None or not nested_ns:
+            self._add("optimizer", self._optimizer_ns + nested_ns, _now(), self._marks.get("optimizer"))
+
+    def _end_evaluation(self) -> None:
+        """Record the forward passes in evaluation mode as one evaluation, from the first to the last one."""
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None:
+            recorder.add("evaluation", *evaluation)
+
+    def _mark(self) -> Mark | None:
+        try:
+            return None if self._cuda is None else self._cuda.mark()
+        except Exception as error:
+            self._stop_cuda(error)
+            return None
+
+    def _stop_cuda(self, error: Exception) -> None:
+        """Record no times of the GPU from now on."""
+        self._cuda = None
+        self._is_cuda_lost = True
+        log.warning("slurm_energy: times of the GPU are not recorded: %s", error)
+
+    def _add(self, name: str, start_ns: int, end_ns: int, begin: Mark | None) -> None:
+        self._nested_ns += end_ns - start_ns
+        if self._cuda is not None:
+            self._cuda.add(name, begin, self._mark())
+        elif not self._is_cuda_lost:
+            recorder.add(name, start_ns, end_ns)
+
+    def _cuda_timer(self, model: Any, device: Any) -> CudaTimer | None:
+        torch = self._torch
+        kind = str(getattr(device, "type", device or ""))
+        if torch is not None and device is None and hasattr(model, "parameters"):
+            kind = next((parameter.device.type for parameter in model.parameters()), "")
+        if torch is None or not kind.startswith("cuda") or not torch.cuda.is_available():
+            recorder.hint("timing", "clock")
+            return None
+        recorder.hint("timing", "cuda")
+        recorder.gpu = gpu_index(torch.cuda.current_device())
+        return CudaTimer(torch.cuda, lambda name, start, end: recorder.add(name, start, end, thread=GPU))
+
+    def _tensor_with_gradient(self, output: Any, depth: int) -> Any:
+        """Return the first tensor of a model's output that has a gradient; None if there is none."""
+        if isinstance(output, self._torch.Tensor):  # type: ignore[union-attr]
+            return output if output.requires_grad else None
+        if depth and isinstance(output, (dict, list, tuple)):
+            items = output.values() if isinstance(output, dict) else output
+            for item in itertools.islice(items, _MAX_ITEMS):
+                tensor = self._tensor_with_gradient(item, depth - 1)
+                if tensor is not None:
+                    return tensor
+        return None
+
+
+def batch_samples(loader: Any) -> Iterator[float]:
+    """Yield the samples of each batch of one pass over a loader, as far as they are known."""
+    try:
+        size = float(loader.batch_size)
+    except (AttributeError, TypeError, ValueError):
+        return
+    try:
+        left = math.inf if getattr(loader, "drop_last", False) else len(loader.sampler)
+    except (AttributeError, TypeError, NotImplementedError):
+        left = math.inf
+    while left > 0:
+        yield min(size, left)
+        left -= size
+
+
+def report_loader(loader: Any) -> None:
+    """Store the settings of a data loader, and of torch.distributed, that the diagnosis uses."""
+    for name in ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"):
+        recorder.hint(name, getattr(loader, name, None))
+    with contextlib.suppress(Exception):
+        recorder.hint("dataset_samples", len(loader.dataset))
+    torch, environment = sys.modules.get("torch"), os.environ
+    with contextlib.suppress(Exception):
+        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            recorder.hint("world_size", int(torch.distributed.get_world_size()))
+            recorder.hint("backend", str(torch.distributed.get_backend()))
+            return
+    world = environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS") or ""
+    if world.isascii() and world.isdecimal():
+        recorder.hint("world_size", int(world[:9]))
+
+
+def moved(batch: Any, device: Any) -> Any:
+    """Return a batch with its tensors on a device: tensors, and dicts, lists and tuples of them.
+
+    Tensors in pinned memory are copied asynchronously. Everything else stays as it is.
+    """
+    if isinstance(batch, dict):
+        items = {key: moved(value, device) for key, value in batch.items()}
+        return items if type(batch) is dict else type(batch)(items)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(item, device) for item in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(moved(item, device) for item in batch)
+    if hasattr(batch, "to"):
+        is_pinned = getattr(batch, "is_pinned", None)
+        if is_pinned is not None and is_pinned():
+            return batch.to(device, non_blocking=True)
+        return batch.to(device)
+    return batch
