@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import http.server
 import json
 import socket
@@ -144,3 +145,22 @@ def test_refused_connections_have_an_error_of_their_own(count):
         client(*urls).get("/v1/status")
     for one in sockets:
         one.close()
+
+
+def test_the_limit_of_a_request_includes_connecting(monkeypatch):
+    timeouts = []
+
+    class Unreachable(http.client.HTTPConnection):
+        def __init__(self, host, port, timeout):
+            timeouts.append(timeout)
+            super().__init__(host, port, timeout=timeout)
+
+        def connect(self):
+            raise TimeoutError("timed out")
+
+    monkeypatch.setattr(controller_endpoint.http.client, "HTTPConnection", Unreachable)
+    for bound, most_s in ((0.5, 0.5), (None, 5.0)):
+        with pytest.raises(UnavailableError, match="timed out"):
+            client("http://127.0.0.1:1", total_timeout_s=bound).get("/v1/status")
+        assert 0 < timeouts.pop() <= most_s
+    assert not timeouts

@@ -1,0 +1,44 @@
+"""The periodic tasks of senergyctld: stop, failure, and work for which they wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slurm_energy.controller.periodic_tasks import run_until
+
+
+async def _endless(events: list[str], name: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        events.append(f"{name} cancelled")
+
+
+def test_all_tasks_end_when_the_daemon_stops() -> None:
+    events: list[str] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_soon(stop.set)
+        tasks = [_endless(events, "first"), _endless(events, "second")]
+        await run_until(stop, tasks, lambda: events.append("stopped commands"))
+
+    asyncio.run(run())
+    assert events == ["stopped commands", "first cancelled", "second cancelled"]
+
+
+def test_the_error_of_a_task_ends_the_others() -> None:
+    events: list[str] = []
+
+    async def failing() -> None:
+        raise ValueError("lost")
+
+    async def run() -> None:
+        tasks = [_endless(events, "first"), failing()]
+        await run_until(asyncio.Event(), tasks, lambda: events.append("stopped commands"))
+
+    with pytest.raises(ValueError, match="lost"):
+        asyncio.run(run())
+    assert events == ["stopped commands", "first cancelled"]
