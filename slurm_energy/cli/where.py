@@ -125,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         notes.append(f"no choice was possible, this cluster is tried first: {error}")
         choice = _no_choice(config, wanted, str(error))
+    notes += choice.get("notes", [])
     try:
         submitted = _submit(args, extra, choice, notes) if args.submit else None
     except EnergyError:

@@ -16,7 +16,8 @@ from slurm_energy.placement.expected_load import ExpectedLoad
 from slurm_energy.placement.sites import Floats, Site
 from slurm_energy.protocol.cluster_state import ClusterState, SignalValues
 from slurm_energy.protocol.placement_requests import PlacementQuery
-from slurm_energy.signals import SignalColumns, SignalForecast
+from slurm_energy.quantities import shown
+from slurm_energy.signals import SignalColumns, SignalForecast, SignalName
 
 _MBIT = 1e6 / 8
 
@@ -114,6 +115,11 @@ def choose_cluster(
         "reason": decision.reason,
         "order": [row["cluster"] for row in ordered],
         "clusters": rows,
+        "notes": [
+            f"the price of cluster {name} is in {shown(state.currency)} and not compared"
+            for name, state in states.items()
+            if not _is_comparable(config, state)
+        ],
     }
 
 
@@ -143,10 +149,19 @@ def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, 
     return not chosen, score is None, score if score is not None else 0.0, row["end"]
 
 
+def _is_comparable(config: Config, state: ClusterState) -> bool:
+    """Return whether costs of a cluster are in the currency of this one, or there are none."""
+    return SignalName.PRICE not in state.signals or state.currency == config.price.currency
+
+
 def _site(config: Config, name: str, state: ClusterState) -> Site:
     signals = None
-    if state.signals:
-        columns = {signal: _forecast(values) for signal, values in state.signals.items()}
+    columns = {
+        signal: _forecast(values)
+        for signal, values in state.signals.items()
+        if signal != SignalName.PRICE or _is_comparable(config, state)
+    }
+    if columns:
         signals = SignalColumns(state.start_unix_s, state.step_s, **columns)
     settings = config.clusters.get(name)
     if settings is None:

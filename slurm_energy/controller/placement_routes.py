@@ -95,7 +95,8 @@ class PlacementRoutes:
         from slurm_energy.controller.cluster_choice import ExpectedLoads, ReservedJob, choose_cluster
 
         if not usable:
-            return {"cluster": None, "reason": "no cluster answers", "order": [], "clusters": []}
+            reason = "no cluster answers"
+            return {"cluster": None, "reason": reason, "order": [], "clusters": [], "notes": []}
         if self._loads is None:
             self._loads = ExpectedLoads()
         now_s = self._clock()

@@ -56,6 +56,7 @@ CHOICE: dict[str, Any] = {
     "clusters": [row("east", 0.2), row("west", 0.1)],
     "home": "east",
     "policy": "cheapest",
+    "notes": ["the price of cluster south is in USD"],
     "left_out": [{"cluster": "north", "problem": "no answer;\x1b[2J last state 101 s old"}],
 }
 
@@ -104,7 +105,8 @@ def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Login:
 
 def test_the_choice_is_a_table_with_a_reason(login: Login, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["where", "job.sh"]) == 0
-    header, east, west, *rest = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    header, east, west, *rest = out.splitlines()
     assert header.split() == ["cluster", "wait", "start", "run", "transfer", "kWh", "cost", "kg", "CO2e"]
     assert east.split()[0] == "east" and west.split()[:2] == ["*", "west"]
     assert "0.1±0.002 EUR" in west and west.endswith("unknown")
@@ -113,6 +115,7 @@ def test_the_choice_is_a_table_with_a_reason(login: Login, capsys: pytest.Captur
         "cheapest: west, because it saves more than the thresholds",
     ]
     assert not login.submitted
+    assert err == "senergy: note: the price of cluster south is in USD\n"
 
 
 def test_each_cluster_gets_its_own_prediction(login: Login) -> None:

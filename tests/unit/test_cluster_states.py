@@ -538,6 +538,15 @@ def test_data_are_transferred_also_from_a_home_that_cannot_be_chosen() -> None:
     assert site.place(data_bytes=1e12)["clusters"][0]["transfer_s"] == transfer_s
 
 
+def test_prices_in_another_currency_are_not_compared() -> None:
+    site = Site()
+    site.change("west", currency="USD")
+    answer = site.place()
+    assert (answer["cluster"], answer["clusters"][1]["cost"]) == ("east", None)
+    assert answer["notes"] == ["the price of cluster west is in USD and not compared"]
+    assert Site().place()["notes"] == []
+
+
 def test_a_job_that_fits_nowhere() -> None:
     answer = Site().place(cpus=9)
     assert (answer["cluster"], answer["reason"], answer["order"]) == (None, "no cluster can run it", [])
