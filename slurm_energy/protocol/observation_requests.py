@@ -1,0 +1,36 @@
+"""The request for the observations of a job, and its response.
+
+Each element of the response's `nodes` is a node observation as JSON, see `diagnosis.json_codec`. A job without
+observations has an empty list. The visibility is that of the job's records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from slurm_energy.errors import UnavailableError
+
+OBSERVATION_ROUTE: Final = "/v1/jobs/{id}/observation"
+NODES_KEY: Final = "nodes"
+
+
+def observation_path(job_id: str) -> str:
+    """Return the path of the request for the observations of a job.
+
+    Args:
+        job_id: id as Slurm shows it: `12`, `12_3` or `14+0`.
+    """
+    return OBSERVATION_ROUTE.format(id=job_id)
+
+
+def node_documents(response: Mapping[str, Any]) -> list[Any]:
+    """Return the node observations in a response, as JSON objects.
+
+    Raises:
+        UnavailableError: the response has another form.
+    """
+    nodes = response.get(NODES_KEY)
+    if not isinstance(nodes, list):
+        raise UnavailableError("controller's answer: the observation of a job has no list of nodes")
+    return nodes
