@@ -1,6 +1,6 @@
 """The request for the observations of a job, and its response.
 
-Each element of the response's `nodes` is a node observation as JSON, see `diagnosis.json_codec`. A job without
+Each element of `nodes` in the response is a node observation as JSON, see `diagnosis.json_codec`. A job without
 observations has an empty list. The visibility is that of the job's records.
 """
 
