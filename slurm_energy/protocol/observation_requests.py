@@ -1,7 +1,7 @@
 """The request for the observations of a job, and its response.
 
-Each element of `nodes` in the response is a node observation as JSON, see `diagnosis.json_codec`. A job without
-observations has an empty list. The visibility is that of the job's records.
+Each element of `nodes` in the response is a node observation as JSON, see `diagnosis.json_codec`. A job
+without observations has an empty list. The visibility is that of the job's records.
 """
 
 from __future__ import annotations

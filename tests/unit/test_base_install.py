@@ -31,6 +31,8 @@ ANSWERS: dict[str, Any] = {
     "/v1/running": {"scope": "all", "nodes": [], "records": []},
     "/v1/jobs/11": {"decisions": [], "records": examples.cpu_job()},
     "/v1/jobs/12_3": {"decisions": [], "records": examples.gpu_job()},
+    "/v1/jobs/11/observation": {"nodes": []},
+    "/v1/jobs/12_3/observation": {"nodes": []},
     "/v1/priority": queue_answers.priority(*queue_answers.queue()),
     "/v1/grid": GridFactors(GridFactor(GridSeries(SeriesSource("uk", "GB"), [(0.0, 60.0, 1.0)]))).to_json(),
     "/v1/usage": usage_examples.response({"edges": "1764460800,1764547200", "by": "account,user,policy"}),
@@ -72,6 +74,10 @@ job 11 --json
 job 11 --html label.html --title T --note N
 job 11 12_3 --html comparison.html
 job 11 --html budget.html --budget site
+diagnose 11
+diagnose 12_3 --ascii --config energy.toml
+diagnose 11 --json
+diagnose 11 --html diagnosis.html
 label 11 --work 5 --unit image --config energy.toml
 label 11 --json
 label 12_3 --svg label.svg

@@ -1,0 +1,100 @@
+"""Figures of a diagnosis for its text and HTML pages: use of the hardware, and losses as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurm_energy.diagnosis.finding import JobFinding
+from slurm_energy.diagnosis.summary import JobSummary, SignalSummary
+from slurm_energy.quantities import format_duration
+from slurm_energy.reports.figure_format import with_unit
+
+_PERCENT_SIGNALS = (
+    ("gpu_busy_percent", "GPU busy"),
+    ("sm_active_percent", "SMs active"),
+    ("dram_active_percent", "GPU memory traffic"),
+    ("io_pressure_percent", "waits for I/O"),
+    ("cpu_pressure_percent", "waits for CPUs"),
+    ("memory_pressure_percent", "waits for memory"),
+)
+_RATIOS = (
+    ("cpu_busy_cores", "cpu_allocated_cores", "CPUs", "{used:.1f} of {whole:.0f} cores", False),
+    ("memory_used_bytes", "memory_limit_bytes", "memory", "at most {used:.3g} of {whole:.3g} GB", True),
+    (
+        "gpu_memory_used_bytes",
+        "gpu_memory_total_bytes",
+        "GPU memory",
+        "at most {used:.3g} of {whole:.3g} GB",
+        True,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UseRow:
+    """Use of one resource.
+
+    Attributes:
+        name: resource, with the GPU if there are several.
+        share: use, 0 to 1.
+        text: details.
+    """
+
+    name: str
+    share: float
+    text: str
+
+
+def use_rows(summary: JobSummary) -> list[UseRow]:
+    """Return the use of CPUs, memory and GPUs, for the whole job and then by GPU if there are several."""
+    job = {signal.signal: signal for signal in summary.signals if signal.scope == "job"}
+    rows = [*_ratios(job), *_percents(job, "")]
+    parts = sorted({s.where for s in summary.signals if s.scope == "part" and s.signal == "gpu_busy_percent"})
+    if len(parts) > 1:
+        for part in parts:
+            own = {signal.signal: signal for signal in summary.signals if signal.where == part}
+            rows += [row for row in _percents(own, f"{part} ") if row.name.endswith("busy")]
+    return rows
+
+
+def _ratios(job: dict[str, SignalSummary]) -> Iterator[UseRow]:
+    for used_name, whole_name, name, text, at_peak in _RATIOS:
+        used, whole = job.get(used_name), job.get(whole_name)
+        if used is None or whole is None or whole.values.mean <= 0:
+            continue
+        value = used.values.p99 if at_peak else used.values.mean
+        scale = 1e9 if at_peak else 1.0
+        details = text.format(used=value / scale, whole=whole.values.mean / scale)
+        yield UseRow(name, value / whole.values.mean, details)
+
+
+def _percents(signals: dict[str, SignalSummary], prefix: str) -> Iterator[UseRow]:
+    for signal, name in _PERCENT_SIGNALS:
+        if signal in signals:
+            values = signals[signal].values
+            yield UseRow(f"{prefix}{name}", values.mean / 100, f"P90 {values.p90:.0f} %")
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration with three significant digits: `12.5 ms`, `3.20 s`."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else format_duration(seconds)
+
+
+def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
+    """Return the losses and the confidence of a finding as text.
+
+    Args:
+        finding: the finding.
+        elapsed_s: duration of the job.
+    """
+    parts = []
+    if finding.seconds_lost:
+        share = f" ({100 * finding.seconds_lost / elapsed_s:.0f} %)" if elapsed_s > 0 else ""
+        parts.append(f"{duration_text(finding.seconds_lost)}{share}")
+    if finding.joules_lost:
+        parts.append(with_unit(finding.joules_lost, "J"))
+    lost = f"costs up to {', '.join(parts)}" if parts else "cost unknown"
+    return f"{lost}; confidence {100 * finding.confidence:.0f} %"

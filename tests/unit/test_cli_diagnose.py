@@ -1,0 +1,129 @@
+"""`senergy diagnose`: text, JSON and HTML of jobs with signals, with power only, running and unknown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import diagnosis_examples
+import fake_controller
+import pytest
+
+from slurm_energy.cli.main import main
+from slurm_energy.errors import ForbiddenError, NotFoundError
+from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
+from slurm_energy_lab.diagnosis_corpus.scores import build
+
+SLOW_STORAGE = build(next(job for job in PLANTED if job.name == "slow-storage"), 6)
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> fake_controller.FakeController:
+    answers: dict[str, Any] = diagnosis_examples.answers(
+        SLOW_STORAGE, name="<script>alert(1)</script>\x1b[2J"
+    )
+    return fake_controller.install(
+        monkeypatch,
+        answers
+        | {
+            "/v1/jobs/5": ForbiddenError("job 5", "it belongs to another user"),
+            "/v1/jobs/9": NotFoundError("job 9", "no energy record"),
+        },
+    )
+
+
+def test_page_names_the_cause_first_with_evidence(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "7", "--ascii"]) == 0
+    text = capsys.readouterr().out
+    assert "  1. Steps wait for data" in text and "docs/findings/data-stall-io.md" in text
+    assert "Tasks waited for I/O" in text and "J per step" in text and "\x1b" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_json_has_summary_findings_and_null_for_unknown(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "7", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["findings"][0]["kind"] == "data-stall-io"
+    assert document["findings"][0]["joules_lost"] > 0
+    assert document["summary"]["joules_per_step"] > 0
+    assert set(document) == {"meta", "job", "summary", "findings", "is_short", "advice"}
+
+
+def test_html_escapes_text_from_users(controller: fake_controller.FakeController, tmp_path: Path) -> None:
+    file = tmp_path / "job.html"
+    assert main(["diagnose", "7", "--html", str(file)]) == 0
+    page = file.read_text("utf-8")
+    assert "Steps wait for data" in page and "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
+
+
+@pytest.mark.parametrize("observed", [NotFoundError("job 7", "no observation"), {"nodes": []}])
+def test_job_without_signals_is_judged_by_its_energy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], observed: Any
+) -> None:
+    answers = diagnosis_examples.answers(SLOW_STORAGE)
+    answers["/v1/jobs/7/observation"] = observed
+    fake_controller.install(monkeypatch, answers)
+    assert main(["diagnose", "7"]) == 0
+    captured = capsys.readouterr()
+    assert "None." in captured.out and "no signals were observed" in captured.err
+
+
+def test_hostile_observation_of_a_node_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = diagnosis_examples.answers(SLOW_STORAGE)
+    answers["/v1/jobs/7/observation"] = {"nodes": [{"node": "n1", "series": "x"}, None, 5]}
+    fake_controller.install(monkeypatch, answers)
+    assert main(["diagnose", "7"]) == 0
+    assert "Diagnosis of job 7" in capsys.readouterr().out
+
+
+def test_running_job_is_judged_so_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = diagnosis_examples.answers(SLOW_STORAGE)
+    records = [item | {"job": None, "trace": None} for item in answers["/v1/jobs/7"]["records"]]
+    answers["/v1/jobs/7"] = NotFoundError("job 7", "no energy record")
+    answers["/v1/running"] = {"scope": "own", "nodes": [], "records": records}
+    fake = fake_controller.install(monkeypatch, answers)
+    assert main(["diagnose", "7"]) == 0
+    text = capsys.readouterr().out
+    assert "RUNNING" in text and "1. Steps wait for data" in text
+    assert ("/v1/running", {"job": "7"}) in fake.asked
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "text"),
+    [
+        ("9", 6, "no energy record"),
+        ("5", 5, "another user"),
+        ("7.batch", 2, "not steps"),
+        ("7,8", 2, "one job"),
+        ("x", 2, "not a job id"),
+    ],
+)
+def test_errors_are_one_line(
+    controller: fake_controller.FakeController,
+    capsys: pytest.CaptureFixture[str],
+    job: str,
+    code: int,
+    text: str,
+) -> None:
+    assert main(["diagnose", job]) == code
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1
+
+
+def test_threshold_of_the_site_has_an_effect(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "energy.toml"
+    config.write_text("[diagnosis]\nthresholds = { data_share = 99, gpu_underused = 0 }\n")
+    assert main(["diagnose", "7", "--json", "--config", str(config)]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
