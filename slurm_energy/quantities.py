@@ -17,6 +17,9 @@ _WATTS = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>W|kW|MW)?", re.A
 _WATT_FACTORS = {None: 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6}
 _MEGAHERTZ = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>MHz|GHz)?", re.ASCII)
 _PERCENT = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)%?", re.ASCII)
+_SAMPLING = re.compile(r"(?P<number>\d{1,4})(?P<unit>s|m)", re.ASCII)
+_SAMPLING_UNITS_S = {"s": 1, "m": 60}
+MIN_SAMPLING_S, MAX_SAMPLING_S = 1, 300
 _PREFIXES = ("", "K", "M", "G", "T", "P")
 JOULES_PER_KWH = 3.6e6
 
@@ -59,6 +62,29 @@ def parse_watts(text: str, name: str = "watts") -> float:
     if not value > 0:
         raise UsageError(f"{name}: '{shown(text)}' is not a power", todo="write watts as 200, 200W or 1.6kW")
     return value
+
+
+def parse_sampling_interval(text: str, name: str = "interval") -> int | None:
+    """Parse `off` or an interval of samples such as `10s` or `1m` into seconds; None: off.
+
+    Args:
+        text: `off`, or digits with the unit s or m.
+        name: flag or configuration key, for the error message.
+
+    Returns:
+        Seconds from 1 to 300, or None.
+
+    Raises:
+        UsageError: the text has any other form, or is out of these bounds.
+    """
+    if text == "off":
+        return None
+    match = _SAMPLING.fullmatch(text)
+    seconds = int(match["number"]) * _SAMPLING_UNITS_S[match["unit"]] if match else 0
+    if not MIN_SAMPLING_S <= seconds <= MAX_SAMPLING_S:
+        todo = "write off, or 1s to 5m as in 10s"
+        raise UsageError(f"{name}: '{shown(text)}' is not an interval", todo=todo)
+    return seconds
 
 
 def parse_megahertz(text: str, name: str = "frequency") -> float:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, String, select, tuple_
+from sqlalchemy import Connection, String, Table, select, tuple_
 
-from slurm_energy.accounting import tables, traces
+from slurm_energy.accounting import observation_tables, observations, tables, traces
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import error_reason, savepoint, transaction, value_errors
 from slurm_energy.accounting.plausibility import ClockAheadError, PlausibilityCheck
@@ -48,7 +48,7 @@ _MAX_LENGTHS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DeliveredRecord:
-    """A valid record with its JSON text, and its power trace if it has one.
+    """A valid record with its JSON text, and its attachments if it has any.
 
     Attributes:
         index: position in the request.
@@ -58,6 +58,7 @@ class DeliveredRecord:
         energy_joules: energy of the record; None: unknown.
         trace: JSON text of the power trace; None: no trace, or an invalid one.
         trace_end: end of the trace in Unix seconds; None: no trace.
+        observation: JSON text of the observation; None: no observation, or an invalid one.
     """
 
     index: int
@@ -66,6 +67,7 @@ class DeliveredRecord:
     energy_joules: float | None = None
     trace: str | None = None
     trace_end: float | None = None
+    observation: str | None = None
 
     @property
     def item_id(self) -> str:
@@ -80,11 +82,13 @@ class RefusalOutcome(StrEnum):
         REJECTED: the record is invalid and will never be stored.
         RETRY: the record cannot be stored by this release, or not yet; the agent sends it again.
         TRACE_REJECTED: the record is stored without its trace, which is invalid.
+        OBSERVATION_REJECTED: the record is stored without its observation, which is invalid.
     """
 
     REJECTED = "rejected"
     RETRY = "retry"
     TRACE_REJECTED = "traces_rejected"
+    OBSERVATION_REJECTED = "observations_rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,8 @@ def read_items(
 ) -> tuple[list[DeliveredRecord], list[Refusal]]:
     """Validate the `items` of a delivery.
 
-    An invalid record does not affect the others. A record with an invalid trace is accepted without the
-    trace.
+    An invalid record does not affect the others. A record with an invalid trace or observation is accepted
+    without it.
 
     Args:
         data: value of `items` in the request.
@@ -119,7 +123,7 @@ def read_items(
 
     Returns:
         The records to store, and the records that cannot be stored completely. A record with an invalid trace
-        is in both lists.
+        or observation is in both lists.
 
     Raises:
         UsageError: `data` is not a list, or has more than `MAX_ITEMS` elements.
@@ -157,7 +161,12 @@ def read_items(
         except UsageError as error:
             budget -= error.values if isinstance(error, traces.TraceError) else 0
             refusals.append(Refusal(index, record.record_id, str(error), RefusalOutcome.TRACE_REJECTED))
-        items.append(DeliveredRecord(index, record, body, record.energy_joules, trace, end))
+        observation: str | None = None
+        try:
+            observation = observations.read_observation(entry.get("observation"), record.node)
+        except UsageError as error:
+            refusals.append(Refusal(index, record.record_id, str(error), RefusalOutcome.OBSERVATION_REJECTED))
+        items.append(DeliveredRecord(index, record, body, record.energy_joules, trace, end, observation))
     return items, refusals
 
 
@@ -175,33 +184,42 @@ def store(
         The ids of all given records that are now in the database, including those that were stored before,
         and the records that the database rejected.
     """
-    items, traces_refused = _without_long_traces(connection, items)
+    items, attachments_refused = _without_long_attachments(connection, items)
     with transaction(connection):
         refusals = _insert(connection, items, received)
         refused = {refusal.index for refusal in refusals}
         stored = [item.record for item in items if item.index not in refused]
         note_changed_jobs(connection, ((one.cluster, one.job_id) for one in stored if one.step is None))
     accepted = [item.record.record_id for item in items if item.index not in refused]
-    return accepted, [*traces_refused, *refusals]
+    return accepted, [*attachments_refused, *refusals]
 
 
-def _without_long_traces(
+def _without_long_attachments(
     connection: Connection, items: Sequence[DeliveredRecord]
 ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-    """Remove the traces that the server cannot take; return the records and the refusals of the traces."""
-    max_bytes = backend_of(connection).max_text_bytes(connection) if any(i.trace for i in items) else None
+    """Remove the attachments that the server cannot take; return the records and the refusals."""
+    has_any = any(item.trace or item.observation for item in items)
+    max_bytes = backend_of(connection).max_text_bytes(connection) if has_any else None
     if max_bytes is None:
         return list(items), []
     kept, refusals = [], []
     for item in items:
-        # The driver escapes quotes and backslashes.
-        size = len(item.trace.encode()) + sum(map(item.trace.count, "'\"\\")) if item.trace else 0
-        if size > max_bytes:
-            why = f"power trace: {size} bytes, more than the database server takes (max_allowed_packet)"
-            refusals.append(Refusal(item.index, item.record.record_id, why, RefusalOutcome.TRACE_REJECTED))
+        why = "{}: {} bytes, more than the database server takes (max_allowed_packet)"
+        if (size := _escaped_bytes(item.trace)) > max_bytes:
+            reason, outcome = why.format("power trace", size), RefusalOutcome.TRACE_REJECTED
+            refusals.append(Refusal(item.index, item.record.record_id, reason, outcome))
             item = dataclasses.replace(item, trace=None, trace_end=None)
+        if (size := _escaped_bytes(item.observation)) > max_bytes:
+            reason, outcome = why.format("observation", size), RefusalOutcome.OBSERVATION_REJECTED
+            refusals.append(Refusal(item.index, item.record.record_id, reason, outcome))
+            item = dataclasses.replace(item, observation=None)
         kept.append(item)
     return kept, refusals
+
+
+def _escaped_bytes(text: str | None) -> int:
+    """Return the size of a text as the driver sends it: it escapes quotes and backslashes."""
+    return len(text.encode()) + sum(map(text.count, "'\"\\")) if text else 0
 
 
 def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> list[Refusal]:
@@ -222,21 +240,32 @@ def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: 
 
 def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
     insert_missing(connection, tables.records, [_row(item, received) for item in items])
-    _insert_traces(connection, [item for item in items if item.trace is not None])
+    traced = {item.item_id: (item.trace_end, item.trace) for item in items if item.trace is not None}
+    _insert_attachments(connection, tables.traces, traced)
+    observed = {i.item_id: (i.record.end, i.observation) for i in items if i.observation is not None}
+    _insert_attachments(connection, observation_tables.observations, observed)
     _note_nodes(connection, items, received)
 
 
-def _insert_traces(connection: Connection, items: Sequence[DeliveredRecord]) -> None:
-    """Insert the traces of records that are stored under the delivered ids."""
-    records = tables.records.c
-    for first in range(0, len(items), _CHUNK):
-        some = {item.record.record_id: item for item in items[first : first + _CHUNK]}
+def _insert_attachments(
+    connection: Connection, table: Table, bodies: Mapping[str, tuple[float | None, str | None]]
+) -> None:
+    """Insert the attachments of records that are stored under the delivered ids.
+
+    Args:
+        connection: connection of the writing thread.
+        table: table of traces or of observations.
+        bodies: end in Unix seconds and JSON text of each attachment, by record id.
+    """
+    records, ids = tables.records.c, list(bodies)
+    for first in range(0, len(ids), _CHUNK):
+        some = ids[first : first + _CHUNK]
         rows = connection.execute(select(records.id, records.record_id).where(records.record_id.in_(some)))
         values = [
-            {"record": row, "end": some[record_id].trace_end, "body": some[record_id].trace}
+            {"record": row, "end": bodies[record_id][0], "body": bodies[record_id][1]}
             for row, record_id in rows
         ]
-        insert_missing(connection, tables.traces, values)
+        insert_missing(connection, table, values)
 
 
 def _note_nodes(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, sel
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.observation_tables import observations
 from slurm_energy.accounting.usage_rollup import LAST_PERIOD
 
 BATCH: Final = 500
@@ -43,8 +44,13 @@ CATEGORIES: Final = {
             ((tables.traces, "end"),),
         ),
         Category(
+            "observations",
+            "the sampled signals and reported steps of these jobs, and with them their diagnosis",
+            ((observations, "end"),),
+        ),
+        Category(
             "records",
-            "these jobs in acct, job and experiment, and their traces; the sums of senergy report stay",
+            "these jobs in acct, job and experiment, and all about them but the sums of senergy report",
             ((tables.records, "end"),),
         ),
         Category(
@@ -112,7 +118,7 @@ def _condition(table: Table, column: str, before: float, cluster: str | None) ->
     old = and_(table.c[column] < before, _counted(table))
     if cluster is None:
         return old
-    if table is tables.traces:
+    if table in (tables.traces, observations):
         records = tables.records.c
         return and_(old, table.c.record.in_(select(records.id).where(records.cluster == cluster)))
     return and_(old, table.c.cluster == cluster)

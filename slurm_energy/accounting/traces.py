@@ -12,10 +12,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Table, delete, select
 
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.tables import traces
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 
@@ -130,17 +129,22 @@ def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
     return size // _VALUE_BYTES
 
 
-def drop_old_traces(connection: Connection, before: float) -> int:
-    """Delete at most `BATCH` traces that ended before `before` (Unix seconds); their records stay.
+def drop_old_attachments(connection: Connection, table: Table, before: float) -> int:
+    """Delete at most `BATCH` traces or observations that ended before `before` (Unix seconds).
 
-    New traces reuse the space of a SQLite file. Only `VACUUM` returns it to the file system.
+    Their records stay. New rows reuse the space of a SQLite file; only `VACUUM` returns it to the system.
+
+    Args:
+        connection: connection of the writing thread.
+        table: table of traces or of observations.
+        before: Unix seconds.
 
     Returns:
-        The number of deleted traces.
+        The number of deleted rows.
     """
     with transaction(connection):
-        old = select(traces.c.record).where(traces.c.end < before).order_by(traces.c.end).limit(BATCH)
+        old = select(table.c.record).where(table.c.end < before).order_by(table.c.end).limit(BATCH)
         rows = connection.execute(old).scalars().all()
         if rows:
-            connection.execute(delete(traces).where(traces.c.record.in_(rows)))
+            connection.execute(delete(table).where(table.c.record.in_(rows)))
     return len(rows)

@@ -19,6 +19,7 @@ from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.live_report_client import LiveReportClient
 from slurm_energy.agent.node_metrics import NodeMetrics
 from slurm_energy.agent.policy_copy_client import PolicyCopyClient
+from slurm_energy.agent.signals.loop import SignalLoop
 from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
 from slurm_energy.agent.state.delivery import PERIOD_ROUTE, RecordDelivery
@@ -82,7 +83,7 @@ class AgentDaemon:
         self._manager = manager or service_manager.ServiceManager()
         self._log_levels = service_manager.LogLevels(log_level)
         self._set_log_levels()
-        self._worker = WorkerThread("jobs")
+        self._worker, self._signals_thread = WorkerThread("jobs"), WorkerThread("signals")
         self._stop = asyncio.Event()
         self._written = asyncio.Event()
         self._pending = asyncio.Event()
@@ -114,6 +115,7 @@ class AgentDaemon:
             self._live = LiveReportClient(
                 *(jobs, lambda: jobs.config, self._work, self._agent_facts, self._policy_copy.confirm)
             )
+            self._signals = SignalLoop(jobs.signals, self._work, self._signals_thread)
             self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
@@ -126,6 +128,7 @@ class AgentDaemon:
             ) from None
         finally:
             self._worker.shutdown()
+            self._signals_thread.shutdown()
             os.close(lock)
 
     def _create_job_manager(self, state: StateDirectory) -> JobManager:
@@ -168,6 +171,7 @@ class AgentDaemon:
             self._budget.run,
             self._live.run,
             self._policy_copy.run,
+            self._signals.run,
             self._flush,
             self._apply_pending_settings,
         )
@@ -189,6 +193,7 @@ class AgentDaemon:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._worker.run_periodically(None)
+        await self._signals.close()
         await self._work(jobs.stop)
         log.info("senergyd stopped; settings of running jobs stay until they end")
 
@@ -221,6 +226,7 @@ class AgentDaemon:
         finally:
             if self._jobs.has_pending_settings:
                 self._pending.set()
+            self._signals.wake()
             if self._jobs.tuners.has_group_work:
                 self._groups.wake()
             if self._jobs.tuners.awaits_advice:

@@ -8,7 +8,7 @@ from typing import Final
 
 from slurm_energy.cli import connection
 
-PRUNABLE: Final = ("traces", "records", "periods", "decisions", "budgets")
+PRUNABLE: Final = ("traces", "observations", "records", "periods", "decisions", "budgets")
 """The keys of `retention.CATEGORIES`, which is not imported for --help: SQLAlchemy is slow to import."""
 EXPORTABLE: Final = ("records", "jobs", "periods", "budgets")
 """The keys of `export.EXPORTS`."""

@@ -21,6 +21,7 @@ from slurm_energy.config.value_checks import (
     key,
     one_of,
     parsed_by,
+    sampling_interval,
     socket_path,
     user_names,
     users_and_groups,
@@ -97,10 +98,14 @@ class AgentConfig:
     )
     sampling_hz: float = key(1.0, "Samples per second of each fast energy counter.", check=between(0.1, 50.0))
     spool_limit_mb: int = key(
-        512, "Maximum size of the spool; traces are dropped before records.", check=between(1, 1_000_000)
+        512,
+        "Maximum size of the spool; traces and observations are dropped before records.",
+        check=between(1, 1_000_000),
     )
     trace_retention_days: float = key(
-        30.0, "Days to keep power traces that the controller has not confirmed.", check=between(0, 36500)
+        30.0,
+        "Days to keep power traces and observations that the controller has not confirmed.",
+        check=between(0, 36500),
     )
     period_s: int = key(
         3600,
@@ -113,6 +118,12 @@ class AgentConfig:
         "Seconds between reports of the node's power and the energy of running jobs to senergyctld, which "
         "may ask for longer ones. 0: none.",
         check=between(0, 3600),
+    )
+    signals_interval: str = key(
+        "10s",
+        "Interval at which signals of jobs (utilisation, memory, traffic, pressure) are sampled, 1s to 5m. "
+        "off: only for jobs with --energy-signals, which precedes this key. See docs/signals-of-jobs.md.",
+        sampling_interval,
     )
     set_rapl_time_window_s: float = key(
         1.0, "Time window that is written with each RAPL power limit.", check=between(0.001, 64.0)
@@ -207,7 +218,9 @@ class ControllerConfig:
         "Seconds between queries to Slurm for account, name and state of the jobs of new records.",
         check=between(1, 3600),
     )
-    trace_retention_days: float = key(90.0, "Days to keep power traces.", check=between(0, 36500))
+    trace_retention_days: float = key(
+        90.0, "Days to keep power traces and observations.", check=between(0, 36500)
+    )
     history_days: float = key(
         365.0,
         "Days to keep finished runs, from which jobs are predicted, and decisions about jobs.",

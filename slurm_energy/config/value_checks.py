@@ -11,6 +11,9 @@ from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import parse_sampling_interval
+
 Check = Callable[[Any], str | None]
 GROUP_MARK = "%"
 """Prefix of a group name in `controller.operators`, as in sudoers."""
@@ -202,6 +205,15 @@ def product_name(value: str) -> str | None:
     """
     named = not value or any(character.isalnum() for character in value)
     return None if named else "must have a letter or a digit"
+
+
+def sampling_interval(value: str) -> str | None:
+    """Check an interval of samples such as `10s`, or `off`: return None, or the fault."""
+    try:
+        parse_sampling_interval(value)
+    except UsageError:
+        return 'must be "off", or from "1s" to "5m" such as "10s"'
+    return None
 
 
 def time_zone(value: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Periodic deletion of old traces, decisions, samples of budgets and values of the grid."""
+"""Periodic deletion of old traces, observations, decisions, samples of budgets and values of the grid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from slurm_energy.accounting import budgets, decisions, traces
+from slurm_energy.accounting import budgets, decisions, tables, traces
+from slurm_energy.accounting.observation_tables import observations
 from slurm_energy.config import Config
 from slurm_energy.controller.grid_fetcher import GridFetcher
 from slurm_energy.controller.store import Store
@@ -32,8 +33,9 @@ async def drop_old_data(
     while True:
         before = time.time() - config().controller.trace_retention_days * _DAY_S
         try:
-            while await store.write(traces.drop_old_traces, before) == traces.BATCH:
-                await asyncio.sleep(0)
+            for table in (tables.traces, observations):
+                while await store.write(traces.drop_old_attachments, table, before) == traces.BATCH:
+                    await asyncio.sleep(0)
             kept_s = config().controller.history_days * _DAY_S
             await store.write(decisions.drop_before, time.time() - kept_s)
             await _drop_budget_history(config().budget.history_days * _DAY_S, store)

@@ -8,14 +8,13 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from aiohttp import web
-from sqlalchemy import Connection
 
 from slurm_energy import __version__
-from slurm_energy.accounting import decisions, record_queries
-from slurm_energy.accounting.record_selection import JobSelector, RecordSelection
+from slurm_energy.accounting import record_queries
+from slurm_energy.accounting.record_selection import RecordSelection
 from slurm_energy.budget.messages import BUDGET_PATH
 from slurm_energy.config import Config
 from slurm_energy.controller import priority_routes, untuned_routes
@@ -32,6 +31,7 @@ from slurm_energy.controller.dispatcher import (
 )
 from slurm_energy.controller.history_cache import HistoryCache, read_requests
 from slurm_energy.controller.identity import Caller, PrivilegedUsers
+from slurm_energy.controller.job_routes import JobRoutes, RecordReader, find_selected
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
@@ -48,7 +48,6 @@ from slurm_energy.controller.tuning_advisor import TuningAdvisor
 from slurm_energy.controller.tuning_groups import TuningGroups, read_poll
 from slurm_energy.controller.tuning_routes import TuningRoutes
 from slurm_energy.errors import (
-    NotFoundError,
     UnavailableError,
     UsageError,
 )
@@ -115,6 +114,8 @@ class ControllerServer:
         self._deliveries = DeliveryReceiver(lambda: self.config, store, failures, hosts)
         self._live = live or LiveReports(lambda: self.config, hosts)
         self._periods = PeriodReceiver(lambda: self.config, store, failures, hosts)
+        self._records = RecordReader(store)
+        self._jobs = JobRoutes(self._records)
         self._names = NameCheck(lambda: self.config, store)
         self._tuning = TuningRoutes(store, advisor)
         self._route_groups = (self._tuning.routes, *groups)
@@ -151,7 +152,8 @@ class ControllerServer:
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
             "/v1/records": Route(self._get_records, costly),
-            "/v1/jobs/{id}": Route(self._get_job, costly),
+            "/v1/jobs/{id}": Route(self._jobs.job, costly),
+            "/v1/jobs/{id}/observation": Route(self._jobs.observation, costly),
             "/v1/policies": Route(self._get_policies, light),
             "/v1/priority": Route(self._get_priority, costly),
             "/v1/shares": Route(self._get_shares, costly),
@@ -219,34 +221,18 @@ class ControllerServer:
         return {"scope": "all" if operator else "own", "predictions": predictions}
 
     async def _post_untuned_runs(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
-        return await untuned_routes.find(body, caller.rights, functools.partial(self._read, caller))
+        return await untuned_routes.find(body, caller.rights, functools.partial(self._records.read, caller))
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         requested = RecordSelection.from_query(await _query(request, body))
         selection = await asyncio.to_thread(restricted_selection, caller, requested)
-        ids = await self._read(caller, _find_records, selection)
+        ids = await self._records.read(caller, find_selected, selection)
         if selection.users and not selection.jobs and selection.visible is None:
             await self._store.read(record_queries.refuse_unknown_users, selection)
         if not selection.jobs:
             await self._names.refuse_unknown(selection.accounts, selection.partitions)
         head = f'{json.dumps(caller.rights.described())[:-1]},"records":['
-        return self._pieces(caller, ids, head, record_queries.CHUNK, False)
-
-    async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> ResponseContent:
-        job = JobSelector.parse(request.match_info["id"])
-        duplicates = RecordSelection.from_query(dict(request.query)).duplicates
-        requested = RecordSelection(jobs=(job,), steps=True, duplicates=duplicates)
-        selection = await asyncio.to_thread(restricted_selection, caller, requested)
-        ids = await self._read(caller, _find_records, selection)
-        if not len(ids):
-            raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
-        made = await self._read(caller, decisions.of_records, ids)
-        unnamed = 0
-        if not caller.rights.everything:
-            unnamed, made = decisions.unnamed_jobs(made), decisions.for_owners(made)
-        first = caller.rights.described() | {"unnamed_jobs": unnamed, "decisions": made}
-        head = f'{json.dumps(first)[:-1]},"records":['
-        return self._pieces(caller, ids, head, _TRACES_CHUNK, True)
+        return self._records.records(caller, ids, head, record_queries.CHUNK, False)
 
     async def _get_priority(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         query = await _query(request, body)
@@ -326,43 +312,6 @@ class ControllerServer:
             self._statistics = None
             raise
 
-    async def _read(
-        self,
-        caller: Caller,
-        function: Callable[Concatenate[Connection, P], R],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R:
-        """Run a function on a database connection and return its result.
-
-        Its time is limited unless the caller is an operator.
-        """
-        if caller.rights.everything:
-            return await self._store.read(function, *args, **kwargs)
-        return await self._store.read_within(_QUERY_TIMEOUT_S, function, *args, **kwargs)
-
-    async def _pieces(
-        self, caller: Caller, ids: Sequence[int], head: str, chunk: int, with_traces: bool
-    ) -> Pieces:
-        """Yield a JSON object in pieces, without its last brace. Its last field is a list of records.
-
-        Args:
-            caller: the user who made the request.
-            ids: database ids of the records.
-            head: text of the object before the list.
-            chunk: number of records per piece.
-            with_traces: include the power traces.
-        """
-        text, separator = head, ""
-        for first in range(0, max(len(ids), 1), chunk):
-            part = ids[first : first + chunk]
-            records = await self._read(caller, record_queries.records_json, part, with_traces=with_traces)
-            text += "".join(f"{separator if i == 0 else ','}\n{r}" for i, r in enumerate(records))
-            separator = "," if records or separator else ""
-            yield text
-            text = ""
-        yield "\n]"
-
 
 async def _query(request: web.Request, body: bytes) -> dict[str, str]:
     """Return the query parameters from the request line, or from a body that is an object of strings."""
@@ -385,15 +334,3 @@ async def _piecewise_in_threads(pieces: Iterator[str]) -> Pieces:
 def _sender(request: web.Request, caller: Caller) -> Sender:
     own = request.get_extra_info("sockname")
     return Sender(request.remote, own[0] if isinstance(own, tuple) else None, caller.origin)
-
-
-def _find_records(connection: Connection, selection: RecordSelection) -> Sequence[int]:
-    if not selection.omit_others:
-        record_queries.refuse_jobs_of_others(connection, selection)
-    return record_queries.find_records(connection, selection)
-
-
-def _why_not_found(job: JobSelector) -> str:
-    if job.task is not None or job.offset is not None:
-        return "a record arrives when its job ends, and gets such an id a little later"
-    return "a record arrives when its job ends"

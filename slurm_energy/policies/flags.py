@@ -13,7 +13,13 @@ from slurm_energy.policies.catalogue import MONITOR, OBJECTIVES, PolicyInfo, cat
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.slack import check_slack
 from slurm_energy.policies.suggestion import nearest_name
-from slurm_energy.quantities import parse_megahertz, parse_percent, parse_watts, shown
+from slurm_energy.quantities import (
+    parse_megahertz,
+    parse_percent,
+    parse_sampling_interval,
+    parse_watts,
+    shown,
+)
 
 FLAGS = {
     "ENERGY_POLICY": "--energy-policy",
@@ -28,6 +34,7 @@ FLAGS = {
     "ENERGY_TAG": "--energy-tag",
     "ENERGY_ALTERNATIVES": "--energy-alternatives",
     "ENERGY_SLACK": "--energy-slack",
+    "ENERGY_SIGNALS": "--energy-signals",
 }
 LIMIT_FLAGS = (
     "ENERGY_CAP",
@@ -98,6 +105,8 @@ def validate_flags(
     # Validated only; the queue engine reads the shapes itself.
     parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])
     check_slack(given.get("ENERGY_SLACK"), config.deferral)  # senergyctld reads the slack itself
+    # Validated only; senergyd reads the interval from the flags of the running job.
+    parse_sampling_interval(given.get("ENERGY_SIGNALS", "off"), FLAGS["ENERGY_SIGNALS"])
     slowdown = _bounded(given, "ENERGY_SLOWDOWN", parse_percent, bounds.slowdown_percent, "%")
     info = _policy(given, config, user, partition)
     limit_percent = config.tuning.slowdown_limit_percent if info.objective == "energy" else None

@@ -24,7 +24,7 @@ from store_examples import NOW, item, job, record
 from slurm_energy import __version__
 from slurm_energy import config as configuration
 from slurm_energy.accounting import engine, job_facts
-from slurm_energy.controller import deliveries, dispatcher, identity, policy_file, rights, server
+from slurm_energy.controller import deliveries, dispatcher, identity, job_routes, policy_file, rights, server
 from slurm_energy.controller.enrichment import Enrichment, QuerySchedule
 from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.identity import PrivilegedUsers
@@ -136,6 +136,40 @@ def test_delivered_records_can_be_read(controller):
         status, answer = await c.get("/v1/status")
         assert (answer["records"], answer["traces"], answer["cluster"]) == (2, 2, "c1")
         assert answer["nodes"][0]["spooled"] == 4
+        return True
+
+    assert controller.session(story)
+
+
+def test_observations_are_those_of_the_job_and_invisible_to_other_users(controller):
+    """A record survives an observation that is refused; only the owner and operators read observations."""
+    seen = {"node": "n1", "series": [], "ranks": [], "later": {"key": 1}}
+
+    async def story(c):
+        sent = [
+            item(job_id=1, uid=ALICE) | {"observation": seen},
+            item(job_id=2) | {"observation": seen | {"node": "n2"}},
+        ]
+        other = record(job_id=3, uid=ALICE + 1)
+        status, answer = await c.post({"items": [*sent, {"record": other, "observation": [1]}]})
+        assert status == 200 and len(answer["accepted"]) == 3
+        assert [refused["index"] for refused in answer["observations_rejected"]] == [1, 2]
+        assert "another node" in answer["observations_rejected"][0]["error"]
+        status, answer = await c.get("/v1/jobs/1/observation")
+        (found,) = answer["observations"]
+        assert found["observation"] == seen
+        head = {key: found[key] for key in ("record_id", "cluster", "job_id", "restart_count")}
+        assert head == {"record_id": sent[0]["record"]["record_id"], "cluster": "c1", "job_id": 1} | {
+            "restart_count": 0
+        }
+        assert (await c.get("/v1/jobs/2/observation"))[1]["observations"] == []
+        assert refused(await c.get("/v1/jobs/9/observation"), 404, 6, "no energy record")
+        answer = await c.get("/v1/jobs/1/observation", uid=ALICE)
+        assert answer[1].get("scope") == "own", answer
+        assert refused(await c.get("/v1/jobs/3/observation", uid=ALICE), 403, 5, "another user")
+        # When it is sent again with a valid observation, only the observation is added.
+        await c.post({"items": [sent[1] | {"observation": seen}]})
+        assert len((await c.get("/v1/jobs/2/observation"))[1]["observations"]) == 1
         return True
 
     assert controller.session(story)
@@ -343,7 +377,7 @@ def test_bodies_have_bounds(controller, target, uid, limit):
 
 
 def test_only_queries_of_operators_may_take_long(controller, monkeypatch):
-    monkeypatch.setattr(server, "_QUERY_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(job_routes, "_QUERY_TIMEOUT_S", -1.0)
 
     async def story(c):
         await c.post({"items": [item(job_id=n, uid=ALICE) for n in range(3000)]})

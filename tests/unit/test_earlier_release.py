@@ -22,7 +22,7 @@ from test_job_manager import PACKAGES, Node, env, make, node  # noqa: F401
 from slurm_energy.accounting import engine, migrations, periods
 from slurm_energy.agent.sockets import messages
 from slurm_energy.agent.state.delivery import parse_delivery_response
-from slurm_energy.agent.state.spool import SpooledRecord
+from slurm_energy.agent.state.spooled_record import SpooledRecord
 from slurm_energy.budget.messages import NodeDecision, NodePoll
 from slurm_energy.config import BudgetConfig, Config, SitePolicy
 from slurm_energy.config.loader import parse_source

@@ -276,7 +276,7 @@ _QUEUE = ("priority/", "controller/deferral")
 
 
 def test_every_flag_has_an_effect() -> None:
-    """A flag is part of the request that plans a job, or queue engine or deferral read it."""
+    """A flag is part of the request that plans a job, or queue engine, deferral or sampling read it."""
     planning = ast.unparse(modules()["policies/plan.py"]) + ast.unparse(modules()["agent/jobs/planner.py"])
     sources = (ast.unparse(tree) for name, tree in modules().items() if name.startswith(_QUEUE))
     queue = "".join(sources)
@@ -292,7 +292,8 @@ def test_every_flag_has_an_effect() -> None:
     for variable, flag in FLAGS.items():
         name = keys.get(variable, variable.removeprefix("ENERGY_").lower())
         planned = re.search(rf"\b(request|asked|found)\.{name}\b", planning)
-        assert planned or f"flags[row].get('{variable}')" in queue, flag
+        sampled = f"requested.get('{name}'" in ast.unparse(modules()["agent/signals/sampling.py"])
+        assert planned or sampled or f"flags[row].get('{variable}')" in queue, flag
 
 
 def test_every_part_of_a_request_has_a_reader() -> None:

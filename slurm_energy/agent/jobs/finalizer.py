@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 from slurm_energy.agent.jobs import job_records
 from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.signals.observation import node_observation, observation_json
 from slurm_energy.agent.state.checkpoints import CheckpointWriter
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
@@ -87,9 +89,14 @@ class JobFinalizer:
         if session.trace is not None and session.trace.is_plot:
             trace = session.trace.encode(session.unix_at(session.trace.start))
         record = job_records.job_record(session, self._devices.knobs)
-        if session.steps or not self._checkpoints.spool_record(record, trace):
+        if session.steps or not self._checkpoints.spool_record(record, trace, _observation(session)):
             return False
         joules = "unknown" if record.energy_joules is None else f"{record.energy_joules:.1f} J"
         log.info("job %s ended: %s in %.1f s", session.owner, joules, record.elapsed_s)
         self._checkpoints.remove_when_synced([session])
         return True
+
+
+def _observation(session: Session) -> dict[str, Any] | None:
+    observed = node_observation(session.node, session.recording, session.step_reports, session.unix_at)
+    return observation_json(observed)

@@ -25,6 +25,7 @@ from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
+from slurm_energy.agent.signals.sampling import SignalSampling
 from slurm_energy.agent.sockets import responses
 from slurm_energy.agent.state.checkpoints import CheckpointWriter, UnsyncedFiles
 from slurm_energy.agent.state.spool import PERIOD_SHARE, Spool
@@ -71,6 +72,7 @@ class JobManager:
         self._pending: set[tuple[int, int]] = set()
         self._sessions, self.output_line = SessionTable(), OutputLine(self._current_config)
         self.progress = ProgressReports(self._sessions, self._clock)
+        self.signals = SignalSampling(devices, self._sessions, self._clock, self._current_config)
         self._meter = NodeEnergyMeter(devices, self._clock, self.node, self.config)
         self._settings = SettingsManager(devices, state.journal, self._allocations)
         self._checkpoints = CheckpointWriter(
@@ -282,7 +284,7 @@ class JobManager:
         """
         return {
             **self.queries.status(self.node, self._finalizer.sessions, reader, self.tuners.phases()),
-            **self.spool.state() | {"periods": self.period_spool.state()},
+            **self.spool.state() | {"periods": self.period_spool.state(), "signals": self.signals.state()},
             "sampling_hz": self.config.agent.sampling_hz,
         }
 

@@ -44,6 +44,7 @@ _FLAG_NAMES = {
     "ENERGY_TAG": "tag",
     "ENERGY_ALTERNATIVES": "alternatives",
     "ENERGY_SLACK": "slack",
+    "ENERGY_SIGNALS": "signals",
 }
 _BOUNDED = {
     "cap_watts": ("cap_watts", 1.0, "W"),

@@ -65,17 +65,18 @@ class ProgressReports:
         self._clock = clock
         self._jobs: dict[tuple[int, int], _JobProgress] = {}
 
-    def receive(self, message: ProgressMessage, reader: int | None = None) -> dict[str, Any]:
+    def receive(self, message: ProgressMessage, reader: int | None = None, pid: int = 0) -> dict[str, Any]:
         """Store a report and return the response.
 
         Args:
             message: the report.
             reader: uid of the sender; None for a user who may report for every job.
+            pid: process id of the sender; 0 if unknown.
 
         Raises:
             NotFoundError: the job does not run here.
             ForbiddenError: the job belongs to another user.
-            UsageError: too many processes of the job have reported.
+            UsageError: too many processes of the job have reported, or the steps are too large.
         """
         session = self._sessions.require_run(message.job_id)
         if reader not in (None, session.uid):
@@ -83,6 +84,10 @@ class ProgressReports:
         self._forget_ended_jobs()
         job = self._jobs.setdefault(session.key, _JobProgress())
         process = message.process
+        if message.steps is not None:
+            session.step_reports.put(process, message.steps, pid)
+        if message.units is None:
+            return {"interval_s": _MAX_INTERVAL_S}
         if process not in job.latest and len(job.latest) >= MAX_PROCESSES:
             raise UsageError(f"progress: more than {MAX_PROCESSES} processes of job {message.job_id} report")
         last = job.latest.get(process)

@@ -17,6 +17,8 @@ from slurm_energy.agent.metering.cpu_time_meter import MeteredJob
 from slurm_energy.agent.metering.job_meter import Charge, JobMeter, PowerMonitor
 from slurm_energy.agent.metering.occupancy import Occupant
 from slurm_energy.agent.metering.trace import TraceBuilder
+from slurm_energy.agent.signals.recording import SignalRecording
+from slurm_energy.agent.signals.step_reports import StepReports
 from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.cpu.cpu_time import JobProcesses
@@ -112,6 +114,8 @@ class Session:
             ended, so that the epilog should follow; None before.
         record_id: id of the job's energy record.
         trace: power over time, which is written to its own file; None if there is none.
+        recording: signals over time, which are written to their own file; None if there are none.
+        step_reports: steps that processes reported, which are written to their own file.
     """
 
     job_id: int
@@ -152,6 +156,8 @@ class Session:
     steps_ended_at: float | None = None
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     trace: TraceBuilder | None = None
+    recording: SignalRecording | None = None
+    step_reports: StepReports = field(default_factory=StepReports)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -272,9 +278,9 @@ class Session:
         self.outcomes = list(merged.values())
 
     def dump(self) -> dict[str, Any]:
-        """Return the session without the trace, as a dict that JSON can hold."""
+        """Return the session without trace, recording and reports, as a dict that JSON can hold."""
         data = _flat(self)
-        del data["trace"]
+        del data["trace"], data["recording"], data["step_reports"]
         for name in ("job_components", "devices", "plan", "outcomes", "restored"):
             data[name] = [_flat(item) for item in data[name]]
         data["meter"], data["power_monitor"] = self.meter.dump(), self.power_monitor.dump()

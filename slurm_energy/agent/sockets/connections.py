@@ -25,8 +25,9 @@ from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 
 LINE_LIMIT = 64 * 1024
-USER_LINE_LIMIT = 4 * 1024
-"""Users' messages are short; with the number of connections this bounds the memory that they can use."""
+"""Maximum size of a message. With the number of connections it bounds the memory of users to 24 MiB."""
+_BYTES_PER_TOKEN = 4 * 1024
+"""A longer message counts as several: parsing it takes as long."""
 MAX_PRIVILEGED, MAX_USERS, MAX_PER_USER = 256, 384, 256
 """Concurrent connections: of root, of all users together, of one user (ranks of a job on a large node)."""
 MESSAGES_PER_S, MESSAGES_BURST = 500.0, 4000.0
@@ -131,11 +132,17 @@ class ConnectionPool:
         if self._count_by_uid[connection.uid] <= 0:
             del self._count_by_uid[connection.uid]
 
-    def wait_s(self, uid: int) -> float:
-        """Return for how many seconds a user's next message must be delayed to keep the rate limit."""
+    def wait_s(self, uid: int, length: int) -> float:
+        """Return for how many seconds a message of a user must be delayed to keep the rate limit.
+
+        Args:
+            uid: uid of the user.
+            length: size of the message in bytes.
+        """
         if privileged(uid):
             return 0.0
-        return self._messages.reserve(uid, asyncio.get_running_loop().time())
+        tokens = 1 + length // _BYTES_PER_TOKEN
+        return self._messages.reserve(uid, asyncio.get_running_loop().time(), tokens)
 
     def respond_to(self, connection: _Connection, line: bytes) -> None:
         """Execute the operation of a message and send the response.
@@ -192,7 +199,6 @@ class _Connection(asyncio.BufferedProtocol):
         self.deadline = loop.time() + _IDLE_S
         self._owner = owner
         self._loop = loop
-        self._limit = LINE_LIMIT if privileged(uid) else USER_LINE_LIMIT
         self._buffer = bytearray(_FIRST_BUFFER_BYTES)
         self._used = self._searched = 0
         self._transport: asyncio.Transport | None = None
@@ -208,7 +214,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._used == len(self._buffer):
-            self._buffer.extend(bytes(min(len(self._buffer), self._limit - self._used)))
+            self._buffer.extend(bytes(min(len(self._buffer), LINE_LIMIT - self._used)))
         return memoryview(self._buffer)[self._used :]
 
     def buffer_updated(self, length: int) -> None:
@@ -272,11 +278,11 @@ class _Connection(asyncio.BufferedProtocol):
                 return
         if end:
             self._take(end)
-        elif self._used >= self._limit:
+        elif self._used >= LINE_LIMIT:
             self._last, self._busy = True, True
             self._transport.pause_reading()
             self._used = self._searched = 0
-            self.send(refusal(UsageError(f"message: longer than {self._limit // 1024} KiB")))
+            self.send(refusal(UsageError(f"message: longer than {LINE_LIMIT // 1024} KiB")))
         elif self._used and not self._begun:
             self._begun = True
             self.deadline = self._loop.time() + _MESSAGE_S
@@ -290,7 +296,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._busy, self.deadline = True, math.inf
         if not self._last:
             self._transport.pause_reading()
-        wait_s = self._owner.wait_s(self.uid)
+        wait_s = self._owner.wait_s(self.uid, len(line))
         if wait_s > 0:
             self._loop.call_later(wait_s, self._owner.respond_to, self, line)
         else:

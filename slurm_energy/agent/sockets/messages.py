@@ -25,24 +25,27 @@ _MAX_UNITS = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ProgressMessage:
-    """A report of the units of work that a process of a job has completed.
+    """A report of the units of work that a process of a job has completed, and of its steps.
 
     Attributes:
         job_id: Slurm's job id.
         process: key of the process, unique within the job on this node.
         units: units that the process has completed since its first report or, if `is_increment`, since its
-            previous report.
+            previous report; None: the message reports steps only.
         is_increment: whether `units` counts from the previous report.
         total: units that the process will complete in all; None if not reported.
         time_s: seconds since boot at which the last unit was completed; None if not reported.
+        steps: steps of the process so far, as `diagnosis.json_codec.rank_to_json` returns them, not checked;
+            None if not reported.
     """
 
     job_id: int
     process: str
-    units: float
+    units: float | None
     is_increment: bool
     total: float | None
     time_s: float | None
+    steps: dict[str, Any] | None = None
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -154,7 +157,8 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
 def progress(message: Mapping[str, Any]) -> ProgressMessage:
     """Return the progress report that a message contains.
 
-    The message has either `units` (cumulative) or `add` (since the previous report).
+    The message has either `units` (cumulative) or `add` (since the previous report). One with `steps` needs
+    neither.
 
     Raises:
         UsageError: a field is absent or malformed.
@@ -162,14 +166,17 @@ def progress(message: Mapping[str, Any]) -> ProgressMessage:
     process = message.get("process")
     if not isinstance(process, str) or not _PROCESS.fullmatch(process):
         raise UsageError(f"message: process {_shown(process)} is not 1 to 64 letters, digits or _ . + -")
+    steps = message.get("steps")
+    if steps is not None and not isinstance(steps, dict):
+        raise UsageError(f"message: steps {_shown(steps)} is not an object")
     names = [name for name in ("units", "add") if name in message]
-    if len(names) != 1:
+    if len(names) > 1 or not (names or steps):
         raise UsageError("message: neither or both of units and add", todo="give one of them")
-    units = _amount(message, names[0])
-    if units is None:
+    units = _amount(message, names[0]) if names else None
+    if units is None and names:
         raise UsageError(f"message: {names[0]} is null")
     total, time_s = _amount(message, "total"), _amount(message, "time_s")
-    return ProgressMessage(job_id(message), process, units, names[0] == "add", total, time_s)
+    return ProgressMessage(job_id(message), process, units, names == ["add"], total, time_s, steps)
 
 
 def _amount(message: Mapping[str, Any], name: str) -> float | None:

@@ -35,17 +35,18 @@ class UserTokenBuckets:
         self._left[uid] = (tokens - granted, now)
         return granted
 
-    def reserve(self, uid: int, now: float) -> float:
-        """Take a token from a user's bucket and return after how many seconds the token may be used.
+    def reserve(self, uid: int, now: float, count: int = 1) -> float:
+        """Take tokens from a user's bucket and return after how many seconds they may be used.
 
-        If the bucket is empty, a token that the bucket will receive later is reserved, and the result is the
-        time until then. Otherwise the result is 0.
+        If the bucket has too few, tokens that it will receive later are reserved, and the result is the time
+        until then. Otherwise the result is 0.
 
         Args:
             uid: uid of the user.
             now: seconds of a clock that does not jump.
+            count: number of tokens.
         """
-        tokens = self._tokens(uid, now) - 1
+        tokens = self._tokens(uid, now) - count
         self._left[uid] = (tokens, now)
         return max(0.0, -tokens / self._per_s)
 

@@ -13,7 +13,8 @@ from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.attribution import OTHER
 from slurm_energy.agent.state.rejected_records import RejectedRecord
-from slurm_energy.agent.state.spool import Spool, record_id_of
+from slurm_energy.agent.state.spool import Spool
+from slurm_energy.agent.state.spooled_record import record_id_of
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.errors import NotFoundError
 from slurm_energy.quantities import shown

@@ -134,7 +134,8 @@ class AgentServer:
         if operation == "energy":
             return await self._energy(message, uid)
         if operation == "progress":
-            return dict(await self._work(jobs.progress.receive, messages.progress(message), _reader(uid)))
+            report = messages.progress(message)
+            return dict(await self._work(jobs.progress.receive, report, _reader(uid), pid))
         if not privileged(uid):
             raise ForbiddenError(f"{operation}: uid {uid} may not", todo="root only")
         if operation == _ACCT_GATHER:

@@ -87,13 +87,13 @@ class CheckpointWriter:
         return self._write(self._save_accounts)
 
     def save_all(self) -> None:
-        """Write the energy ledger, all traces and the closed periods."""
+        """Write the energy ledger, all traces and observations, and the closed periods."""
         self.save_traces()
         self.save_accounts()
         self.spool_periods()
 
     def save_periodically(self) -> None:
-        """Write the energy ledger and the traces that have grown.
+        """Write the energy ledger, and the traces and observations that have grown.
 
         Only every sixth call also requests a sync to disk.
 
@@ -108,16 +108,23 @@ class CheckpointWriter:
             self.notify_written()
 
     def save_traces(self, *, grown: bool = False) -> None:
-        """Write the power traces of the running jobs.
+        """Write the power traces of the running jobs, their signals and reported steps.
 
         Args:
-            grown: write only traces that grew by more than a hundredth since they were last written.
+            grown: write only what grew much since it was last written, see `TraceBuilder.has_grown` and
+                `SignalRecording.has_grown`.
         """
         for session in self._running():
             if session.trace is not None and (session.trace.has_grown or not grown):
                 self._write(partial(self._state.save_trace, session), report=False)
+            self._write(partial(self._state.save_observation, session, grown=grown), report=False)
 
-    def spool_record(self, record: EnergyRecord, trace: dict[str, Any] | None = None) -> bool:
+    def spool_record(
+        self,
+        record: EnergyRecord,
+        trace: dict[str, Any] | None = None,
+        observation: dict[str, Any] | None = None,
+    ) -> bool:
         """Store an energy record in the spool.
 
         Return whether that succeeded.
@@ -125,9 +132,11 @@ class CheckpointWriter:
         Args:
             record: the record.
             trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
+            observation: signals and steps in the format of docs/reference/protocol.md; None if there are
+                none.
         """
         try:
-            self._unsynced.update(self._spool.add(record, trace))
+            self._unsynced.update(self._spool.add(record, trace, observation))
         except OSError as error:
             self._failures.report("spool", f"records not stored, will be retried: {error}", logging.ERROR)
             return False

@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from slurm_energy.agent.state.spool import Spool, SpooledRecord
+from slurm_energy.agent.state.spool import Spool
+from slurm_energy.agent.state.spooled_record import SpooledRecord
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
@@ -71,13 +72,13 @@ class DeliveryResult:
     Attributes:
         accepted: records that were accepted now or earlier.
         rejected: rejected records, each with the reason.
-        traces: accepted records whose trace was rejected, each with the reason.
+        attachments: accepted records whose trace or observation was rejected, each with the reason.
         retried: records to be sent again later, each with the reason.
     """
 
     accepted: frozenset[int] = frozenset()
     rejected: Mapping[int, str] = field(default_factory=dict)
-    traces: Mapping[int, str] = field(default_factory=dict)
+    attachments: Mapping[int, str] = field(default_factory=dict)
     retried: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -95,13 +96,20 @@ def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[st
     """
     accepted_ids = set(_strings(response.get("accepted")))
     accepted = frozenset(i for i, item in enumerate(items) if item.record_id in accepted_ids)
-    rejected, traces = _reasons(items, response, "rejected"), _reasons(items, response, "traces_rejected")
+    rejected = _reasons(items, response, "rejected")
+    attachments = {
+        **{
+            index: f"its observation: {why}"
+            for index, why in _reasons(items, response, "observations_rejected").items()
+        },
+        **{index: f"its trace: {why}" for index, why in _reasons(items, response, "traces_rejected").items()},
+    }
     retried = _reasons(items, response, "retry")
     if not (accepted or rejected or retried):
         raise UnavailableError("controller", "its response names none of the records")
     unnamed = set(range(len(items))) - accepted - rejected.keys() - retried.keys()
     return DeliveryResult(
-        accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the response")
+        accepted, rejected, attachments, retried | dict.fromkeys(unnamed, "not named in the response")
     )
 
 
@@ -273,14 +281,14 @@ class RecordDelivery:
                 error = own_error
             if not isinstance(error, UsageError):
                 await self._work(self._spool.defer, item.name, str(error), time.monotonic())
-            elif item.trace is None or not await self._deliver_without_trace(client, item):
+            elif not item.has_attachments or not await self._deliver_without_attachments(client, item):
                 await self._reject(item, str(error))
 
-    async def _deliver_without_trace(self, client: ControllerClient, item: SpooledRecord) -> bool:
-        """Deliver a record without its trace, in case the controller refuses only the trace.
+    async def _deliver_without_attachments(self, client: ControllerClient, item: SpooledRecord) -> bool:
+        """Deliver a record without its trace and observation, in case the controller refuses only these.
 
         Returns:
-            False if the controller refuses the record without its trace too.
+            False if the controller refuses the record itself too.
         """
         try:
             response = await self._post(client, [SpooledRecord(item.name, item.record, None)])
@@ -288,7 +296,8 @@ class RecordDelivery:
         except UsageError:
             return False
         if outcome.accepted:
-            await self._reject(item, "the controller refused its trace; the record itself is delivered")
+            why = "the controller refused its trace or observation; the record itself is delivered"
+            await self._reject(item, why)
         else:
             await self._settle([item], response)
         return True
@@ -296,7 +305,7 @@ class RecordDelivery:
     async def _post(self, client: ControllerClient, items: list[SpooledRecord]) -> dict[str, Any]:
         spooled, rejected = await self._work(self._counts)
         body = {
-            "items": [{self._route.key: item.record, "trace": item.trace} for item in items],
+            "items": [item.to_json(self._route.key) for item in items],
             "node": self._node(),
             "spooled": max(0, spooled - len(items)),
             "rejected": rejected,
@@ -343,8 +352,8 @@ class RecordDelivery:
     def _settle_spool(self, items: list[SpooledRecord], outcome: DeliveryResult) -> int:
         """Remove, reject or defer delivered records in the spool and return how many records are deferred."""
         for index, item in enumerate(items):
-            if index in outcome.accepted and index in outcome.traces and item.trace is not None:
-                reason = f"delivered, but for its trace: {outcome.traces[index]}"
+            if index in outcome.accepted and index in outcome.attachments and item.has_attachments:
+                reason = f"delivered, but for {outcome.attachments[index]}"
                 self._spool.reject(item.name, reason, self._release)
             elif index in outcome.accepted:
                 self._spool.remove(item.name)

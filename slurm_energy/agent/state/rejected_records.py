@@ -1,8 +1,8 @@
-"""Rejected records, which are kept with trace and reason in limited space and sent again on request.
+"""Rejected records, which are kept with attachments and reason in limited space and sent again on request.
 
-A record, its trace and the reason are three files whose names differ only in the suffix. A trace is always
-moved before its record. After a crash between the two moves, `recover` moves the trace to the directory of
-the record.
+A record, its attachments (power trace and observation) and the reason are files whose names differ only in
+the suffix. An attachment is always moved before its record. After a crash between the moves, `recover` moves
+the attachments to the directory of the record.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file
+from slurm_energy.agent.state.spooled_record import (
+    ATTACHMENT_SUFFIXES,
+    RECORD_SUFFIX,
+    attachments_of,
+    record_of,
+    trace_of,
+)
 from slurm_energy.log_once import RepeatedFailureLog
 
 log = logging.getLogger(__name__)
 
 MAX_RECORDS = 10_000
-RECORD_SUFFIX, TRACE_SUFFIX, _REASON_SUFFIX = ".json", ".trace", ".reason"
+_REASON_SUFFIX = ".reason"
 _MAX_REASON = 500
 _MAX_REASON_BYTES = 16_384
 _SUBJECT = "rejected records"
@@ -35,7 +42,7 @@ class RejectedRecord:
 
     Attributes:
         name: file name of the record.
-        bytes: size of record and trace in bytes.
+        bytes: size of record and attachments in bytes.
         has_trace: whether the trace is kept as well.
         reason: why the record was rejected.
         refused_by: release of the controller that rejected the record, as `RecordDelivery` formats it; None
@@ -54,8 +61,8 @@ class RejectedRecords:
 
     Args:
         folder: the directory.
-        limit_bytes: maximum size of all files in bytes. If it is exceeded, the oldest traces are deleted,
-            then the oldest records.
+        limit_bytes: maximum size of all files in bytes. If it is exceeded, the oldest attachments are
+            deleted, then the oldest records.
 
     Attributes:
         limit_bytes: the limit, which may be changed.
@@ -90,7 +97,7 @@ class RejectedRecords:
         return sorted(name for name in self._sizes if name.endswith(RECORD_SUFFIX))
 
     def put(self, source: Path, name: str, reason: str, refused_by: str | None) -> None:
-        """Move a record and its trace from the spool directory to the rejected records.
+        """Move a record and its attachments from the spool directory to the rejected records.
 
         Args:
             source: the spool directory.
@@ -108,7 +115,8 @@ class RejectedRecords:
                 "record %s was rejected and is kept in %s: %s; see `senergy spool`", name, self.folder, reason
             )
         self._failures.report(_SUBJECT, "kept for `senergy spool resend`", logging.WARNING)
-        self._receive(source, trace_of(name))
+        for attachment in attachments_of(name):
+            self._receive(source, attachment)
         note = json.dumps({"reason": reason[:_MAX_REASON], "refused_by": refused_by}).encode()
         with contextlib.suppress(OSError):  # on a full disk the record is kept without its reason
             atomic_file.write(self._path(_reason_of(name)), note, sync=False)
@@ -117,7 +125,7 @@ class RejectedRecords:
         self._bound(self.limit_bytes)
 
     def give_back(self, target: Path, name: str) -> dict[str, int]:
-        """Move a record and its trace to the spool directory.
+        """Move a record and its attachments to the spool directory.
 
         Args:
             target: the spool directory.
@@ -130,7 +138,7 @@ class RejectedRecords:
             OSError: the record was not moved.
         """
         moved = {}
-        for own in (trace_of(name), name):
+        for own in (*attachments_of(name), name):
             if own in self._sizes:
                 os.replace(self._path(own), os.path.join(target, own))
                 moved[own] = self._forget(own)
@@ -142,7 +150,7 @@ class RejectedRecords:
     def recover(self, spool: Path) -> None:
         """Complete moves that a crash interrupted.
 
-        Traces are moved to the directory of their record, and files without a record are deleted.
+        Attachments are moved to the directory of their record, and files without a record are deleted.
 
         Args:
             spool: the spool directory.
@@ -150,13 +158,13 @@ class RejectedRecords:
         if not self.folder.is_dir():
             return
         for name in os.listdir(spool):
-            if name.endswith(TRACE_SUFFIX) and record_of(name) in self._sizes:
+            if name.endswith(ATTACHMENT_SUFFIXES) and record_of(name) in self._sizes:
                 self._receive(spool, name)
         for name in list(self._sizes):
             record = record_of(name)
             if record in self._sizes:
                 continue
-            if name.endswith(TRACE_SUFFIX) and os.path.lexists(os.path.join(spool, record)):
+            if name.endswith(ATTACHMENT_SUFFIXES) and os.path.lexists(os.path.join(spool, record)):
                 os.replace(self._path(name), os.path.join(spool, name))
                 self._forget(name)
             else:
@@ -166,11 +174,11 @@ class RejectedRecords:
         """Yield every rejected record, oldest first."""
         for name in self.names():
             note = self._note(name)
-            trace = self._sizes.get(trace_of(name))
+            attachments = sum(self._sizes.get(attachment, 0) for attachment in attachments_of(name))
             yield RejectedRecord(
                 name=name,
-                bytes=self._sizes[name] + (trace or 0),
-                has_trace=trace is not None,
+                bytes=self._sizes[name] + attachments,
+                has_trace=trace_of(name) in self._sizes,
                 reason=str(note.get("reason", "not known")),
                 refused_by=note.get("refused_by"),
             )
@@ -194,7 +202,7 @@ class RejectedRecords:
             self._note_size(name, size)
 
     def free(self, size: int) -> int:
-        """Delete the oldest traces, then the oldest records, to free `size` bytes.
+        """Delete the oldest attachments, then the oldest records, to free `size` bytes.
 
         Return the freed bytes.
         """
@@ -203,16 +211,16 @@ class RejectedRecords:
         return before - self._total
 
     def _bound(self, limit_bytes: int) -> None:
-        """Delete the oldest traces, then the oldest records, until the rest fits into `limit_bytes`."""
+        """Delete the oldest attachments, then the oldest records, until the rest fits into `limit_bytes`."""
         excess = self._total - limit_bytes
-        for name in sorted(name for name in self._sizes if name.endswith(TRACE_SUFFIX)):
+        for name in sorted(name for name in self._sizes if name.endswith(ATTACHMENT_SUFFIXES)):
             if excess <= 0:
                 break
             excess -= self._remove(name)
         names = self.names()
         while names and (excess > 0 or len(names) > MAX_RECORDS):
             name = names.pop(0)
-            excess -= sum(self._remove(own) for own in (trace_of(name), name, _reason_of(name)))
+            excess -= sum(self._remove(own) for own in (*attachments_of(name), name, _reason_of(name)))
             self.dropped += 1
             self._failures.report(f"{_SUBJECT}: space", "the oldest are dropped", logging.ERROR)
 
@@ -241,16 +249,6 @@ def file_sizes(folder: Path) -> dict[str, int]:
     with os.scandir(folder) as entries:
         status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
     return {name: entry.st_size for name, entry in status.items() if not stat.S_ISDIR(entry.st_mode)}
-
-
-def trace_of(name: str) -> str:
-    """Return the file name of the trace that belongs to the record file `name`."""
-    return name.removesuffix(RECORD_SUFFIX) + TRACE_SUFFIX
-
-
-def record_of(name: str) -> str:
-    """Return the file name of the record to which a trace or reason file belongs."""
-    return name.rpartition(".")[0] + RECORD_SUFFIX
 
 
 def _reason_of(name: str) -> str:

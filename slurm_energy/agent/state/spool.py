@@ -1,9 +1,9 @@
 """The spool: directory of energy records that the controller does not have yet.
 
-Each record is one file, with its power trace in a second file. A record leaves the spool only when the
-controller confirms it, or when it is rejected and moved to the directory `rejected`. When space runs out,
-rejected records are deleted first, then traces. No other process writes to the spool, so the list of its
-files is kept in memory.
+Each record is one file, with its attachments in further files: the power trace, and the observation of
+signals and steps. A record leaves the spool only when the controller confirms it, or when it is rejected and
+moved to the directory `rejected`. When space runs out, rejected records are deleted first, then attachments.
+No other process writes to the spool, so the list of its files is kept in memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import logging
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from slurm_energy import atomic_file
 from slurm_energy.agent.state.deferred_records import DeferredRecords
-from slurm_energy.agent.state.rejected_records import TRACE_SUFFIX, RejectedRecords, file_sizes, trace_of
+from slurm_energy.agent.state.rejected_records import RejectedRecords, file_sizes
+from slurm_energy.agent.state.spooled_record import (
+    ATTACHMENT_SUFFIXES,
+    SpoolableRecord,
+    SpooledRecord,
+    attachments_of,
+    observation_of,
+    record_id_of,
+    trace_of,
+)
 from slurm_energy.log_once import RepeatedFailureLog
 
 log = logging.getLogger(__name__)
@@ -37,41 +45,6 @@ _REJECTED_SHARE = 4
 """Rejected records may use this fraction of the spool's space: a quarter."""
 _MAX_FILE_BYTES = 15_000_000
 """A longer file could not be delivered: the controller accepts 16 MiB."""
-
-
-class SpoolableRecord(Protocol):
-    """A record of a job, or a period of the node's energy."""
-
-    @property
-    def record_id(self) -> str:
-        """Unique id."""
-
-    @property
-    def end(self) -> float:
-        """End in Unix seconds."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON data."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpooledRecord:
-    """An energy record in the spool.
-
-    Attributes:
-        name: file name of the record.
-        record: the record as JSON data.
-        trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
-    """
-
-    name: str
-    record: dict[str, Any]
-    trace: dict[str, Any] | None
-
-    @property
-    def record_id(self) -> str:
-        """Id of the record, which is part of its file name."""
-        return record_id_of(self.name)
 
 
 class Spool:
@@ -119,12 +92,19 @@ class Spool:
         self._limit_bytes = limit_bytes
         self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
 
-    def add(self, record: SpoolableRecord, trace: dict[str, Any] | None) -> dict[str, bytes]:
-        """Store a record, and its power trace if there is space for the trace.
+    def add(
+        self,
+        record: SpoolableRecord,
+        trace: dict[str, Any] | None,
+        observation: dict[str, Any] | None = None,
+    ) -> dict[str, bytes]:
+        """Store a record, and its attachments if there is space for them.
 
         Args:
             record: the record.
             trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
+            observation: signals and steps in the format of docs/reference/protocol.md; None if there are
+                none.
 
         Returns:
             The contents of the written files by path. The files are complete but not yet synced to disk.
@@ -134,10 +114,10 @@ class Spool:
         """
         name = f"{int(record.end):012d}-{record.record_id}.json"
         data = json.dumps(record.to_json(), separators=(",", ":")).encode()
-        written = {}
-        if trace is not None:
-            trace_data = json.dumps(trace, separators=(",", ":")).encode()
-            written = self._add_trace(trace_of(name), trace_data)
+        written: dict[str, bytes] = {}
+        for content, attachment in ((trace, trace_of(name)), (observation, observation_of(name))):
+            if content is not None:
+                written |= self._add_attachment(attachment, content)
         self._make_room(len(data))
         self._write_record(name, data)
         if self._total < self.limit_bytes // 2:
@@ -168,19 +148,19 @@ class Spool:
         return next(map(self._path, names), None)
 
     def expire(self, now: float, keep_s: float) -> None:
-        """Delete power traces of jobs that ended long ago.
+        """Delete attachments of jobs that ended long ago.
 
         The check runs at most once in ten minutes.
 
         Args:
             now: Unix seconds.
-            keep_s: seconds after a job's end for which its trace is kept.
+            keep_s: seconds after a job's end for which its attachments are kept.
         """
         if abs(now - self._expired_at) < _EXPIRY_PAUSE_S:
             return
         self._expired_at = now
         oldest = f"{max(0, int(now - keep_s)):012d}"
-        old = [name for name in self._sizes if name.endswith(TRACE_SUFFIX) and name < oldest]
+        old = [name for name in self._sizes if name.endswith(ATTACHMENT_SUFFIXES) and name < oldest]
         if old:
             log.info("spool: dropped %d traces older than agent.trace_retention_days", len(old))
             self._drop(old)
@@ -207,7 +187,7 @@ class Spool:
         The first one is returned whatever its size.
 
         Args:
-            max_bytes: maximum total size of records and traces in bytes.
+            max_bytes: maximum total size of records and attachments in bytes.
             max_items: maximum number of records.
             now: seconds of the monotonic clock. Records that are deferred at this time are left out. None
                 includes them.
@@ -216,7 +196,7 @@ class Spool:
         total = 0
         held = frozenset[str]() if now is None else self.deferred.withheld(now)
         for name in sorted(name for name in self._sizes if name not in held and _RECORD.fullmatch(name)):
-            size = self._sizes[name] + self._sizes.get(trace_of(name), 0)
+            size = sum(self._sizes.get(own, 0) for own in (name, *attachments_of(name)))
             if items and (total + size > max_bytes or len(items) >= max_items):
                 break
             item = self._read(name)
@@ -226,8 +206,8 @@ class Spool:
         return items
 
     def remove(self, name: str) -> None:
-        """Remove a delivered record and its trace, given the record's file name."""
-        self._drop([trace_of(name), name])
+        """Remove a delivered record and its attachments, given the record's file name."""
+        self._drop([*attachments_of(name), name])
         self.deferred.forget(name)
 
     def defer(self, name: str, reason: str, now: float) -> None:
@@ -242,7 +222,7 @@ class Spool:
             self.deferred.add(name, reason, now)
 
     def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
-        """Move a record and its trace to the rejected records.
+        """Move a record and its attachments to the rejected records.
 
         `resend` moves them back.
 
@@ -253,7 +233,7 @@ class Spool:
                 unusable.
         """
         self.rejected.put(self.folder, name, reason, refused_by)
-        for own in (trace_of(name), name):
+        for own in (*attachments_of(name), name):
             self._total -= self._sizes.pop(own, 0)
         self.deferred.forget(name)
 
@@ -298,13 +278,20 @@ class Spool:
         except (OSError, ValueError) as error:
             self.reject(name, f"cannot be read: {error}")
             return None
-        try:
-            trace = json.loads(atomic_file.read(self._path(trace_of(name)), _MAX_FILE_BYTES))
-        except (OSError, ValueError):
-            trace = None
-        return SpooledRecord(name, record, trace)
+        trace, observation = (self._read_attachment(own) for own in (trace_of(name), observation_of(name)))
+        return SpooledRecord(name, record, trace, observation)
 
-    def _add_trace(self, name: str, data: bytes) -> dict[str, bytes]:
+    def _read_attachment(self, name: str) -> dict[str, Any] | None:
+        if name not in self._sizes:
+            return None
+        try:
+            content = json.loads(atomic_file.read(self._path(name), _MAX_FILE_BYTES))
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+    def _add_attachment(self, name: str, content: dict[str, Any]) -> dict[str, bytes]:
+        data = json.dumps(content, separators=(",", ":")).encode()
         if len(data) > self.limit_bytes // 4:
             log.warning("spool: %s is too large to keep", name)
             return {}
@@ -320,10 +307,10 @@ class Spool:
     def _write_record(self, name: str, data: bytes) -> None:
         """Store a record.
 
-        On a full disk rejected records are deleted first, then the oldest traces in growing numbers, until
-        the record can be written.
+        On a full disk rejected records are deleted first, then the oldest attachments in growing numbers,
+        until the record can be written.
         """
-        traces = sorted(other for other in self._sizes if other.endswith(TRACE_SUFFIX))
+        traces = sorted(other for other in self._sizes if other.endswith(ATTACHMENT_SUFFIXES))
         batch = 1
         while True:
             try:
@@ -360,7 +347,7 @@ class Spool:
     def _make_room(self, size: int) -> None:
         """Delete files until `size` more bytes fit.
 
-        Rejected records are deleted first, then the oldest traces, then the oldest records.
+        Rejected records are deleted first, then the oldest attachments, then the oldest records.
         """
         excess = self._total + self.rejected.bytes + size - self.limit_bytes
         if excess > 0:
@@ -368,12 +355,12 @@ class Spool:
         if excess <= 0:
             return
         dropped = []
-        for name in sorted(self._sizes, key=lambda name: (not name.endswith(TRACE_SUFFIX), name)):
+        for name in sorted(self._sizes, key=lambda name: (not name.endswith(ATTACHMENT_SUFFIXES), name)):
             if excess <= 0:
                 break
             excess -= self._sizes[name]
             dropped.append(name)
-        if any(not name.endswith(TRACE_SUFFIX) for name in dropped):
+        if any(not name.endswith(ATTACHMENT_SUFFIXES) for name in dropped):
             self._failures.report(_LOST, "the oldest are dropped: too many are undelivered", logging.ERROR)
         else:
             self._failures.report(_LIMIT, "the oldest power traces are dropped")
@@ -386,8 +373,3 @@ class Spool:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
-
-
-def record_id_of(name: str) -> str:
-    """Return the record id that is part of a record's file name."""
-    return name.removesuffix(".json").partition("-")[2]

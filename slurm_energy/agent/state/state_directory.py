@@ -1,7 +1,8 @@
-"""The agent's state directory: lock, settings journal, sessions with traces, energy ledger, spool."""
+"""The agent's state directory: lock, journal, sessions with traces and observations, energy ledger, spool."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -14,8 +15,10 @@ from typing import Any
 from slurm_energy import atomic_file
 from slurm_energy.agent.jobs.sessions import CLOSING, Session
 from slurm_energy.agent.metering.trace import TraceBuilder
+from slurm_energy.agent.signals.recording import SignalRecording
+from slurm_energy.agent.signals.step_reports import StepReports
 from slurm_energy.control.journal import SettingsJournal
-from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
+from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError, UsageError
 from slurm_energy.known_fields import check_version
 from slurm_energy.trusted_files import check_folder
 
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 _VERSION = 1
 _ACCOUNTS = "accounts.json"
 _RUNS, _ENDED, _TRACE, _DAMAGED = ".json", ".ended", ".trace", ".damaged"
+_SIGNALS, _STEPS = ".signals", ".steps"
 _MAX_DAMAGED = 50
 _MAX_FILE_BYTES = 256_000_000
 
@@ -130,9 +134,27 @@ class StateDirectory:
             atomic_file.write(self._path(session, _TRACE), session.trace.parts(), sync=False)
             session.trace.written()
 
+    def save_observation(self, session: Session, *, grown: bool = False) -> None:
+        """Write the recorded signals and the reported steps of a session, if there are any.
+
+        Args:
+            session: the session.
+            grown: write only signals that grew much, and steps that were reported, since the last write.
+
+        Raises:
+            OSError: a file was not written.
+        """
+        recording, reports = session.recording, session.step_reports
+        if recording is not None and (recording.has_grown or not grown):
+            atomic_file.write(self._path(session, _SIGNALS), recording.parts(), sync=False)
+            recording.mark_saved()
+        if len(reports) and not reports.is_saved:
+            atomic_file.write(self._path(session, _STEPS), reports.dump(), sync=False)
+            reports.is_saved = True
+
     def forget(self, session: Session) -> None:
         """Remove all files of a session whose record is in the spool."""
-        for suffix in (_RUNS, _ENDED, _TRACE):
+        for suffix in (_RUNS, _ENDED, _TRACE, _SIGNALS, _STEPS):
             atomic_file.remove(self._path(session, suffix))
 
     def load(self) -> list[tuple[Session, dict[str, Any]]]:
@@ -155,6 +177,7 @@ class StateDirectory:
                     self._bound_damaged()
                     continue
                 self._load_trace(session)
+                self._load_observation(session)
                 sessions[session.owner] = session, checkpoint
         self._sweep(sessions)
         return list(sessions.values())
@@ -170,9 +193,10 @@ class StateDirectory:
             path.unlink(missing_ok=True)
 
     def _sweep(self, owners: Container[str]) -> None:
-        """Delete unfinished files that a crash left behind, and traces whose session is not in `owners`."""
+        """Delete unfinished files that a crash left behind, and files whose session is not in `owners`."""
         unfinished = [*self.folder.glob(".*.new"), *self._sessions.glob(".*.new")]
-        orphans = [path for path in self._sessions.glob(f"*{_TRACE}") if path.stem not in owners]
+        own = (path for suffix in (_TRACE, _SIGNALS, _STEPS) for path in self._sessions.glob(f"*{suffix}"))
+        orphans = [path for path in own if path.stem not in owners]
         for path in (*unfinished, *orphans):
             path.unlink(missing_ok=True)
 
@@ -181,6 +205,15 @@ class StateDirectory:
             session.trace = TraceBuilder.load(atomic_file.read(self._path(session, _TRACE), _MAX_FILE_BYTES))
         except (OSError, ValueError, KeyError, TypeError):
             session.trace = None
+
+    def _load_observation(self, session: Session) -> None:
+        """Load recorded signals and reported steps. What cannot be read is lost, and the rest is kept."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            data = atomic_file.read(self._path(session, _SIGNALS), _MAX_FILE_BYTES)
+            session.recording = SignalRecording.load(data)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UsageError):
+            data = atomic_file.read(self._path(session, _STEPS), _MAX_FILE_BYTES)
+            session.step_reports = StepReports.load(data)
 
     def _path(self, session: Session, suffix: str) -> str:
         return os.path.join(self._sessions, session.owner + suffix)

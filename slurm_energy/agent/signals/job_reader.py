@@ -1,0 +1,189 @@
+"""Readings of the signals of one job: control groups, processes, clocks of its CPUs, memory traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.agent.metering.monitoring_groups import PREFIX
+from slurm_energy.devices.cpu.cpu_time import JobProcesses
+from slurm_energy.devices.cpu.group_signals import group_sensor
+from slurm_energy.devices.cpu.job_groups import JobGroups, find_job_groups
+from slurm_energy.devices.cpu.job_tasks import processes_of_group
+from slurm_energy.devices.cpu.process_signals import ProcessSensor
+from slurm_energy.devices.cpu.processor_signals import CpuClockSensor
+from slurm_energy.devices.cpu.resctrl import TRAFFIC, MonitoringFiles
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
+from slurm_energy.devices.sysfs import read_optional
+
+SEARCH_PAUSE_S: Final = 9.5
+"""Control groups and processes of a job are searched at most this often."""
+_FROM_PROCESSES: Final = frozenset({"cpu_busy_cores", "block_read_bytes_per_s", "memory_used_bytes"})
+"""Signals for which the processes are read where the control groups lack one of them."""
+_READINGS_BEFORE_FALLBACK: Final = 2
+_KIBI: Final = 1024
+_MON_GROUPS: Final = "mon_groups"
+
+
+@dataclass(frozen=True, slots=True)
+class SampledJob:
+    """A running job whose signals are sampled.
+
+    Attributes:
+        key: job id and restart count.
+        owner: name of the job in the ledger, from which its monitoring groups are named.
+        processes: its known processes.
+        gpus: indices of its GPUs.
+        shared_gpus: those GPUs that other running jobs use as well.
+        cpus: number of its CPUs; None if unknown.
+        cpu_list: its CPUs; None if unknown.
+        has_node: whether it has the whole node.
+    """
+
+    key: tuple[int, int]
+    owner: str
+    processes: JobProcesses
+    gpus: tuple[int, ...]
+    shared_gpus: frozenset[int]
+    cpus: int | None
+    cpu_list: tuple[int, ...] | None
+    has_node: bool
+
+
+class JobReader:
+    """Sensors of one job. They are opened as its control groups and processes become known.
+
+    Args:
+        root: directory that contains /sys and /proc.
+        monitoring: monitoring groups of the kernel; None if the node has none.
+    """
+
+    def __init__(self, root: Path, monitoring: MonitoringFiles | None) -> None:
+        self._root = root
+        self._traffic = monitoring if monitoring and TRAFFIC in monitoring.quantities else None
+        self._groups = JobGroups()
+        self._group_sensor: SignalSensor | None = None
+        self._processes = ProcessSensor(root)
+        self._clock: CpuClockSensor | None = None
+        self._rates = RateMeter()
+        self._seen: set[str] = set()
+        self._readings = 0
+        self._searched_s: float | None = None
+        self._memory_bytes: int | None = None
+
+    def must_search(self, now_s: float) -> bool:
+        """Return whether the job's groups and processes are to be searched with this reading."""
+        needs = self._group_sensor is None or self._needs_processes
+        return needs and (self._searched_s is None or now_s - self._searched_s >= SEARCH_PAUSE_S)
+
+    def search(self, now_s: float, job: SampledJob, node: str) -> bool:
+        """Search for the job's control groups and their processes.
+
+        Returns:
+            Whether the processes have to be found in the tree of all processes.
+        """
+        self._searched_s = now_s
+        if self._group_sensor is None:
+            self._groups = find_job_groups(self._root, node, job.processes)
+            self._group_sensor = group_sensor(self._groups)
+        if not self._needs_processes:
+            return False
+        folders = [self._groups.unified, *self._groups.by_controller.values()]
+        folder = next((one for one in folders if one is not None), None)
+        self._processes.pids = processes_of_group(Path(folder)) if folder is not None else frozenset()
+        return not self._processes.pids
+
+    def set_processes(self, pids: Iterable[int]) -> None:
+        """Set the processes of the job that were found in the tree of all processes."""
+        self._processes.pids = frozenset(pids)
+
+    def read(self, now_s: float, job: SampledJob) -> list[SignalReading]:
+        """Return the job's own signals since the previous call.
+
+        Args:
+            now_s: present time in seconds since boot.
+            job: the job.
+        """
+        readings = {reading.signal: reading for reading in self._from_groups(now_s)}
+        readings |= {reading.signal: reading for reading in self._traffic_reading(now_s, job)}
+        if job.cpus is not None:
+            readings["cpu_allocated_cores"] = SignalReading(
+                "cpu_allocated_cores", "", float(job.cpus), "slurm"
+            )
+        if job.has_node and "memory_limit_bytes" not in readings and (size := self._node_memory()):
+            readings["memory_limit_bytes"] = SignalReading(
+                "memory_limit_bytes", "", float(size), "proc:meminfo (whole node)"
+            )
+        for reading in self._clocks(now_s, job):
+            readings[reading.signal] = reading
+        return list(readings.values())
+
+    def close(self) -> None:
+        """Close all files."""
+        for sensor in (self._group_sensor, self._clock):
+            if sensor is not None:
+                sensor.close()
+
+    @property
+    def _needs_processes(self) -> bool:
+        if self._group_sensor is None:
+            return True
+        return self._readings >= _READINGS_BEFORE_FALLBACK and not self._seen >= _FROM_PROCESSES
+
+    def _from_groups(self, now_s: float) -> list[SignalReading]:
+        """Return the signals of the control groups, and of the processes those that the groups lack."""
+        readings = [] if self._group_sensor is None else self._group_sensor.read(now_s)
+        self._readings += self._group_sensor is not None
+        self._seen |= {reading.signal for reading in readings}
+        if self._needs_processes:
+            own = [one for one in self._processes.read(now_s) if one.signal not in self._seen]
+            return own + readings
+        return readings
+
+    def _clocks(self, now_s: float, job: SampledJob) -> list[SignalReading]:
+        if self._clock is None and job.cpu_list:
+            self._clock = CpuClockSensor(self._root, job.cpu_list)
+        return [] if self._clock is None else self._clock.read(now_s)
+
+    def _traffic_reading(self, now_s: float, job: SampledJob) -> Iterator[SignalReading]:
+        """Yield the traffic between memory and the job's processors."""
+        if self._traffic is None:
+            return
+        try:
+            total = sum(self._group_traffic(job, control) for control in self._traffic.control_groups())
+        except DeviceError:
+            self._rates.forget()
+            return
+        rate = self._rates.per_second(TRAFFIC, total, now_s)
+        if rate is not None and total:
+            yield SignalReading("memory_bandwidth_bytes_per_s", "", rate, "resctrl")
+
+    def _group_traffic(self, job: SampledJob, control: str) -> int:
+        """Return the bytes that a control group, or the job's monitoring group in it, has transferred.
+
+        Raises:
+            DeviceError: a count is not available now.
+        """
+        assert self._traffic is not None
+        group = control
+        if not job.has_node:
+            folder = f"{control}/{_MON_GROUPS}" if control else _MON_GROUPS
+            if PREFIX + job.owner not in self._traffic.entries(folder):
+                return 0
+            group = f"{folder}/{PREFIX}{job.owner}"
+        counts = self._traffic.read(group)[TRAFFIC].values()
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            raise DeviceError(group, "a count is not available")
+        return sum(known)
+
+    def _node_memory(self) -> int | None:
+        """Return the memory of the node in bytes; None if unknown."""
+        if self._memory_bytes is None:
+            first = (read_optional(self._root / "proc/meminfo") or "").partition("\n")[0].split()
+            is_total = len(first) == 3 and first[0] == "MemTotal:" and first[1].isdigit()
+            self._memory_bytes = int(first[1]) * _KIBI if is_total else 0
+        return self._memory_bytes or None

@@ -1,0 +1,149 @@
+"""Sampling of the signals of running jobs: which jobs, how often, and into which recording.
+
+All methods run in the worker thread, except for those of `NodeSignalReader`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from slurm_energy.agent.jobs.sessions import OPEN, Session, SessionTable
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.signals.job_reader import SampledJob
+from slurm_energy.agent.signals.node_reader import NodeSignalReader, SignalPass
+from slurm_energy.agent.signals.recording import SignalRecording
+from slurm_energy.config import Config
+from slurm_energy.devices.cpu.cpu_time import JobProcesses
+from slurm_energy.devices.cpu.topology import online_cpus
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import parse_sampling_interval
+
+_AVERAGED_PASSES: Final = 20
+"""Passes over which the reported cost is smoothed."""
+
+
+class SignalSampling:
+    """The signals of the running jobs of a node.
+
+    Args:
+        devices: the node's hardware.
+        sessions: the running jobs.
+        clock: the machine's clock.
+        config: returns the current configuration of this node.
+
+    Attributes:
+        reader: reads the sensors, in a thread of its own.
+    """
+
+    def __init__(
+        self, devices: NodeDevices, sessions: SessionTable, clock: Clock, config: Callable[[], Config]
+    ) -> None:
+        self.reader = NodeSignalReader(devices, clock)
+        self._devices = devices
+        self._sessions = sessions
+        self._config = config
+        self._begun: set[tuple[int, int]] = set()
+        self._passes = 0
+        self._cpu_s = self._duration_s = 0.0
+
+    @property
+    def interval_s(self) -> float | None:
+        """Seconds between passes: the shortest interval of a running job; None if no job is sampled."""
+        return min((interval_s for _, interval_s in self._sampled()), default=None)
+
+    @property
+    def has_new_job(self) -> bool:
+        """Whether a job to be sampled has begun since the last pass."""
+        return any(session.key not in self._begun for session, _ in self._sampled())
+
+    def jobs(self) -> tuple[list[SampledJob], str]:
+        """Return the jobs of the next pass, and Slurm's name of this node as the jobs have it."""
+        users = Counter(index for session in self._sessions.values() for index in session.gpus)
+        sampled = [session for session, _ in self._sampled()]
+        self._begun = {session.key for session in sampled}
+        node = next((session.node for session in sampled), "")
+        return [self._sampled_job(session, users) for session in sampled], node
+
+    def add(self, result: SignalPass) -> None:
+        """Add the readings of a pass to the recordings of the jobs that still run."""
+        for key, readings in result.readings.items():
+            session = self._sessions.get(key)
+            interval_s = self._interval_s(session) if session is not None else None
+            if session is None or interval_s is None:
+                continue
+            if session.recording is None:
+                session.recording = SignalRecording(session.meter.start, interval_s)
+            earliest = result.end - interval_s
+            start = earliest if result.start is None else result.start
+            session.recording.add(start, result.end, readings)
+        self._count(result)
+
+    def sample(self) -> None:
+        """Make one pass in this thread."""
+        self.add(self.reader.read(*self.jobs()))
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of sampled jobs, the interval and the mean cost of a pass.
+
+        `cpu_percent` is the share of one core that sampling takes; None before the first pass.
+        """
+        interval_s, passes = self.interval_s, self._passes
+        known = passes > 0 and interval_s is not None
+        return {
+            "jobs": sum(1 for _ in self._sampled()),
+            "interval_s": interval_s,
+            "passes": passes,
+            "cpu_percent": 100 * self._cpu_s / interval_s if known and interval_s else None,
+            "pass_cpu_s": self._cpu_s if passes else None,
+            "pass_duration_s": self._duration_s if passes else None,
+        }
+
+    def live_signals(self, key: tuple[int, int]) -> Mapping[tuple[str, str], float]:
+        """Return the latest readings of a job by signal and part; empty if there are none."""
+        session = self._sessions.get(key)
+        recording = session.recording if session is not None else None
+        return recording.latest if recording is not None else {}
+
+    def _sampled(self) -> list[tuple[Session, float]]:
+        """Return the jobs whose signals are sampled, each with its interval in seconds."""
+        sessions = list(self._sessions.values())  # another thread adds and removes jobs
+        pairs = [(session, self._interval_s(session)) for session in sessions if session.phase == OPEN]
+        return [(session, interval_s) for session, interval_s in pairs if interval_s is not None]
+
+    def _interval_s(self, session: Session) -> float | None:
+        """Return the seconds between samples of a job: as its flag or else the site requests; None: off."""
+        site = self._config().agent.signals_interval
+        try:
+            return parse_sampling_interval(session.requested.get("signals", site))
+        except UsageError:  # the job runs in spite of it, and its record has a note
+            return parse_sampling_interval(site)
+
+    def _sampled_job(self, session: Session, users: Counter[int]) -> SampledJob:
+        cpu_list = session.cpu_list
+        if cpu_list is None and session.whole_node:
+            cpu_list = tuple(online_cpus(self._devices.root))
+        cpus = session.cpus
+        if cpus is None and session.whole_node:
+            cpus = self._devices.hardware.cpu_count
+        pids = tuple(step.pid for step in session.steps.values() if step.pid is not None)
+        return SampledJob(
+            key=session.key,
+            owner=session.owner,
+            processes=JobProcesses(session.job_id, session.sluid, pids),
+            gpus=session.gpus,
+            shared_gpus=frozenset(index for index in session.gpus if users[index] > 1),
+            cpus=cpus,
+            cpu_list=cpu_list,
+            has_node=session.whole_node,
+        )
+
+    def _count(self, result: SignalPass) -> None:
+        """Update the moving averages of the cost of a pass."""
+        if result.readings:
+            self._passes += 1
+            weight = 1 / min(self._passes, _AVERAGED_PASSES)
+            self._cpu_s += (result.cpu_s - self._cpu_s) * weight
+            self._duration_s += (result.duration_s - self._duration_s) * weight

@@ -1,0 +1,85 @@
+"""Records in the spool, and the names of their files.
+
+A record, its power trace, its observation and the reason of its rejection are files whose names differ only
+in the suffix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+RECORD_SUFFIX, TRACE_SUFFIX, OBSERVATION_SUFFIX = ".json", ".trace", ".observation"
+ATTACHMENT_SUFFIXES = (OBSERVATION_SUFFIX, TRACE_SUFFIX)
+"""Suffixes of the files that are deleted before records."""
+
+
+class SpoolableRecord(Protocol):
+    """A record of a job, or a period of the node's energy."""
+
+    @property
+    def record_id(self) -> str:
+        """Unique id."""
+
+    @property
+    def end(self) -> float:
+        """End in Unix seconds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON data."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledRecord:
+    """An energy record in the spool.
+
+    Attributes:
+        name: file name of the record.
+        record: the record as JSON data.
+        trace, observation: in the format of docs/reference/protocol.md; None if there is none.
+    """
+
+    name: str
+    record: dict[str, Any]
+    trace: dict[str, Any] | None
+    observation: dict[str, Any] | None = None
+
+    @property
+    def record_id(self) -> str:
+        """Id of the record, which is part of its file name."""
+        return record_id_of(self.name)
+
+    @property
+    def has_attachments(self) -> bool:
+        """Whether the record has a trace or an observation."""
+        return self.trace is not None or self.observation is not None
+
+    def to_json(self, key: str) -> dict[str, Any]:
+        """Return the item of a delivery; `key` is the key of the record in it."""
+        item = {key: self.record, "trace": self.trace}
+        return item if self.observation is None else {**item, "observation": self.observation}
+
+
+def trace_of(name: str) -> str:
+    """Return the file name of the trace that belongs to the record file `name`."""
+    return name.removesuffix(RECORD_SUFFIX) + TRACE_SUFFIX
+
+
+def attachments_of(name: str) -> tuple[str, ...]:
+    """Return the file names of the attachments that may belong to the record file `name`."""
+    return tuple(name.removesuffix(RECORD_SUFFIX) + suffix for suffix in ATTACHMENT_SUFFIXES)
+
+
+def record_of(name: str) -> str:
+    """Return the file name of the record to which an attachment or reason file belongs."""
+    return name.rpartition(".")[0] + RECORD_SUFFIX
+
+
+def observation_of(name: str) -> str:
+    """Return the file name of the observation that belongs to the record file `name`."""
+    return name.removesuffix(RECORD_SUFFIX) + OBSERVATION_SUFFIX
+
+
+def record_id_of(name: str) -> str:
+    """Return the record id that is part of a record's file name."""
+    return name.removesuffix(".json").partition("-")[2]
