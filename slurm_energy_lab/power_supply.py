@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,22 @@ wait
 """
 
 
+_POWER: Final = """\
+#!/bin/sh
+export SLURM_CONF={conf} PATH={search}
+touch {folder}/power.log
+for node in $(scontrol show hostnames "$1"); do
+    case $(awk -v node="$node" '$3 == node {{ state = $2 }} END {{ print state }}' {folder}/power.log) in
+    off) echo "$node {off_watts}" ;;
+    boot) echo "$node {boot_watts}" ;;
+    stop) echo "$node {shutdown_watts}" ;;
+    busy) echo "$node {busy_watts}" ;;
+    *) echo "$node {idle_watts}" ;;
+    esac
+done
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class SupplyModel:
     """Power and durations of the states of an emulated node.
@@ -60,7 +76,9 @@ class SupplyModel:
 
 
 def write_programs(folder: Path, conf: Path, search: str, model: SupplyModel) -> None:
-    """Write the programs `suspend`, `resume`, `power-prolog` and `power-epilog` to a folder.
+    """Write the programs `suspend`, `resume`, `power-prolog`, `power-epilog` and `power` to a folder.
+
+    `power` prints the present power of the nodes in its argument, a host list.
 
     Args:
         folder: the folder, in which slurmd writes its PID as `slurmd.NODE.pid`.
@@ -68,12 +86,10 @@ def write_programs(folder: Path, conf: Path, search: str, model: SupplyModel) ->
         search: PATH of the programs.
         model: durations of the states.
     """
-    values = {
+    values = asdict(model) | {
         "folder": folder,
         "conf": conf,
         "search": search,
-        "boot_s": model.boot_s,
-        "shutdown_s": model.shutdown_s,
     }
     texts = {
         "suspend": _SUSPEND,
@@ -81,9 +97,10 @@ def write_programs(folder: Path, conf: Path, search: str, model: SupplyModel) ->
         "power-prolog": f'note {BUSY} "$SLURMD_NODENAME"\n',
         "power-epilog": f'note {FREE} "$SLURMD_NODENAME"\n',
     }
-    for name, text in texts.items():
+    programs = {name: _HEAD + text for name, text in texts.items()} | {"power": _POWER}
+    for name, text in programs.items():
         path = folder / name
-        path.write_text((_HEAD + text).format(**values))
+        path.write_text(text.format(**values))
         path.chmod(0o755)
 
 

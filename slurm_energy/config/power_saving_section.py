@@ -68,14 +68,29 @@ class PowerSavingConfig:
         _watts_by_node,
         show={"n[1-4]": 150.0},
     )
-    off_watts: float = key(5.0, "Power of a node that is powered down, such as that of its BMC.", _WATTS)
+    off_watts: float = key(
+        5.0,
+        "Power of a node that is powered down, such as that of its BMC, until it has been measured.",
+        _WATTS,
+    )
     boot_s: float = key(180.0, "Boot time in seconds, until boots have been measured.", _SECONDS)
-    boot_watts: float = key(200.0, "Mean power of a node while it boots.", _WATTS)
-    shutdown_s: float = key(30.0, "Time of a shutdown in seconds.", _SECONDS)
-    shutdown_watts: float = key(150.0, "Mean power of a node while it shuts down.", _WATTS)
+    boot_watts: float = key(200.0, "Mean power of a node while it boots, until it has been measured.", _WATTS)
+    shutdown_s: float = key(30.0, "Time of a shutdown in seconds, until it has been measured.", _SECONDS)
+    shutdown_watts: float = key(
+        150.0, "Mean power of a node while it shuts down, until it has been measured.", _WATTS
+    )
     boot_socket: Path = key(
         Path("/run/senergyctld/boot.sock"),
         "Socket on which PrologSlurmctld (prolog_slurmctld) waits until the nodes of a job have booted.",
+    )
+    power_program: Path | None = key(
+        None,
+        "Program that prints the power of the nodes in its argument, a host list, as lines NODE WATTS. It is "
+        "run while nodes are off, boot or shut down. Without it their configured power counts.",
+        show="/usr/local/sbin/outlet-power",
+    )
+    power_program_interval_s: float = key(
+        10.0, "Seconds between two runs of power_program; a boot should last several.", between(1, 3600)
     )
     history_days: float = key(
         56.0, "Days of finished jobs from which the demand is forecast.", between(1, 365)

@@ -101,13 +101,17 @@ class BudgetedNode:
         nameplate_watts: maximum power of the node; None: the sum of its devices and its reserve, once it
             has reported, until then the largest of the nodes that have reported.
         reserve_watts: power of the parts without a limit (memory, board, fans); None: learned.
-        is_off: whether Slurm has powered the node down, so that it draws nothing.
+        is_off: whether Slurm has powered the node down.
+        off_watts: power of the node while it is off.
+        boot_watts: power of the node while it boots; None: it does not boot.
     """
 
     partitions: frozenset[str] = frozenset()
     nameplate_watts: float | None = None
     reserve_watts: float | None = None
     is_off: bool = False
+    off_watts: float = 0.0
+    boot_watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

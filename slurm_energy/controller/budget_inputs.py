@@ -57,6 +57,7 @@ class BudgetInputs:
         nodes: nodes by name.
         programs: programs of pending jobs; their response curves are looked up by `refresh`.
         pending_curves: the curves among them that are known.
+        off_watts: measured power of nodes that are off; that of other nodes is `power_saving.off_watts`.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class BudgetInputs:
     ) -> None:
         self._store, self._running, self._run, self._failures = store, running, run, failures
         self._oracle = oracle
+        self.off_watts: Mapping[str, float] = {}
         self._users: dict[int, str] = {}
         self._curves: dict[CurveKey, ResponseCurve | None] = {}
         self._next_s: dict[str, float] = {}
@@ -122,13 +124,18 @@ class BudgetInputs:
     async def _read_nodes(self, config: Config) -> None:
         nodes = await asyncio.to_thread(read_nodes, self._run)
         reserves = node_reserves(config)
+        measured, saving = self.off_watts, config.power_saving
         self.nodes = {
             node.name: BudgetedNode(
-                node.partitions, reserve_watts=reserves.get(node.name), is_off=node.is_off
+                node.partitions,
+                reserve_watts=reserves.get(node.name),
+                is_off=node.is_off,
+                off_watts=measured.get(node.name, saving.off_watts),
+                boot_watts=saving.boot_watts if node.is_booting else None,
             )
             for node in nodes
         }
-        if any(node.is_off for node in nodes):
+        if any(node.is_off or node.is_booting for node in nodes):
             self._next_s["nodes"] = time.monotonic() + _RETRY_S  # a node that starts must count soon
 
     async def _read_accounts(self, config: Config, limits: BudgetLimits) -> None:

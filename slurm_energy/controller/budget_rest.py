@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_energy.controller.budget_coverage import CoverSums, JobCover, node_cover
+from slurm_energy.controller.budget_facts import BudgetedNode
 from slurm_energy.controller.budget_nodes import BudgetNode
 from slurm_energy.controller.budget_state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats
@@ -31,36 +32,58 @@ def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCove
 def node_rest(inputs: CycleInputs) -> Floats:
     """Return for each node the power of everything but devices with a power limit, shape (number of nodes,).
 
-    A node whose power is not known yet counts like the largest of the others.
+    A node whose power is not known yet counts like the largest of the others. A node that boots counts at
+    least at the power of the boot, one that is off at its power while it is off.
     """
     known = [_known_rest(inputs, node) for node in inputs.nodes]
     largest = max((watts for watts in known if watts is not None), default=0.0)
-    return np.array([largest if watts is None else watts for watts in known], np.float64)
+    rest = [largest if watts is None else watts for watts in known]
+    return np.array(
+        [max(watts, _boot_rest(inputs, node)) for node, watts in zip(inputs.nodes, rest, strict=True)],
+        np.float64,
+    )
+
+
+def _boot_rest(inputs: CycleInputs, node: BudgetNode) -> float:
+    """Return the power of a boot above that committed to the devices of the node; 0 without a boot."""
+    facts = inputs.slurm_nodes.get(node.name)
+    if facts is None or facts.boot_watts is None:
+        return 0.0
+    rows = [device.row for device in node.devices.values() if device.row >= 0]
+    return max(0.0, facts.boot_watts - float(inputs.commitment.reserved_watts[rows].sum()))
 
 
 def _known_rest(inputs: CycleInputs, node: BudgetNode) -> float | None:
-    if inputs.is_off(node.name):
-        return 0.0
     facts = inputs.slurm_nodes.get(node.name)
+    if facts is not None and facts.is_off:
+        return facts.off_watts
     if node.unlimited.value is None or facts is None or facts.reserve_watts is None:
         return node.rest_watts
     return facts.reserve_watts + node.unlimited.value
 
 
 def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
-    """Return the nameplate power of Slurm's nodes that have never reported, by name."""
+    """Return the power of nodes of Slurm that have never reported, by name."""
     names = {node.name for node in inputs.nodes}
-    absent = {n: node for n, node in inputs.slurm_nodes.items() if n not in names and not node.is_off}
+    absent = {name: node for name, node in inputs.slurm_nodes.items() if name not in names}
     if not absent:
         return {}
     largest = max(
-        (node.limited_watts + watts for node, watts in zip(inputs.nodes, rest.tolist(), strict=True)),
+        (
+            node.limited_watts + watts
+            for node, watts in zip(inputs.nodes, rest.tolist(), strict=True)
+            if not inputs.is_off(node.name)
+        ),
         default=0.0,
     )
-    return {
-        name: largest if node.nameplate_watts is None else node.nameplate_watts
-        for name, node in absent.items()
-    }
+    return {name: _absent_watts(node, largest) for name, node in absent.items()}
+
+
+def _absent_watts(node: BudgetedNode, largest: float) -> float:
+    if node.is_off:
+        return node.off_watts
+    watts = largest if node.nameplate_watts is None else node.nameplate_watts
+    return max(watts, node.boot_watts or 0.0)
 
 
 def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Last known power state of each node, and the measured durations of boots."""
+"""Last known power state of each node, and the shutdowns and boots that have ended."""
 
 from __future__ import annotations
 
@@ -7,21 +7,45 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from slurm_energy.slurm.node_power_states import NodePowerStatus
 
 MAX_BOOT_S: Final = 7200.0
 _BOOTS: Final = 20
+_CHANGES: Final = 1000
 _CLOSE_S: Final = 3.0
 """Maximum distance of two readings between which the end of a boot is known well enough."""
 
 
+class PowerPhase(Enum):
+    """Power state of a node, as far as the readiness for jobs is concerned."""
+
+    READY, STOPPING, OFF, BOOTING, DOWN = range(5)
+
+
 @dataclass(frozen=True, slots=True)
-class _NodeState:
+class PowerTransition:
+    """A shutdown or a boot that has ended.
+
+    Attributes:
+        node: name of the node.
+        kind: kind of the node, see `NodePowerStatus.kind`.
+        is_boot: whether the node booted; otherwise it shut down.
+        begin_s, end_s: Unix seconds.
+    """
+
+    node: str
     kind: str
-    is_ready: bool
-    is_down: bool
+    is_boot: bool
+    begin_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Duration in seconds."""
+        return self.end_s - self.begin_s
 
 
 class NodeBoots:
@@ -32,10 +56,12 @@ class NodeBoots:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._states: dict[str, _NodeState] = {}
+        self._states: dict[str, tuple[PowerPhase, str]] = {}
         self._read_s = float("-inf")
-        self._requested_s: dict[str, float] = {}
+        self._boot_s: dict[str, float] = {}
+        self._stop_s: dict[str, float] = {}
         self._boots_s: dict[str, deque[float]] = {}
+        self._ended: deque[PowerTransition] = deque(maxlen=_CHANGES)
 
     def observe(self, nodes: Sequence[NodePowerStatus], now: float) -> None:
         """Store the states of all nodes.
@@ -46,49 +72,72 @@ class NodeBoots:
         """
         with self._lock:
             for one in nodes:
-                self._end_boot(one, now)
-            self._states = {one.name: _NodeState(one.kind, _is_ready(one), one.is_down) for one in nodes}
+                phase = _phase(one)
+                self._follow_shutdown(one, phase, now)
+                self._follow_boot(one, phase, now)
+            self._states = {one.name: (_phase(one), one.kind) for one in nodes}
             self._read_s = now
 
-    def _end_boot(self, one: NodePowerStatus, now: float) -> None:
-        since = self._requested_s.get(one.name)
+    def _follow_shutdown(self, one: NodePowerStatus, phase: PowerPhase, now: float) -> None:
+        if phase is PowerPhase.STOPPING:
+            self._stop_s.setdefault(one.name, now)
+        elif (since := self._stop_s.pop(one.name, None)) is not None and phase is PowerPhase.OFF:
+            self._ended.append(PowerTransition(one.name, one.kind, False, since, now))
+
+    def _follow_boot(self, one: NodePowerStatus, phase: PowerPhase, now: float) -> None:
+        since = self._boot_s.get(one.name)
         if since is None:
             return
-        if one.is_down or now - since > MAX_BOOT_S:
-            del self._requested_s[one.name]
-        elif _is_ready(one):
-            del self._requested_s[one.name]
+        if phase is PowerPhase.DOWN or now - since > MAX_BOOT_S:
+            del self._boot_s[one.name]
+        elif phase is PowerPhase.READY:
+            del self._boot_s[one.name]
             until = now if now - self._read_s <= _CLOSE_S else one.slurmd_unix_s
             if until is not None and 1.0 <= until - since <= MAX_BOOT_S:
                 self._boots_s.setdefault(one.kind, deque(maxlen=_BOOTS)).append(until - since)
+                self._ended.append(PowerTransition(one.name, one.kind, True, since, until))
 
     def request(self, names: Iterable[str], now: float) -> None:
         """Note that nodes boot from now on, as far as they are off and no boot has been noted."""
         with self._lock:
             for name in names:
                 state = self._states.get(name)
-                if state is not None and not state.is_ready:
-                    self._requested_s.setdefault(name, now)
+                if state is not None and state[0] is not PowerPhase.READY:
+                    self._boot_s.setdefault(name, now)
 
-    def power_down(self, names: Iterable[str]) -> None:
-        """Note that nodes are being powered down, until they are read again."""
+    def power_down(self, names: Iterable[str], now: float) -> None:
+        """Note that nodes are being powered down."""
         with self._lock:
             for name in names:
                 if (state := self._states.get(name)) is not None:
-                    self._states[name] = _NodeState(state.kind, is_ready=False, is_down=False)
+                    self._states[name] = (PowerPhase.STOPPING, state[1])
+                    self._stop_s[name] = now
 
     def is_ready(self, names: Iterable[str], now: float, max_age_s: float) -> bool:
         """Return whether all nodes were ready when they were last read, at most `max_age_s` ago."""
         with self._lock:
-            known = [self._states.get(name) for name in names]
+            phases = [self._states[name][0] if name in self._states else None for name in names]
             is_recent = 0 <= now - self._read_s <= max_age_s
-            return is_recent and all(one is not None and one.is_ready for one in known)
+            return is_recent and all(phase is PowerPhase.READY for phase in phases)
 
     def is_settled(self, names: Iterable[str]) -> bool:
         """Return whether no boot of these nodes is awaited: each is ready, down or unknown to Slurm."""
         with self._lock:
-            known = [self._states.get(name) for name in names]
-            return all(one is None or one.is_ready or one.is_down for one in known)
+            phases = [self._states[name][0] for name in names if name in self._states]
+            return all(phase in (PowerPhase.READY, PowerPhase.DOWN) for phase in phases)
+
+    def away(self) -> dict[str, tuple[PowerPhase, str]]:
+        """Return phase and kind of each node that is off, boots or shuts down."""
+        with self._lock:
+            away = (PowerPhase.STOPPING, PowerPhase.OFF, PowerPhase.BOOTING)
+            return {name: state for name, state in self._states.items() if state[0] in away}
+
+    def take_ended(self) -> list[PowerTransition]:
+        """Return the shutdowns and boots that have ended since the last call."""
+        with self._lock:
+            ended = list(self._ended)
+            self._ended.clear()
+            return ended
 
     def boot_s(self, kind: str | None = None) -> float | None:
         """Return the median of the measured boot times in seconds.
@@ -104,7 +153,25 @@ class NodeBoots:
             chosen = times or [one for values in self._boots_s.values() for one in values]
             return statistics.median(chosen) if chosen else None
 
+    def boot_times(self) -> dict[str, list[float]]:
+        """Return the last measured boot times by kind of node."""
+        with self._lock:
+            return {kind: list(times) for kind, times in self._boots_s.items()}
 
-def _is_ready(one: NodePowerStatus) -> bool:
-    is_changing = one.is_off or one.is_booting or one.is_stopping
-    return not is_changing and not one.is_down and "NOT_RESPONDING" not in one.words
+    def restore_boot_times(self, times: dict[str, list[float]]) -> None:
+        """Add boot times that an earlier process measured."""
+        with self._lock:
+            for kind, values in times.items():
+                self._boots_s[kind] = deque([*values, *self._boots_s.get(kind, ())], maxlen=_BOOTS)
+
+
+def _phase(one: NodePowerStatus) -> PowerPhase:
+    if one.is_down:
+        return PowerPhase.DOWN
+    if one.is_booting:
+        return PowerPhase.BOOTING
+    if one.is_stopping:
+        return PowerPhase.STOPPING
+    if one.is_off:
+        return PowerPhase.OFF
+    return PowerPhase.BOOTING if "NOT_RESPONDING" in one.words else PowerPhase.READY

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from slurm_energy.config.power_saving_section import PowerSavingConfig
+from slurm_energy.controller.away_power import AwayPower
 from slurm_energy.controller.node_boots import NodeBoots
 from slurm_energy.power_saving.cluster_plan import (
     ClusterPlan,
@@ -56,12 +57,14 @@ class CycleReport:
         problems: why Slurm would not power nodes down or up.
         nodes: number of nodes by activity.
         warnings: facts that a site may not want.
+        energy: power and durations by kind of node with which was decided.
     """
 
     plan: ClusterPlan = field(default_factory=ClusterPlan)
     problems: list[str] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    energy: dict[str, NodeEnergy] = field(default_factory=dict)
 
 
 class PowerSavingEngine:
@@ -71,13 +74,19 @@ class PowerSavingEngine:
         run: runs Slurm's commands.
         clock: returns Unix seconds.
         boots: states of the nodes and boots in progress, shared with the boot socket.
+        away: learned power of nodes that are off, boot or shut down.
     """
 
     def __init__(
-        self, run: Runner, clock: Callable[[], float] = time.time, boots: NodeBoots | None = None
+        self,
+        run: Runner,
+        clock: Callable[[], float] = time.time,
+        boots: NodeBoots | None = None,
+        away: AwayPower | None = None,
     ) -> None:
         self._run, self._clock = run, clock
         self.boots = boots or NodeBoots()
+        self._away = away or AwayPower(self.boots)
         self._settings: tuple[float, PowerSavingSettings, list[RequestedNodes]] | None = None
         self._histories: dict[str, tuple[tuple[float, ...], DemandHistory]] = {}
         self._idle_since: dict[str, float] = {}
@@ -127,6 +136,7 @@ class PowerSavingEngine:
             *(rules_of(config), now, headroom_watts),
         )
         report = CycleReport(plan, settings.problems(), _counts(members), _warnings(settings, config))
+        report.energy = {pool: model.energy for pool, model in models.items()}
         if config.mode == "on" and not report.problems:
             self._execute(plan, now)
         return report
@@ -191,12 +201,11 @@ class PowerSavingEngine:
         return models
 
     def _energy(self, config: PowerSavingConfig, pool: str, idle_watts: float) -> NodeEnergy:
-        measured_s = self.boots.boot_s(pool)
-        boot_s = config.boot_s if measured_s is None else measured_s
-        return NodeEnergy(
-            *(idle_watts, min(config.off_watts, idle_watts), boot_s, config.boot_watts),
+        declared = NodeEnergy(
+            *(idle_watts, min(config.off_watts, idle_watts), config.boot_s, config.boot_watts),
             *(config.shutdown_s, config.shutdown_watts),
         )
+        return self._away.energy(pool, declared)
 
     def _history(
         self, config: PowerSavingConfig, pool: str, names: frozenset[str], energy: NodeEnergy
@@ -221,7 +230,7 @@ class PowerSavingEngine:
         """Power nodes down and up. Each change is logged with its reason, for audit."""
         if plan.down:
             names = [one.name for one in plan.down]
-            self.boots.power_down(names)
+            self.boots.power_down(names, now)
             power_down(names, self._run)
             saving_joules = sum(one.saving_joules for one in plan.down)
             log.info("power saving: down %s, expected saving %.3g kWh", fold(names), saving_joules / 3.6e6)

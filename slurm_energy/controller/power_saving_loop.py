@@ -8,11 +8,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting.node_arrivals import read_node_arrivals
 from slurm_energy.config import Config
+from slurm_energy.controller.away_power import AwayPower
 from slurm_energy.controller.boot_wait_server import BootWaitServer
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.live_reports import LiveReports
@@ -30,6 +32,9 @@ _OFF_PAUSE_S: Final = 5.0
 _DAY_S: Final = 86400.0
 _RECENT: Final = 20
 _READ_TIMEOUT_S: Final = 8.0
+_PROGRAM_TIMEOUT_S: Final = 10.0
+_LEARNED_FILE: Final = "node-boots.json"
+_PROGRAM: Final = "power_saving.power_program"
 _SUBJECT: Final = "power saving"
 _NODE: Final = "node"
 
@@ -64,6 +69,8 @@ class PowerSavingLoop:
         self._run = run or CommandRunner()
         self._read_states = CommandRunner(_READ_TIMEOUT_S)
         self._boots = NodeBoots()
+        self._away = AwayPower(self._boots, config().controller.state_folder / _LEARNED_FILE)
+        self._follow_states, self._program = CommandRunner(_READ_TIMEOUT_S), CommandRunner(_PROGRAM_TIMEOUT_S)
         self._boot_waits = BootWaitServer(
             *(self._boot_socket, lambda: read_power_states(self._read_states), self._boots, failures, clock)
         )
@@ -79,9 +86,10 @@ class PowerSavingLoop:
     async def loop(self) -> None:
         """Decide periodically, and serve the boot socket, until cancelled."""
         try:
-            await asyncio.gather(self._decide(), self._boot_waits.loop())
+            await asyncio.gather(self._decide(), self._boot_waits.loop(), self._measure())
         finally:
-            self._read_states.stop()
+            for one in (self._read_states, self._follow_states, self._program):
+                one.stop()
             if isinstance(self._run, CommandRunner):
                 self._run.stop()
 
@@ -94,6 +102,28 @@ class PowerSavingLoop:
                 continue
             await self.update()
             await asyncio.sleep(settings.cycle_s)
+
+    async def _measure(self) -> None:
+        """Read the power of nodes that are off, boot or shut down, and learn from it."""
+        while True:
+            settings = self._config().power_saving
+            if settings.mode != "off":
+                try:
+                    await asyncio.to_thread(self._measure_once, settings.power_program)
+                except EnergyError as error:
+                    self._failures.report(_PROGRAM, str(error))
+                else:
+                    self._failures.clear(_PROGRAM)
+                if self._budget.parts is not None:
+                    self._budget.parts.inputs.off_watts = self._away.off_watts
+            await asyncio.sleep(settings.power_program_interval_s)
+
+    def _measure_once(self, program: Path | None) -> None:
+        if program is not None and self._boots.away():
+            self._boots.observe(read_power_states(self._follow_states), self._clock())
+        self._away.learn()
+        if program is not None:
+            self._away.read(program, self._program, self._clock())
 
     def _boot_socket(self) -> Path | None:
         settings = self._config().power_saving
@@ -137,7 +167,7 @@ class PowerSavingLoop:
         except ImportError:
             todo = f"{install_extra('scheduling')}, or power_saving.mode = off"
             raise UnavailableError(_SUBJECT, "numpy is not installed", todo) from None
-        return PowerSavingEngine(self._run, self._clock, self._boots)
+        return PowerSavingEngine(self._run, self._clock, self._boots, self._away)
 
     def _observe_power(self) -> None:
         """Note the lowest measured power of each node, which is its power while idle."""
@@ -172,6 +202,7 @@ class PowerSavingLoop:
             "kept": {reason.value: count for reason, count in report.plan.kept.items()},
             "deferred_boots": report.plan.deferred_boots,
             "boot_s": self._boots.boot_s(),
+            "energy": {kind: asdict(energy) for kind, energy in report.energy.items()},
             "recent": list(self._recent),
         }
 

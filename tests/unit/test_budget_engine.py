@@ -256,6 +256,28 @@ def test_unknown_nodes_of_slurm_count_at_nameplate() -> None:
     assert world.cycle.budgets[0].fixed_watts == RESERVE_WATTS + (RESERVE_WATTS + 1000.0)
 
 
+def test_nodes_that_are_off_or_boot_count_at_their_power() -> None:
+    """Slurm powers a node down that has reported, and one that has never reported, and boots them again."""
+    world = cluster(5000.0, 2)
+    world.step(2)
+
+    def fixed_watts(**more: BudgetedNode) -> float:
+        world.engine.set_nodes({"n0": BudgetedNode(), "n1": BudgetedNode()} | more)
+        world.step(2)
+        return world.cycle.budgets[0].fixed_watts
+
+    assert fixed_watts() == 2 * RESERVE_WATTS
+    off = BudgetedNode(is_off=True, off_watts=8.0)
+    assert fixed_watts(n1=off, dark=off) == RESERVE_WATTS + 2 * 8.0
+    world.cut.add("n1")
+    boots = BudgetedNode(nameplate_watts=100.0, boot_watts=2300.0)
+    fixed_watts(n1=boots, dark=boots)
+    # The power of the boot is in the committed power, whatever was committed to the devices before.
+    idle = world.cycle.nodes["n0"].committed_watts
+    assert world.cycle.nodes["n1"].committed_watts >= 2300.0
+    assert world.cycle.budgets[0].committed_watts >= idle + 2 * 2300.0 - 1e-6
+
+
 def test_power_that_starting_jobs_may_draw_stays_free() -> None:
     world = cluster(2600.0)
     for job, node in enumerate(world.nodes[:3], 1):

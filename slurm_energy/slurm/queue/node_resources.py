@@ -35,6 +35,7 @@ class NodeResources:
         gpus, gpus_free: number of all GPUs and of free GPUs, by Slurm's GRES type. The type is empty if
             gres.conf names none.
         is_off: Slurm has powered the node down.
+        is_booting: Slurm is powering the node up.
     """
 
     name: str
@@ -45,6 +46,7 @@ class NodeResources:
     gpus: Mapping[str, int] = field(default_factory=dict)
     gpus_free: Mapping[str, int] = field(default_factory=dict)
     is_off: bool = False
+    is_booting: bool = False
 
     def in_any(self, partitions: Iterable[str]) -> bool:
         """Return whether the node is in one of these partitions."""
@@ -93,6 +95,7 @@ def _node(values: Mapping[str, str]) -> NodeResources | None:
         cpus=cpus,
         cpus_free=max(0, cpus - _count(values.get("CPUAlloc", ""))),
         is_off="POWERED_DOWN" in words or state.endswith("~"),
+        is_booting="POWERING_UP" in words or state.endswith("#"),
         gpus=gpus,
         gpus_free={kind: max(0, count - used.get(kind, 0)) for kind, count in gpus.items()},
     )
