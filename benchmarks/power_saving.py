@@ -1,5 +1,8 @@
 """Energy and added waits of power saving: fixed idle times, the forecast rule, and the clairvoyant bound.
 
+Fixed idle times and the rule are each simulated with several warm reserves. The last table compares the rule
+with fixed times at equal mean waits: the settings of both are chosen on the first half of each trace.
+
 Each trace is simulated as a whole under every setting; arrivals of two traces are stretched so that nodes are
 idle. The table shows one half of the time of the trace. All settings that were tried are shown: choose one on
 the first half (`--half first`) and read its result in the second half.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -38,7 +42,8 @@ from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.workload import Workload, workload
 
 IDLE_TIMES_S = (60.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
-RISKS = ((0.1, 0.3), (0.2, 0.5), (0.3, 0.6), (0.5, 0.8))
+RISKS = ((0.05, 0.15), (0.1, 0.3), (0.2, 0.5), (0.3, 0.6), (0.5, 0.8))
+RESERVES = (0.0, 0.02, 0.05, 0.1)
 BUSY_WATTS = 350.0
 KIND = NodeKind(
     "node",
@@ -81,6 +86,7 @@ def main() -> int:
     )
     parser.add_argument("--json", metavar="FILE", help="also write the rows to FILE as JSON")
     parser.add_argument("--only", default="", help="only the trace whose name begins with this text")
+    parser.add_argument("--boot-s", type=float, default=180.0, help="boot time; default: 180")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print(
@@ -90,10 +96,16 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|---|")
     for trace in traces(args.traces):
         if trace.name.startswith(args.only):
-            for row in compare(trace):
+            for row in compare(replace(trace, kind=replace(trace.kind, boot_s=args.boot_s))):
                 rows.append(row)
                 if row["half"] == args.half:
                     print(line(row), flush=True)
+    print("\n| trace | mean boot wait, s | energy at it: fixed time | forecast | forecast saves more |")
+    print("|---|---|---|---|---|")
+    for name in dict.fromkeys(row["trace"] for row in rows):
+        for wait_s in (20.0, 40.0, 60.0, 80.0, 100.0):
+            of_trace = [row for row in rows if row["trace"] == name]
+            print(equal_wait_line(name, wait_s * args.boot_s / 180.0, of_trace))
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1))
     return 0
@@ -154,9 +166,16 @@ def compare(trace: Trace) -> Iterator[dict[str, Any]]:
     base = run(trace, settings())
     chosen = {
         "all on": settings(),
-        **{f"SuspendTime {idle_s:.0f} s": settings(idle_off_s=idle_s) for idle_s in IDLE_TIMES_S},
-        **{f"forecast, risk {risk:g}": forecast(risk=risk, wake_probability=wake) for risk, wake in RISKS},
-        "forecast, 5 % warm": forecast(reserve_share=0.05),
+        **{
+            f"SuspendTime {idle_s:.0f} s{reserve_text(share)}": fixed_time(idle_s, share)
+            for idle_s in IDLE_TIMES_S
+            for share in RESERVES
+        },
+        **{
+            f"forecast, risk {risk:g}{reserve_text(share)}": forecast(share, risk=risk, wake_probability=wake)
+            for risk, wake in RISKS
+            for share in RESERVES
+        },
     }
     middle_s = float(trace.jobs.submit_s[-1]) / 2
     halves = {"first": (0.0, middle_s), "second": (middle_s, 2 * middle_s)}
@@ -171,6 +190,45 @@ def compare(trace: Trace) -> Iterator[dict[str, Any]]:
     for half in halves:
         best = replace(on[half], energy_kwh=bound[half])
         yield row(trace.name, half, "clairvoyant bound", best, on[half], bound[half])
+
+
+def reserve_text(share: float) -> str:
+    return f", {share:.0%} warm" if share else ""
+
+
+def fixed_time(idle_s: float, reserve_share: float) -> ScheduleSettings:
+    """Return settings for a fixed idle time, like SuspendTime with SuspendExcNodes."""
+    if not reserve_share:
+        return settings(idle_off_s=idle_s)
+    # With risk 1 the forecast never keeps a node on, and with probability 1 it never boots one ahead.
+    return forecast(
+        reserve_share, risk=1.0, wake_probability=1.0, min_saving=-math.inf, min_idle_s=idle_s, min_on_s=0.0
+    )
+
+
+def equal_wait_line(trace: str, wait_s: float, rows: list[dict[str, Any]]) -> str:
+    """Return the energy of both methods in the second half at a wait, with settings chosen on the first half.
+
+    Of each method the setting with the least energy among those that wait at most `wait_s` on the first half
+    is chosen.
+    """
+    chosen = []
+    for method in ("SuspendTime", "forecast"):
+        first, second = (
+            {row["setting"]: row for row in rows if row["half"] == half and row["setting"].startswith(method)}
+            for half in ("first", "second")
+        )
+        fit = [name for name, row in first.items() if row["mean_boot_wait_s"] <= wait_s]
+        best = min(fit, key=lambda name: first[name]["energy_kwh"], default=None)
+        chosen.append(None if best is None else second[best])
+    fixed, rule = chosen
+    if fixed is None or rule is None:
+        return f"| {trace} | {wait_s:.0f} | no setting | no setting | |"
+    texts = [
+        f"{row['saved_share']:.1%}, {row['mean_boot_wait_s']:.0f} s ({row['setting']})" for row in chosen
+    ]
+    more = rule["saved_share"] - fixed["saved_share"]
+    return f"| {trace} | {wait_s:.0f} | {texts[0]} | {texts[1]} | {100 * more:+.1f} points |"
 
 
 def forecast(reserve_share: float = 0.0, **rules: Any) -> ScheduleSettings:

@@ -20,6 +20,9 @@ from slurm_energy.slurm.tres import parse_tres
 JOB: Final = "job"
 IDLE: Final = "idle"
 UNATTRIBUTED: Final = "unattributed"
+OFF: Final = "off"
+OFF_UNMEASURED: Final = "off-unmeasured"
+"""Kinds of the groups whose sums contain the time for which nodes were off, with and without known energy."""
 COVERAGE: Final = "coverage"
 """Kind of the group whose sums contain the time for which nodes delivered energy."""
 _CLOCK_SKEW_S: Final = 300
@@ -33,7 +36,7 @@ class GroupKey(NamedTuple):
 
     Attributes:
         cluster: name of the cluster.
-        kind: `job`, `idle`, `unattributed` or `coverage`.
+        kind: `job`, `idle`, `unattributed`, `off`, `off-unmeasured` or `coverage`.
         account, user, qos, partition, policy, tag: names.
         uid: owner of the job; None: unknown, or not a job.
         gpu_kind: products of the GPUs; without a record, Slurm's GRES type.

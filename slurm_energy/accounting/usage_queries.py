@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, se
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.accounting.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
-from slurm_energy.accounting.usage_groups import COVERAGE, JOB, GroupKey
+from slurm_energy.accounting.usage_groups import JOB, GroupKey
 from slurm_energy.accounting.usage_rollup import longest_period_s
 
 _IDS_AT_ONCE: Final = 500
@@ -175,26 +175,6 @@ def visible_groups(
         return key.uid == visible.uid if key.uid is not None else bool(name) and key.user == name
 
     return {row_id: key for row_id, key in groups.items() if may_see(key)}
-
-
-def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[str, int]:
-    """Return by cluster the seconds of nodes in an interval for which no energy was delivered.
-
-    A node counts from its first energy on, and only in windows in which it delivered or could still deliver.
-    """
-    newest = max((node.end for node in usage.nodes), default=0)
-    expected: dict[str, int] = {}
-    for node in usage.nodes:
-        if node.end > interval.start:
-            span = min(interval.end, newest) - max(interval.start, node.start)
-            expected[node.cluster] = expected.get(node.cluster, 0) + max(0, span)
-    index = SUM_COLUMNS.index("node_seconds")
-    covered: dict[str, int] = {}
-    for row_id, sums in interval.sums.items():
-        key = usage.groups.get(row_id)
-        if key is not None and key.kind == COVERAGE:
-            covered[key.cluster] = covered.get(key.cluster, 0) + sums[index]
-    return {name: max(0, seconds - covered.get(name, 0)) for name, seconds in expected.items()}
 
 
 def _add_whole_periods(connection: Connection, interval: IntervalUsage, longest_s: int) -> None:

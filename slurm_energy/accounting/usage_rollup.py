@@ -36,6 +36,8 @@ from slurm_energy.accounting.upserts import insert_missing, insert_or_replace
 from slurm_energy.accounting.usage_groups import (
     COVERAGE,
     JOB,
+    OFF,
+    OFF_UNMEASURED,
     GroupedRun,
     GroupIds,
     GroupKey,
@@ -118,7 +120,10 @@ class UsageRollup:
         unknown = usage_tables.usage_unknown_jobs
         connection.execute(delete(unknown).where(unknown.c.since < now - UNKNOWN_KEPT_S))
         self._count_energies(connection, energies, deltas, now)
+        unmeasured = {(row.cluster, row.node, row.start) for row in energies if _is_unmeasured(row)}
         for period in new:
+            if (period.cluster, period.node, period.start) in unmeasured:
+                continue
             group = self._groups.id_of(connection, GroupKey(period.cluster, COVERAGE))
             deltas.add((period.start, period.end, group), {"node_seconds": period.end - period.start})
         _note_nodes(connection, new)
@@ -141,9 +146,12 @@ class UsageRollup:
                     unknown.append(_unknown_job(row, now))
                 key = _key_of(run, row.cluster, row.uid)
             else:
-                key = GroupKey(row.cluster, row.kind)
+                key = GroupKey(row.cluster, OFF_UNMEASURED if _is_unmeasured(row) else row.kind)
             group = self._groups.id_of(connection, key)
-            deltas.add((row.start, row.end, group), _energies(row._mapping))
+            sums = _energies(row._mapping)
+            if row.kind == OFF:
+                sums |= {"node_seconds": row.end - row.start}
+            deltas.add((row.start, row.end, group), sums)
             counted.append({f"of_{name}": row._mapping[name] for name in _PERIOD_KEY} | {"group": group})
         insert_missing(connection, usage_tables.usage_unknown_jobs, unknown)
         if counted:
@@ -237,6 +245,11 @@ _ENERGY_COLUMNS: Final = (
     *(f"{name}_uj" for name in ENERGIES),
     *(f"{n}_rows" for n in ENERGIES),
 )
+
+
+def _is_unmeasured(row: Row[Any]) -> bool:
+    """Return whether a row of `periods` is of a node that was off and whose energy is unknown."""
+    return bool(row.kind == OFF and row.other_uj is None)
 
 
 def note_changed_jobs(connection: Connection, jobs: Iterable[tuple[str, int]]) -> None:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.accounting.node_arrivals import read_node_arrivals
+from slurm_energy.accounting.off_periods import store_off_periods
 from slurm_energy.config import Config
 from slurm_energy.controller.away_power import AwayPower
 from slurm_energy.controller.boot_wait_server import BootWaitServer
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.live_reports import LiveReports
-from slurm_energy.controller.node_boots import NodeBoots
+from slurm_energy.controller.node_boots import NodeBoots, PowerPhase
+from slurm_energy.controller.off_recorder import OffRecorder
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
@@ -34,6 +36,7 @@ _RECENT: Final = 20
 _READ_TIMEOUT_S: Final = 8.0
 _PROGRAM_TIMEOUT_S: Final = 10.0
 _LEARNED_FILE: Final = "node-boots.json"
+_OFF_PERIODS: Final = "periods of nodes that are off"
 _PROGRAM: Final = "power_saving.power_program"
 _SUBJECT: Final = "power saving"
 _NODE: Final = "node"
@@ -70,6 +73,7 @@ class PowerSavingLoop:
         self._read_states = CommandRunner(_READ_TIMEOUT_S)
         self._boots = NodeBoots()
         self._away = AwayPower(self._boots, config().controller.state_folder / _LEARNED_FILE)
+        self._off = OffRecorder()
         self._follow_states, self._program = CommandRunner(_READ_TIMEOUT_S), CommandRunner(_PROGRAM_TIMEOUT_S)
         self._boot_waits = BootWaitServer(
             *(self._boot_socket, lambda: read_power_states(self._read_states), self._boots, failures, clock)
@@ -114,9 +118,25 @@ class PowerSavingLoop:
                     self._failures.report(_PROGRAM, str(error))
                 else:
                     self._failures.clear(_PROGRAM)
+                await self._record_off()
                 if self._budget.parts is not None:
                     self._budget.parts.inputs.off_watts = self._away.off_watts
             await asyncio.sleep(settings.power_program_interval_s)
+
+    async def _record_off(self) -> None:
+        """Store the times for which nodes were off, with their measured energy."""
+        off = [name for name, (phase, _) in self._boots.away().items() if phase is PowerPhase.OFF]
+        now = self._clock()
+        ended = self._off.update({name: self._away.off_watts.get(name) for name in off}, now)
+        if not ended:
+            return
+        cluster = self._config().cluster.name
+        try:
+            await self._store.write(store_off_periods, cluster, ended, now)
+        except EnergyError as error:
+            self._failures.report(_OFF_PERIODS, str(error))
+        else:
+            self._failures.clear(_OFF_PERIODS)
 
     def _measure_once(self, program: Path | None) -> None:
         if program is not None and self._boots.away():

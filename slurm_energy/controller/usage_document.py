@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from slurm_energy.accounting.sum_changes import SUM_COLUMNS
-from slurm_energy.accounting.usage_groups import COVERAGE, JOB, GroupKey
+from slurm_energy.accounting.usage_groups import COVERAGE, JOB, OFF, OFF_UNMEASURED, GroupKey
 from slurm_energy.accounting.usage_queries import IntervalUsage, WindowUsage
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.factor import GridFactor
@@ -18,6 +18,7 @@ MAX_ROWS: Final = 200_000
 _COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
 _JOULES_PER_MICROJOULE: Final = 1e-6
 _INDEX: Final = {name: index for index, name in enumerate(SUM_COLUMNS)}
+_APART: Final = (COVERAGE, OFF, OFF_UNMEASURED)
 _KINDS: Final = ("job", "idle", "unattributed")
 
 RowKey = tuple[str, int, str, tuple[str | int | None, ...]]
@@ -116,7 +117,7 @@ def _sums_by_key(
     result: dict[RowKey, _RowSums] = {}
     for row_id in sorted(interval.sums.keys() | interval.jobs.keys()):
         group = groups.get(row_id)
-        if group is None or group.kind == COVERAGE:
+        if group is None or group.kind in _APART:
             continue
         names = tuple(_value(group, name) for name in by)
         row = result.setdefault((group.cluster, index, group.kind, names), _RowSums())

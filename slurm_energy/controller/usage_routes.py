@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from slurm_energy.accounting.node_coverage import missing_node_seconds, off_energy
 from slurm_energy.accounting.usage_queries import (
     UsageQuery,
     WindowUsage,
-    missing_node_seconds,
     read_usage,
     visible_groups,
 )
@@ -93,6 +93,7 @@ class UsageRoutes:
             "parents": await self._parents(config.cluster.name) if "account" in request.by else {},
             "meter_visible": with_meter,
             "missing_node_seconds": _missing(usage) if with_meter else None,
+            "off": _off(usage) if with_meter else None,
             "has_carbon": factors.carbon is not None,
             "currency": factors.currency if factors.price is not None else "",
             "basis": _basis(factors, start, end, rows),
@@ -120,6 +121,14 @@ def _missing(usage: WindowUsage) -> list[dict[str, Any]]:
     ]
 
 
+def _off(usage: WindowUsage) -> list[dict[str, Any]]:
+    return [
+        {"cluster": cluster, "interval": index, "node_seconds": seconds, "energy_microjoules": energy_uj}
+        for index, interval in enumerate(usage.intervals)
+        for cluster, (seconds, energy_uj) in sorted(off_energy(usage, interval).items())
+    ]
+
+
 def _basis(factors: GridFactors, start: int, end: int, rows: list[dict[str, Any]]) -> str:
     joules = sum(row["energy_microjoules"] for row in rows) * _MICROJOULES
     return factors.footprint([(float(start), float(end), joules)]).basis
@@ -138,6 +147,20 @@ def _notes(usage: WindowUsage, uncounted: int, *, with_meter: bool) -> list[str]
         notes.append(
             f"nodes delivered no energy for {hours:.2f} node-hours of the window: not measured, not 0"
         )
+    if with_meter:
+        notes += _off_notes(usage)
     if uncounted:
         notes.append(f"{uncounted} periods of nodes have just arrived and are not counted yet")
     return notes
+
+
+def _off_notes(usage: WindowUsage) -> list[str]:
+    off = [one for interval in usage.intervals for one in off_energy(usage, interval).values()]
+    if not off:
+        return []
+    hours = sum(seconds for seconds, _ in off) / _SECONDS_PER_HOUR
+    energies = [energy_uj for _, energy_uj in off]
+    known = [energy_uj for energy_uj in energies if energy_uj is not None]
+    kwh = sum(known) * _MICROJOULES / 3.6e6
+    text = f"their energy of {kwh:.3g} kWh is not in the sums" if len(known) == len(energies) else ""
+    return [f"nodes were powered down for {hours:.2f} node-hours of the window: {text or 'energy unknown'}"]

@@ -157,6 +157,7 @@ def saving_status(made):
     return made.client().get("/v1/status")["power_saving"]
 
 
+@pytest.mark.timeout(1200)
 def test_energy_falls_as_predicted(cluster, monkeypatch):
     """Predict the energy of jobs that have not run yet, then run them and compare with the true energy.
 

@@ -19,6 +19,8 @@ from sqlalchemy import select
 from slurm_energy.accounting import ingest, job_facts, migrations, tables, usage_tables
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.job_facts import JobLookup
+from slurm_energy.accounting.node_coverage import missing_node_seconds, off_energy
+from slurm_energy.accounting.off_periods import OffPeriod, store_off_periods
 from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
 from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.accounting.record_selection import Visibility
@@ -27,7 +29,6 @@ from slurm_energy.accounting.usage_groups import IDLE, JOB, UNATTRIBUTED, GroupK
 from slurm_energy.accounting.usage_queries import (
     UsageQuery,
     WindowUsage,
-    missing_node_seconds,
     read_usage,
     visible_groups,
 )
@@ -274,6 +275,28 @@ def test_hours_without_energy_are_missing(rollup: Rollup) -> None:
     usage = rollup.usage(T0, T0 + 2 * HOUR, T0 + 4 * HOUR, END)
     missing = [missing_node_seconds(usage, interval) for interval in usage.intervals]
     assert missing == [{"c1": 0}, {"c1": HOUR}, {}]
+
+
+def test_time_of_nodes_that_are_off_is_counted_apart_from_energy(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, node="n1", jobs={}, idle={"cpu": 7_000_000})
+    off = [
+        OffPeriod("n1", T0 + HOUR, T0 + HOUR + 900, 9_000_000),
+        OffPeriod("n1", T0 + HOUR + 900, T0 + 2 * HOUR, 27_000_000),
+        OffPeriod("n2", T0 + 2 * HOUR, T0 + 3 * HOUR, None),
+    ]
+    for _ in range(2):  # a period that is stored again changes nothing
+        store_off_periods(rollup.connection, "c1", off, stored.NOW)
+        rollup.advance()
+    usage = rollup.usage(T0, T0 + HOUR, T0 + 2 * HOUR, T0 + 3 * HOUR)
+    assert [off_energy(usage, interval) for interval in usage.intervals] == [
+        {},
+        {"c1": (HOUR, 36_000_000)},
+        {"c1": (HOUR, None)},
+    ]
+    assert off_energy(rollup.usage(), rollup.usage().intervals[0]) == {"c1": (2 * HOUR, None)}
+    assert [sum(missing_node_seconds(usage, one).values()) for one in usage.intervals[:2]] == [0, 0]
+    rows = usage_rows(usage, usage.groups, (), GridRates(GridFactors()))
+    assert {row["kind"] for row in rows} == {IDLE, UNATTRIBUTED}
 
 
 def test_users_see_their_own_groups(rollup: Rollup) -> None:

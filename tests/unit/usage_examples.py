@@ -68,6 +68,7 @@ def response(query: Mapping[str, str], **more: Any) -> dict[str, Any]:
         "parents": {"c1": PARENTS} if "account" in by else {},
         "meter_visible": True,
         "missing_node_seconds": [],
+        "off": [],
         "has_carbon": True,
         "currency": "EUR",
         "basis": "CO2e: constant, configured; cost: constant, configured; without PUE",

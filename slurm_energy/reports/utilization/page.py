@@ -131,6 +131,7 @@ def json_document(
         "scope": document.scope,
         "meter_visible": document.meter_visible,
         "missing_node_seconds": document.data.get("missing_node_seconds"),
+        "off": document.data.get("off"),
         "currency": document.currency or None,
         "basis": document.data.get("basis") or None,
         "rows": [_json_row(line, document, request, classes) for line in lines],
