@@ -186,6 +186,7 @@ _BY_OPTION: Final = {
     ("share", "--format"): "share_fields,",
     ("simulate", "--policies"): "queue_policies,",
     ("simulate", "SCENARIO"): "scenarios",
+    ("workload", "--scenario"): "scenarios",
     ("sweep", "--policy"): "policies,",
     ("sweep", "--power-profile"): "power_profiles,",
     ("template", "NAME"): "templates",

@@ -41,6 +41,7 @@ BUILT_IN = {
     "profile": "energy of a command, or of the sections of a program",
     "progress": "report units of work that a script has completed",
     "simulate": "simulate scheduling policies on a workload",
+    "workload": "jobs of a workload file: period, sizes, run times, load on a cluster, rejected rows",
     "setup": "configure slurm-energy and Slurm on this host, or undo that",
     "build-plugins": "build the plugins for the Slurm installed on this host",
     "db": "check, back up, restore, upgrade, prune and export the database of senergyctld",

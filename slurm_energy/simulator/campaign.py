@@ -27,6 +27,7 @@ from slurm_energy.simulator.deferral_schema import mark_jobs, signal_feed, split
 from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_workload
 from slurm_energy.simulator.offered_load import with_load
 from slurm_energy.simulator.scenario import Scenario
+from slurm_energy.simulator.scenario_schema import WorkloadSection
 from slurm_energy.simulator.signal_costs import signal_costs
 from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.site_simulation import simulate_sites
@@ -110,8 +111,13 @@ def workload_of(
 
 
 def _load(scenario: Scenario, seed: int) -> LoadedWorkload:
-    section = scenario.workload
-    how = WorkloadFormat(
+    kinds, how = list(scenario.kinds), format_of(scenario.workload)
+    return read_workload(scenario.workload_files(), kinds, how, selection=scenario.trace, seed=seed)
+
+
+def format_of(section: WorkloadSection) -> WorkloadFormat:
+    """Return how a scenario reads its workload files."""
+    return WorkloadFormat(
         form=section.format,
         renamed=section.columns,
         watts_per_unit=section.watts_per_unit,
@@ -120,8 +126,6 @@ def _load(scenario: Scenario, seed: int) -> LoadedWorkload:
         appended=section.append,
         max_rows=section.max_rows,
     )
-    kinds = list(scenario.kinds)
-    return read_workload(scenario.workload_files(), kinds, how, selection=scenario.trace, seed=seed)
 
 
 def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> SimulationResult:

@@ -183,7 +183,9 @@ calibrate rows.csv --gpu a40 --output x.toml --method transfer --prior y.toml --
     "simulation": """simulate --list
 simulate budget-day --workload w.csv --policies fcfs --policy-file p.py --seeds 2 --sweep a=1,2 --jobs 1
 simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html --plots p --json
-simulate budget-day --max-runs 9""",
+simulate budget-day --max-runs 9
+workload w.csv --units 4 --nodes 2 --format csv --json
+workload --scenario replay""",
 }
 NO_DAEMON = """
 top --once --ascii --interval 1 --config energy.toml

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slurm_energy.errors import UsageError
 
@@ -23,6 +24,7 @@ class InputProblems:
         counts: number of lines by file and problem.
         examples: numbers of the first lines by file and problem.
         skipped: number of skipped lines.
+        rejected: the files and problems whose lines were skipped.
         max_rows: maximum number of rows of all files, which are in memory together.
         rows: number of rows read.
     """
@@ -32,6 +34,7 @@ class InputProblems:
     counts: dict[tuple[Path, str], int] = field(default_factory=dict)
     examples: dict[tuple[Path, str], list[int]] = field(default_factory=dict)
     skipped: int = 0
+    rejected: set[tuple[Path, str]] = field(default_factory=set)
     max_rows: int = MAX_ROWS
     rows: int = 0
 
@@ -65,6 +68,7 @@ class InputProblems:
         if self.strict:
             raise UsageError(f"{self.path}:{listed[0]}", problem)
         self.skipped += len(listed)
+        self.rejected.add((self.path, problem))
         self.warn(problem, listed)
 
     def warn(self, problem: str, lines: Iterable[int]) -> None:
@@ -81,4 +85,17 @@ class InputProblems:
         return [
             f"{path}:{self.examples[path, problem][0]}: {problem}" + (f" (and {n - 1} more)" if n > 1 else "")
             for (path, problem), n in self.counts.items()
+        ]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one entry per file and problem, with the number of rows and the first line."""
+        return [
+            {
+                "file": str(path),
+                "line": self.examples[path, problem][0],
+                "problem": problem,
+                "rows": count,
+                "rejected": (path, problem) in self.rejected,
+            }
+            for (path, problem), count in self.counts.items()
         ]

@@ -21,11 +21,15 @@ FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkload:
-    """A workload with the problems found in its files and remarks about the selection of jobs."""
+    """A workload with the problems found in its files and remarks about the selection of jobs.
+
+    `begin_s` is the first submission on the clock of the files, which is 0 in the workload.
+    """
 
     workload: Workload
     problems: InputProblems
     remarks: list[str] = field(default_factory=list)
+    begin_s: float = 0.0
 
     def notes(self) -> list[str]:
         """Return all remarks for the user, one line each."""
@@ -93,7 +97,8 @@ def read_workload(
         tables.append(rows)
     rows = without_doubtful_rows(merged(_appended(tables) if how.appended else tables), problems, paths)
     rows, remarks = select(rows, selection or TraceSection(), seed)
-    return LoadedWorkload(build(rows, kinds, how.watts_per_unit), problems, remarks)
+    begin_s = float(rows.submit_s.min())
+    return LoadedWorkload(build(rows, kinds, how.watts_per_unit), problems, remarks, begin_s)
 
 
 def _read(path: Path, problems: InputProblems, how: WorkloadFormat) -> WorkloadRows:
