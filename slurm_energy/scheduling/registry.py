@@ -61,7 +61,7 @@ class Policy:
     @property
     def built_in(self) -> bool:
         """Whether the policy belongs to this package, in contrast to a site's own."""
-        return self.function.__module__.startswith(_BUILT_IN)
+        return (getattr(self.function, "__module__", None) or "").startswith(_BUILT_IN)
 
 
 _policies: dict[str, Policy] = {}

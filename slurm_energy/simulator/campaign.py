@@ -20,6 +20,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling import load_file, policy
 from slurm_energy.scheduling.policy_guard import forget_calls, observed_calls
+from slurm_energy.scheduling.registry import Policy
 from slurm_energy.signals import SignalName
 from slurm_energy.simulator import column_engine, engine, fast_path
 from slurm_energy.simulator.cluster import NodeKind
@@ -28,6 +29,7 @@ from slurm_energy.simulator.inputs import LoadedWorkload, WorkloadFormat, read_w
 from slurm_energy.simulator.offered_load import with_load
 from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.scenario_schema import WorkloadSection
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.signal_costs import signal_costs
 from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.site_simulation import simulate_sites
@@ -128,6 +130,39 @@ def format_of(section: WorkloadSection) -> WorkloadFormat:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """Input of one simulation.
+
+    Attributes:
+        workload: the jobs.
+        settings: settings of the engine.
+        policy: scheduling policy.
+        placement: name of the placement policy; empty: there is one site.
+        notes: remarks on the workload files.
+    """
+
+    workload: Workload
+    settings: ScheduleSettings
+    policy: Policy
+    placement: str
+    notes: list[str]
+
+
+def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> PreparedRun:
+    """Return the input of a simulation. The arguments are those of `run`."""
+    work, loaded = workload_of(scenario, task.seed, predict)
+    name, _, placement = task.policy.partition("@")
+    ranking, deferral = split_policy(name)
+    settings, chosen = scenario.settings(task.seed, deferral), policy(ranking)
+    work = mark_jobs(work, scenario.deferral, task.seed)
+    if placement and settings.deferral:
+        raise UsageError(
+            f"policy {shown(task.policy)}", "jobs of several sites cannot be deferred", "use +off"
+        )
+    return PreparedRun(work, settings, chosen, placement, loaded.notes() if loaded else [])
+
+
 def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> SimulationResult:
     """Simulate one policy of a scenario with one seed.
 
@@ -139,16 +174,9 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
     Raises:
         EnergyError: a file or a name in the scenario is wrong.
     """
-    work, loaded = workload_of(scenario, task.seed, predict)
-    name, _, placement = task.policy.partition("@")
-    ranking, deferral = split_policy(name)
-    settings, chosen = scenario.settings(task.seed, deferral), policy(ranking)
-    work = mark_jobs(work, scenario.deferral, task.seed)
-    if placement and settings.deferral:
-        raise UsageError(
-            f"policy {shown(task.policy)}", "jobs of several sites cannot be deferred", "use +off"
-        )
-    forget_calls(ranking)
+    prepared = prepare(scenario, task, predict)
+    chosen, settings, placement = prepared.policy, prepared.settings, prepared.placement
+    forget_calls(chosen.name)
 
     def simulate(work: Workload, kinds: Sequence[NodeKind]) -> SimulationResult:
         if fast_path.supports(work, kinds, chosen, settings):
@@ -159,11 +187,11 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
         return engine.simulate(work, kinds, chosen, settings)
 
     if placement:
-        outcome = simulate_sites(scenario, work, placement, task.seed, simulate)
+        outcome = simulate_sites(scenario, prepared.workload, placement, task.seed, simulate)
     else:
-        outcome = simulate(work, scenario.nodes())
-    notes = loaded.notes() if loaded else []
-    return replace(outcome, notes=[*notes, *outcome.notes, *observed_calls(ranking).notes(ranking)])
+        outcome = simulate(prepared.workload, scenario.nodes())
+    calls = observed_calls(chosen.name).notes(chosen.name)
+    return replace(outcome, notes=[*prepared.notes, *outcome.notes, *calls])
 
 
 def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:

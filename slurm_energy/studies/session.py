@@ -1,0 +1,77 @@
+"""One simulation that stops at each scheduling pass, for agents and for inspection."""
+
+from __future__ import annotations
+
+from slurm_energy.errors import UsageError
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Ranking, fault
+from slurm_energy.simulator.campaign import CampaignTask, prepare
+from slurm_energy.simulator.engine import Simulation
+from slurm_energy.simulator.scenario import Scenario
+from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.simulation_state import SimulationState
+from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workload_generator import Predict
+
+
+class Session:
+    """A simulation that runs from one scheduling pass to the next.
+
+    Args:
+        scenario: the scenario, with one site.
+        policy: policy that ranks where the caller gives no ranking; it also decides on preemption and budget.
+        seed: seed of the random numbers.
+        predict: oracle for the jobs of models; None: the scenario has none.
+
+    Attributes:
+        queue: pending jobs of the present pass; None: the simulation has ended.
+        result: result of the simulation; None: it has not ended.
+
+    Raises:
+        EnergyError: the scenario or the policy is wrong.
+    """
+
+    def __init__(
+        self, scenario: Scenario, policy: str, seed: int = 0, predict: Predict | None = None
+    ) -> None:
+        if scenario.sites:
+            raise UsageError(f"{scenario.path}", "a session simulates one site", "use Study.run")
+        prepared = prepare(scenario, CampaignTask(policy, seed), predict)
+        self._policy, self._options = prepared.policy, prepared.settings.options
+        self._simulation = Simulation(prepared.workload, scenario.nodes(), prepared.policy, prepared.settings)
+        self._steps = self._simulation.steps()
+        self.workload: Workload = prepared.workload
+        self.queue: Queue | None = None
+        self.result: SimulationResult | None = None
+        try:
+            self.queue = next(self._steps)
+        except StopIteration as end:
+            self.result = end.value
+
+    def state(self) -> SimulationState:
+        """Return the present state of the cluster and of the jobs."""
+        return self._simulation.state()
+
+    def step(self, ranking: Ranking | None = None) -> Queue | None:
+        """Start the jobs that may start under a ranking, and simulate until the next pass.
+
+        Args:
+            ranking: ranking of `queue`; None: that of the policy.
+
+        Returns:
+            The queue of the next pass; None: the simulation has ended.
+
+        Raises:
+            UsageError: the simulation has ended, or the ranking does not fit the queue.
+        """
+        if self.queue is None:
+            raise UsageError("the simulation has ended", todo="begin a new session")
+        if ranking is None:
+            ranking = self._policy.rank(self.queue, self._options)
+        elif wrong := fault(ranking, self.queue):
+            raise UsageError("the ranking", wrong, "see Ranking in slurm_energy.scheduling")
+        try:
+            self.queue = self._steps.send(ranking)
+        except StopIteration as end:
+            self.queue, self.result = None, end.value
+        return self.queue

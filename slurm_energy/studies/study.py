@@ -1,0 +1,198 @@
+"""A scenario with methods that simulate it, and their results as data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy.frames.typed_frame import pandas_module
+from slurm_energy.simulator import campaign, sweeps
+from slurm_energy.simulator import scenario as scenarios
+from slurm_energy.simulator.campaign import CampaignTask
+from slurm_energy.simulator.result_files import job_columns, power_columns
+from slurm_energy.simulator.scenario import Scenario
+from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.sweep_axes import axes_of_table
+from slurm_energy.simulator.sweep_results import run_columns
+from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workload_generator import Predict
+from slurm_energy.studies.session import Session
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """Result of one simulation.
+
+    Attributes:
+        policy, seed: what was simulated.
+        result: result with all columns, see `SimulationResult`.
+        summary: totals by name, as in `senergy simulate --json`.
+        notes: remarks.
+        kinds: names of the kinds of nodes.
+    """
+
+    policy: str
+    seed: int
+    result: SimulationResult
+    summary: dict[str, Any]
+    notes: list[str]
+    kinds: tuple[str, ...]
+
+    @property
+    def jobs(self) -> Any:
+        """Data frame with a row per job, as in the file jobs-POLICY.csv of `senergy simulate --out`."""
+        return pandas_module().DataFrame(job_columns(self.result, self.kinds))
+
+    @property
+    def power(self) -> Any:
+        """Data frame with times in seconds and the watts of the cluster from each time on."""
+        return pandas_module().DataFrame(power_columns(self.result))
+
+
+class Study:
+    """A scenario that can be simulated.
+
+    Args:
+        scenario: contents of a scenario file.
+
+    Attributes:
+        scenario: the scenario.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+
+    def with_values(self, values: Mapping[str, Any]) -> Study:
+        """Return a study with other values of some keys, such as `{"workload.load": 0.8}`.
+
+        Raises:
+            ConfigError: a key is unknown, or a value is not allowed.
+        """
+        return Study(replace(sweeps.with_values(self.scenario, dict(values)), label="", point=()))
+
+    def workload(self, seed: int = 0) -> Workload:
+        """Return the jobs of one seed as columns."""
+        return campaign.workload_of(self.scenario, seed, self._predict())[0]
+
+    def run(self, policy: str, seed: int = 0) -> StudyRun:
+        """Simulate one policy with one seed.
+
+        Raises:
+            EnergyError: the policy is unknown, or a file of the scenario is wrong.
+        """
+        result = campaign.run(self.scenario, CampaignTask(policy, seed), self._predict())
+        totals = campaign.summary(self.scenario, result)
+        return StudyRun(policy, seed, result, totals, result.notes, tuple(self.scenario.kinds))
+
+    def compare(
+        self,
+        policies: Sequence[str] = (),
+        seeds: Iterable[int] = (0,),
+        *,
+        processes: int = 1,
+        policy_file: str | Path | None = None,
+    ) -> Any:
+        """Return the totals of several simulations as a data frame with a row per policy and seed.
+
+        The arguments are those of `sweep`.
+        """
+        return self.sweep({}, policies, seeds, processes=processes, policy_file=policy_file)
+
+    def sweep(
+        self,
+        axes: Mapping[str, Sequence[Any] | str],
+        policies: Sequence[str] = (),
+        seeds: Iterable[int] = (0,),
+        *,
+        processes: int = 1,
+        policy_file: str | Path | None = None,
+    ) -> Any:
+        """Return the totals of every combination of values as a data frame with a row per simulation.
+
+        Args:
+            axes: values by key, such as `{"workload.load": [0.5, 0.8]}`, or a range `"0.5:1:0.1"`. Several
+                keys separated by commas change together, with one list of values per point.
+            policies: names of policies; empty: those of the scenario.
+            seeds: seeds of the random numbers.
+            processes: number of parallel processes. Policies that the caller has registered are known in
+                other processes only if `policy_file` contains them.
+            policy_file: Python file with own policies; None: none.
+
+        Raises:
+            EnergyError: a key, value, policy or file is wrong, or there are more than 10,000 simulations.
+        """
+        pandas = pandas_module()
+        try:
+            sweep_axes = axes_of_table({key: _listed(values) for key, values in axes.items()})
+        except ValueError as error:
+            raise UsageError("sweep", str(error), 'such as {"workload.load": [0.5, 0.8]}') from None
+        schedule = self.scenario.schedule
+        if policies:
+            schedule = replace(schedule, policies=list(policies))
+        numbers = list(seeds)
+        base = replace(
+            self.scenario, schedule=replace(schedule, seeds=max(1, len(numbers))), sweep=sweep_axes
+        )
+        variants = sweeps.variants(base)
+        results = []
+        for variant in variants:
+            tasks = [CampaignTask(name, seed) for name in variant.policy_names for seed in numbers]
+            results.append(
+                campaign.campaign(
+                    variant,
+                    tasks,
+                    self._predict(),
+                    jobs=processes,
+                    policy_file=None if policy_file is None else Path(policy_file),
+                )
+            )
+        return pandas.DataFrame(run_columns(list(zip(variants, results, strict=True))))
+
+    def session(self, policy: str = "fcfs", seed: int = 0) -> Session:
+        """Return a simulation that stops at each scheduling pass.
+
+        Args:
+            policy: policy that ranks where the caller gives no ranking.
+            seed: seed of the random numbers.
+        """
+        return Session(self.scenario, policy, seed, self._predict())
+
+    def _predict(self) -> Predict | None:
+        """Return the oracle of the scenario's models; None: it has none."""
+        if not self.scenario.models:
+            return None
+        from slurm_energy.simulator.model_predictions import predict
+
+        return predict
+
+
+def _listed(values: Sequence[Any] | str) -> Any:
+    return values if isinstance(values, str) else list(values)
+
+
+def read(name: str | Path) -> Study:
+    """Return the study of a scenario.
+
+    Args:
+        name: path of a TOML file, or name of a shipped scenario.
+
+    Raises:
+        ConfigError: the file is unreadable or invalid.
+    """
+    return Study(scenarios.read(str(name)))
+
+
+def parse(text: str, folder: str | Path = ".") -> Study:
+    """Return the study of a scenario that is given as text.
+
+    Args:
+        text: TOML text.
+        folder: folder to which paths in the text are relative.
+
+    Raises:
+        ConfigError: the text is invalid.
+    """
+    return Study(scenarios.parse(text, Path(folder) / "scenario.toml"))
