@@ -20,6 +20,7 @@ BUILT_IN = {
     "acct": "energy of jobs and steps, with the options of sacct",
     "job": "energy label of a job, or a comparison of several jobs",
     "diagnose": "where a job lost time and energy, with evidence",
+    "timeline": "events, power, signals and findings of a job over time, for Perfetto or as a page",
     "label": "energy label of a job for papers and model cards, as text, JSON or SVG",
     "report": "energy, emissions and cost by account, user, policy and time, modelled on sreport",
     "experiment": "throughput, completion times, energy and EDP of the jobs of a time window",

@@ -74,10 +74,16 @@ job 11 --json
 job 11 --html label.html --title T --note N
 job 11 12_3 --html comparison.html
 job 11 --html budget.html --budget site
+<<<<<<< HEAD
 diagnose 11
 diagnose 12_3 --ascii --config energy.toml
 diagnose 11 --json
 diagnose 11 --html diagnosis.html
+=======
+timeline 11 -o t.json --force --json --config energy.toml
+timeline 12_3 --html t.html --from +1s --to +30s --ranks 0-7
+timeline 11 profile.json --offline --html p.html
+>>>>>>> 8d126180 (Write timelines of jobs as Chrome traces and pages)
 label 11 --work 5 --unit image --config energy.toml
 label 11 --json
 label 12_3 --svg label.svg
@@ -266,6 +272,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcomes(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     directory = tmp_path_factory.mktemp("commands")
     (directory / "script.sh").write_text("#!/bin/sh\n#SBATCH -N 1 -t 10\ntrue\n")
+    (directory / "profile.json").write_text('[{"ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]')
     flat = [command for commands in COMMAND_LINES.values() for command in commands]
     found = iter(base_install.run_commands(python, directory, flat, ANSWERS))
     return {name: [next(found) for _ in commands] for name, commands in COMMAND_LINES.items()}

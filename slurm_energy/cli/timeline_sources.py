@@ -1,0 +1,177 @@
+"""Sources of `senergy timeline`: record and observation of the job, and the files of the user."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.output import note
+from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
+from slurm_energy.diagnosis.finding import JobFinding
+from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.timeline.window import MAX_UNIX_S, NANOSECONDS, TimeWindow
+from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.profiling.timeline_inputs import EventInput, ProfileInput, SkippedFile, find_inputs
+from slurm_energy.reports.usage import JobUsage
+
+_UNKNOWN_START_S = 0.0
+
+
+@dataclass(slots=True)
+class CollectedSources:
+    """Everything that is known about a job's time.
+
+    Attributes:
+        usage: the job's energy records; None: not asked or none.
+        nodes: observations by node, with the power trace as signal `power_watts`.
+        findings: findings, the most important first.
+        processes: event files.
+        profiles: profiler traces.
+        skipped: files of the named directories that are left out.
+        window: the shown part of the time; set by `collect`.
+        start_s: start of the job or of its first event, Unix seconds; None: unknown.
+    """
+
+    usage: JobUsage | None = None
+    nodes: Sequence[NodeObservation] = ()
+    findings: Sequence[JobFinding] = ()
+    processes: list[EventInput] = field(default_factory=list)
+    profiles: list[ProfileInput] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
+    window: TimeWindow = TimeWindow(0, 0, 1)
+    start_s: float | None = None
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes of which anything is known."""
+        return len({node.node for node in self.nodes} | {source.header.node for source in self.processes})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.processes or self.profiles or any(node.series or node.ranks for node in self.nodes))
+
+
+def collect(args: argparse.Namespace, job_id: str, paths: Iterable[Path]) -> CollectedSources:
+    """Return the sources of a timeline.
+
+    Raises:
+        EnergyError: senergyctld does not answer, or a named file cannot be read.
+    """
+    ranks = parse_ranks(args.ranks) if args.ranks else None
+    sources = CollectedSources()
+    if not args.offline:
+        _ask_controller(args, job_id, sources)
+    raw_id = sources.usage.first.job_id if sources.usage else int(job_id) if job_id.isdecimal() else None
+    for path in dict.fromkeys(paths):
+        _add_path(path, raw_id, ranks, sources, whole=args.offline)
+    if ranks is not None:
+        sources.nodes = [_selected(node, ranks) for node in sources.nodes]
+    _set_window(args, sources)
+    return sources
+
+
+def _ask_controller(args: argparse.Namespace, job_id: str, sources: CollectedSources) -> None:
+    from slurm_energy.reports.usage import AccountedRecord, summarise
+
+    client = connection.connect(args)
+    answer = client.get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
+    jobs = summarise(map(AccountedRecord.from_json, answer.get("records", [])))
+    if not jobs:
+        raise NotFoundError(f"job {job_id}", "it has no energy record", "name its files and add --offline")
+    sources.usage = jobs[-1]
+
+
+def _add_path(
+    path: Path, raw_id: int | None, ranks: Sequence[range] | None, sources: CollectedSources, *, whole: bool
+) -> None:
+    """Add the inputs that a path names, without those of other jobs and ranks."""
+    is_folder = path.is_dir()
+    for source in find_inputs(path, whole=whole):
+        if isinstance(source, SkippedFile):
+            sources.skipped.append(source)
+        elif isinstance(source, ProfileInput):
+            if ranks is None or source.head.rank is None or _is_selected(source.head.rank, ranks):
+                sources.profiles.append(source)
+        elif None not in (raw_id, source.header.job_id) and source.header.job_id != raw_id:
+            reason = f"it belongs to job {source.header.job_id}"
+            if not is_folder:
+                raise UsageError(str(path), reason, f"name the files of job {raw_id}")
+            sources.skipped.append(SkippedFile(source.path, reason))
+        elif ranks is None or _is_selected(source.header.rank, ranks):
+            sources.processes.append(source)
+
+
+def _is_selected(rank: int | None, ranks: Sequence[range]) -> bool:
+    return rank is not None and any(rank in selected for selected in ranks)
+
+
+def _selected(node: NodeObservation, ranks: Sequence[range]) -> NodeObservation:
+    return replace(node, ranks=tuple(steps for steps in node.ranks if _is_selected(steps.rank, ranks)))
+
+
+def _set_window(args: argparse.Namespace, sources: CollectedSources) -> None:
+    """Set the shown part of the time: that of the job, or of its events, within --from and --to.
+
+    Raises:
+        UsageError: --from is not before --to.
+    """
+    start_s, end_s = _job_time(sources)
+    sources.start_s = start_s
+    now = datetime.now()
+    base_s = _UNKNOWN_START_S if start_s is None else start_s
+    from_s = parse_shown_time(args.from_time, base_s, now, "--from") if args.from_time else base_s
+    to_s = parse_shown_time(args.to_time, base_s, now, "--to") if args.to_time else max(end_s, from_s)
+    if args.to_time and not from_s < to_s:
+        raise UsageError(
+            f"--to {args.to_time}", "is not after the start of the timeline", "give another time"
+        )
+    sources.window = TimeWindow.of_seconds(base_s, from_s, to_s)
+
+
+def _job_time(sources: CollectedSources) -> tuple[float | None, float]:
+    """Return the start and end of the job in Unix seconds; without a record, those of its events.
+
+    The start is None if no source states Unix times. The end is then the length of the longest trace.
+    """
+    if sources.usage:
+        return sources.usage.start, sources.usage.end
+    bounds = [
+        (source.start_ns / NANOSECONDS, source.end_ns / NANOSECONDS)
+        for source in sources.processes
+        if source.start_ns is not None and source.end_ns is not None
+    ]
+    lengths = []
+    for profile in sources.profiles:
+        span = profile.head.unix_span_s
+        if span:
+            bounds.append(span)
+        else:
+            lengths.append(profile.head.length_s)
+    bounds = [(start_s, end_s) for start_s, end_s in bounds if 0 <= start_s <= end_s <= MAX_UNIX_S]
+    if not bounds:
+        return None, max(lengths, default=0.0)
+    return min(start_s for start_s, _ in bounds), max(end_s for _, end_s in bounds)
+
+
+def note_skipped(skipped: Sequence[SkippedFile], limit: int) -> None:
+    """Print a note for each skipped file, up to a limit."""
+    for source in skipped[:limit]:
+        note(f"{source.path}: left out: {source.reason}")
+    if len(skipped) > limit:
+        note(f"{len(skipped) - limit} further files are left out")
+
+
+def job_facts(sources: CollectedSources) -> dict[str, Any]:
+    """Return the facts about the job that the trace carries."""
+    usage = sources.usage
+    return {
+        "start_unix_s": sources.start_s,
+        "nodes": sources.node_count,
+        "energy_joules": None if usage is None else usage.energy_joules,
+    }

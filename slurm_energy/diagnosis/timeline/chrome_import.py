@@ -1,0 +1,153 @@
+"""Import of Chrome traces, as the PyTorch profiler and other tools write them, into a timeline.
+
+The clock of a trace is Unix time in microseconds, an offset to `baseTimeNanoseconds` (PyTorch 2), or that of
+CLOCK_MONOTONIC. The content is hostile input: each event is checked, and faults are counted with their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.diagnosis.timeline.chrome_scanner import ScannedEvent, ScannedValue, TraceFileError
+from slurm_energy.diagnosis.timeline.trace_text import is_finite
+from slurm_energy.diagnosis.timeline.window import MAX_UNIX_S, TimeWindow
+
+MAX_HEAD_EVENTS: Final = 10_000
+MAX_HEAD_BYTES: Final = 4 << 20
+"""Maximum part of a trace that is examined for its clock."""
+_MIN_UNIX_US: Final = 1e15
+"""Times after September 2001 in microseconds are Unix times; no host has been up for so long."""
+GPU_CATEGORIES: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+"""Categories by which the PyTorch profiler marks events of a GPU."""
+_TIMED_PHASES: Final = frozenset("XBEiIRC")
+
+
+@dataclass(slots=True)
+class ProfileHead:
+    """Facts about a trace that its first part contains.
+
+    Attributes:
+        rank: rank of the process in distributed training; None: unknown.
+        base_ns: Unix nanoseconds of time 0; None: not stated.
+        first_us: earliest time of the first events; None: there are none.
+        last_us: latest end of the first events.
+        has_gpu: whether there are events of a GPU.
+        events: number of examined events.
+    """
+
+    rank: int | None = None
+    base_ns: int | None = None
+    first_us: float | None = None
+    last_us: float | None = None
+    has_gpu: bool = False
+    events: int = 0
+
+    @property
+    def unix_base_ns(self) -> int | None:
+        """Unix nanoseconds of time 0, as the trace states it; None: it does not."""
+        if self.base_ns is not None:
+            return self.base_ns
+        is_unix = self.first_us is not None and _MIN_UNIX_US <= self.first_us <= MAX_UNIX_S * 1e6
+        return 0 if is_unix else None
+
+    @property
+    def length_s(self) -> float:
+        """Seconds from the first to the last examined event."""
+        return ((self.last_us or 0.0) - (self.first_us or 0.0)) / 1e6
+
+    @property
+    def unix_span_s(self) -> tuple[float, float] | None:
+        """Unix seconds of the first and the last examined event; None if the clock is unknown."""
+        base_ns = self.unix_base_ns
+        if base_ns is None or self.first_us is None:
+            return None
+        start_s = base_ns / 1e9 + self.first_us / 1e6
+        return start_s, start_s + self.length_s
+
+
+def read_head(items: Iterator[ScannedEvent | ScannedValue], *, to_the_end: bool = False) -> ProfileHead:
+    """Return the facts about a trace from its first events. Damage after an event is left to the import.
+
+    Args:
+        items: the scanned file; it is advanced.
+        to_the_end: examine all events, so that `last_us` is the end of the trace.
+
+    Raises:
+        TraceFileError: the content is not a trace.
+    """
+    head = ProfileHead()
+    try:
+        _read_items(head, items, to_the_end)
+    except TraceFileError:
+        if not head.events:
+            raise
+    return head
+
+
+def _read_items(head: ProfileHead, items: Iterator[ScannedEvent | ScannedValue], to_the_end: bool) -> None:
+    for item in items:
+        if isinstance(item, ScannedValue):
+            _note_value(head, item)
+            continue
+        head.events += 1
+        if isinstance(item.value, dict) and str(item.value.get("ph")) in _TIMED_PHASES:
+            _note_time(head, item.value)
+        if not to_the_end and (head.events >= MAX_HEAD_EVENTS or item.offset > MAX_HEAD_BYTES):
+            return
+
+
+def _note_value(head: ProfileHead, item: ScannedValue) -> None:
+    if item.key == "baseTimeNanoseconds" and is_finite(item.value) and abs(item.value) <= MAX_UNIX_S * 1e9:
+        head.base_ns = int(item.value)
+    elif item.key == "distributedInfo" and isinstance(item.value, dict):
+        rank = item.value.get("rank")
+        if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 31:
+            head.rank = rank
+
+
+def _note_time(head: ProfileHead, event: Mapping[str, Any]) -> None:
+    start_us = finite_number(event.get("ts"))
+    if start_us is None:
+        return
+    head.has_gpu = head.has_gpu or is_gpu_event(event)
+    end_us = start_us + max(0.0, finite_number(event.get("dur")) or 0.0)
+    head.first_us = start_us if head.first_us is None else min(head.first_us, start_us)
+    head.last_us = end_us if head.last_us is None else max(head.last_us, end_us)
+
+
+def is_gpu_event(event: Mapping[str, Any]) -> bool:
+    """Return whether an event took place on a GPU."""
+    category = event.get("cat")
+    return isinstance(category, str) and category in GPU_CATEGORIES
+
+
+def finite_number(value: Any) -> float | None:
+    """Return a finite number that a trace contains as a number or as text; None for anything else."""
+    if isinstance(value, str) and len(value) <= 40:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return float(value) if is_finite(value) else None
+
+
+def unix_offset_ns(head: ProfileHead, window: TimeWindow, clock_offsets_ns: Sequence[int]) -> int | None:
+    """Return the Unix nanoseconds of time 0 of a trace; None if its clock is unknown.
+
+    Args:
+        head: facts about the trace.
+        window: the shown part of the time.
+        clock_offsets_ns: Unix time minus CLOCK_MONOTONIC of the job's processes. The first one under which
+            the trace begins within the window is taken, if the trace states no clock.
+    """
+    if head.first_us is None:
+        return 0
+    if head.unix_base_ns is not None:
+        return head.unix_base_ns
+    first_ns = head.first_us * 1000
+    for offset_ns in clock_offsets_ns:
+        if window.from_ns <= first_ns + offset_ns < window.to_ns:
+            return offset_ns
+    return None

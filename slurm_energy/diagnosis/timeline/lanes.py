@@ -1,0 +1,69 @@
+"""Process and thread numbers of a Chrome trace, and the metadata events that name them.
+
+A viewer shows one group of lanes per process number. Perfetto names threads by their number alone, so that a
+thread number occurs only once in a trace, whatever its process is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from slurm_energy.diagnosis.timeline.trace_text import json_text
+
+_FIRST_THREAD: Final = 1 << 24
+"""Thread numbers begin above all process numbers, because equal numbers denote the main thread."""
+MAX_LANES: Final = 100_000
+
+
+class LaneTable:
+    """Numbers of the groups and lanes of one trace."""
+
+    def __init__(self) -> None:
+        self._groups: list[str] = []
+        self._lanes: list[tuple[int, str, int]] = []
+
+    def add_group(self, name: str) -> int:
+        """Return the process number of a new group of lanes; groups are shown as they were created."""
+        self._groups.append(name)
+        return len(self._groups)
+
+    def add_lane(self, group: int, name: str, order: int = 0) -> int | None:
+        """Return the thread number of a new lane; None if the trace has `MAX_LANES` lanes already.
+
+        Args:
+            group: process number of the group.
+            name: name of the lane.
+            order: position within the group; lanes of equal order are shown as they were created.
+        """
+        if len(self._lanes) >= MAX_LANES:
+            return None
+        self._lanes.append((group, name, order))
+        return _FIRST_THREAD + len(self._lanes) - 1
+
+    def rename_group(self, group: int, name: str) -> None:
+        """Change the name of a group."""
+        self._groups[group - 1] = name
+
+    def rename_lane(self, lane: int, name: str) -> None:
+        """Change the name of a lane."""
+        group, _, order = self._lanes[lane - _FIRST_THREAD]
+        self._lanes[lane - _FIRST_THREAD] = (group, name, order)
+
+    def metadata(self) -> Iterator[str]:
+        """Yield the events that name and order groups and lanes."""
+        for number, name in enumerate(self._groups, 1):
+            yield _metadata(number, number, "process_name", f'{{"name":{json_text(name)}}}')
+            yield _metadata(number, number, "process_sort_index", f'{{"sort_index":{number}}}')
+        for number, (group, name, order) in enumerate(self._lanes, _FIRST_THREAD):
+            yield _metadata(group, number, "thread_name", f'{{"name":{json_text(name)}}}')
+            yield _metadata(group, number, "thread_sort_index", f'{{"sort_index":{order}}}')
+
+    def __len__(self) -> int:
+        """Return the number of lanes."""
+        return len(self._lanes)
+
+
+def _metadata(process: int, thread: int, name: str, args: str) -> str:
+    # `ts` stands before all texts: old releases of Perfetto search for it in the order of the keys.
+    return f'{{"ph":"M","ts":0,"pid":{process},"tid":{thread},"name":"{name}","args":{args}}}'

@@ -1,0 +1,128 @@
+"""Time of processes by phase in a fixed number of columns, so that the size of a page is limited."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from slurm_energy.diagnosis.steps import STANDARD_PHASES, RankSteps
+from slurm_energy.diagnosis.timeline.window import NANOSECONDS, TimeWindow
+
+COLUMNS: Final = 480
+MAX_ROWS: Final = 64
+"""Maximum number of rows; more processes share rows with their neighbours."""
+STEP, OTHER = "step", "other"
+CATEGORIES: Final = (*(name for name in STANDARD_PHASES if name != STEP), OTHER, STEP)
+"""Phases that are told apart, in the order in which a row stacks them. Sections of users are `other`. `step`
+is the part of the steps that no phase inside them explains."""
+
+
+@dataclass(slots=True)
+class OverviewRow:
+    """Time of one process, or of several neighbours together.
+
+    Attributes:
+        name: name of the row.
+        members: number of processes.
+        is_gpu: whether the row shows the events of the processes that the GPU has timed.
+        nanoseconds: nanoseconds per column by category.
+    """
+
+    name: str
+    members: int = 0
+    is_gpu: bool = False
+    nanoseconds: dict[str, array[float]] = field(default_factory=dict)
+
+    def column(self, phase: str) -> array[float]:
+        """Return the nanoseconds per column of the category of a phase."""
+        category = phase if phase in CATEGORIES else OTHER
+        if category not in self.nanoseconds:
+            self.nanoseconds[category] = array("d", bytes(8 * COLUMNS))
+        return self.nanoseconds[category]
+
+
+class Overview:
+    """Rows over the shown part of the time.
+
+    Args:
+        window: the shown part.
+    """
+
+    def __init__(self, window: TimeWindow) -> None:
+        self.window = window
+        self.column_ns = -(-(window.to_ns - window.from_ns) // COLUMNS)
+        self.rows: list[OverviewRow] = []
+
+    def rows_for(self, names: Sequence[str]) -> list[tuple[OverviewRow, OverviewRow]]:
+        """Return two rows for each process: its events and those of its GPU.
+
+        Neighbours share rows if there are more than `MAX_ROWS` processes.
+
+        Args:
+            names: short names of the processes in the order of the rows.
+        """
+        size = max(1, -(-len(names) // MAX_ROWS))
+        pairs: list[tuple[OverviewRow, OverviewRow]] = []
+        for first in range(0, len(names), size):
+            members = names[first : first + size]
+            name = members[0] if len(members) == 1 else f"{members[0]} to {members[-1]}"
+            pairs.append(
+                (OverviewRow(name, len(members)), OverviewRow(f"{name} GPU", len(members), is_gpu=True))
+            )
+            self.rows += pairs[-1]
+        return [pairs[index // size] for index in range(len(names))]
+
+    def add(self, column: array[float], start_ns: int, end_ns: int, weight: float = 1.0) -> None:
+        """Add an interval of Unix nanoseconds within the window to the columns that it covers.
+
+        Args:
+            column: nanoseconds per column.
+            start_ns: start of the interval.
+            end_ns: end of the interval.
+            weight: share of the interval that counts.
+        """
+        index = max(0, (start_ns - self.window.from_ns) // self.column_ns)
+        edge = self.window.from_ns + (index + 1) * self.column_ns
+        while end_ns > edge and index < COLUMNS - 1:
+            column[index] += weight * (edge - start_ns)
+            start_ns = edge
+            index += 1
+            edge += self.column_ns
+        column[min(index, COLUMNS - 1)] += weight * (end_ns - start_ns)
+
+    def add_steps(self, row: OverviewRow, steps: RankSteps) -> None:
+        """Add the steps over time of a process that wrote no event file."""
+        intervals = steps.intervals
+        if intervals is None:
+            return
+        for phase, column in ((STEP, intervals.step_seconds), ("data", intervals.data_seconds)):
+            into = row.column(phase)
+            for index, seconds in enumerate(column):
+                start_s = intervals.start_s + index * intervals.interval_s
+                clipped = self.window.clip_s(start_s, start_s + intervals.interval_s)
+                if clipped and seconds > 0:
+                    start_ns, end_ns = (round(time_s * NANOSECONDS) for time_s in clipped)
+                    if start_ns < self.window.to_ns:
+                        self.add(into, start_ns, end_ns, min(1.0, seconds / intervals.interval_s))
+
+    def shares(self, row: OverviewRow) -> dict[str, list[float]]:
+        """Return the share of each column's time by category, in the order of `CATEGORIES`.
+
+        The shares of a column add up to at most 1. Phases of `STANDARD_PHASES` precede sections of users,
+        which may contain them, and these precede the rest of the steps, which contain both.
+        """
+        total = self.column_ns * row.members
+        names = [name for name in CATEGORIES if name in row.nanoseconds]
+        shares: dict[str, list[float]] = {name: [0.0] * COLUMNS for name in names}
+        for index in range(COLUMNS):
+            inner = 0.0
+            for name in names:
+                share = row.nanoseconds[name][index] / total
+                if name in (OTHER, STEP):
+                    share = max(0.0, share - inner)
+                share = max(0.0, min(share, 1.0 - inner))
+                shares[name][index] = share
+                inner += share
+        return shares

@@ -1,0 +1,187 @@
+"""Event files and profiler traces that a timeline is made of.
+
+A manager or root may read the files of another user: `user_files` opens them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from slurm_energy.diagnosis.event_format import (
+    FILE_SUFFIX,
+    HEADER_BYTES,
+    MAGIC,
+    RECORD,
+    RECORD_BYTES,
+    EventFileHeader,
+    EventFormatError,
+    read_events,
+    read_header,
+)
+from slurm_energy.diagnosis.timeline.chrome_import import ProfileHead, read_head
+from slurm_energy.diagnosis.timeline.chrome_scanner import (
+    ScannedEvent,
+    ScannedValue,
+    TraceFileError,
+    decompressed,
+    scan,
+)
+from slurm_energy.errors import EnergyError, NotFoundError, UsageError
+from slurm_energy.profiling.user_files import list_directory, open_regular
+
+PROFILE_SUFFIXES: Final = (".json", ".json.gz")
+MAX_FILES: Final = 65_536
+_PIECE_BYTES: Final = 1 << 18
+_FIRST_RECORDS: Final = 256
+"""Records among which the earliest event is sought: a record is written when its event ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventInput:
+    """An event file.
+
+    Attributes:
+        path: the file.
+        header: its header.
+        start_ns: start of the oldest record, Unix nanoseconds; None: there are no records.
+        end_ns: end of the newest record; None: there are no records.
+    """
+
+    path: Path
+    header: EventFileHeader
+    start_ns: int | None
+    end_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInput:
+    """A Chrome trace of a profiler.
+
+    Attributes:
+        path: the file.
+        head: facts that its first part contains.
+        file_bytes: size of the file.
+    """
+
+    path: Path
+    head: ProfileHead
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file of a directory that is not part of the timeline, and the reason."""
+
+    path: Path
+    reason: str
+
+
+TimelineInput = EventInput | ProfileInput | SkippedFile
+
+
+def find_inputs(path: Path, *, whole: bool = False) -> Iterator[TimelineInput]:
+    """Yield the input that a path names: a file, or the files of a directory in the order of their names.
+
+    In a directory, files that cannot be read are skipped with a reason, and files with other suffixes are
+    ignored.
+
+    Args:
+        path: file or directory.
+        whole: examine profiler traces up to their end, so that their duration is known.
+
+    Raises:
+        EnergyError: the path does not exist, cannot be read, or names a file that is no input.
+    """
+    with _named(path):
+        names = list_directory(path)
+        if names is None:
+            yield _examined(path, open_regular(path), whole)
+            return
+    names = sorted(name for name in names if name.endswith((FILE_SUFFIX, *PROFILE_SUFFIXES)))
+    if len(names) > MAX_FILES:
+        raise UsageError(str(path), f"it contains {len(names)} files, at most {MAX_FILES} are read")
+    for name in names:
+        try:
+            with _named(path / name):
+                yield _examined(path / name, open_regular(path / name), whole)
+        except EnergyError as error:
+            yield SkippedFile(
+                path / name, ": ".join(text for text in (error.why, error.todo) if text) or error.what
+            )
+
+
+def open_events(source: EventInput) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Open an event file again.
+
+    Raises:
+        EnergyError: it cannot be read any more.
+    """
+    with _named(source.path):
+        return open_regular(source.path)
+
+
+@contextlib.contextmanager
+def open_profile(source: ProfileInput) -> Iterator[tuple[BinaryIO, Iterator[ScannedEvent | ScannedValue]]]:
+    """Open a profiler trace again; yield the file, whose position shows the progress, and all its items.
+
+    Raises:
+        EnergyError: it cannot be read any more.
+    """
+    with _named(source.path), open_regular(source.path) as file:
+        yield file, _scanned(file)
+
+
+def _bounds(file: BinaryIO, header: EventFileHeader) -> tuple[int | None, int | None]:
+    """Return the start of the oldest and the end of the newest record of an event file."""
+    starts = [event.start_ns for event in islice(read_events(file, header), _FIRST_RECORDS)]
+    if not starts:
+        return None, None
+    slot = (header.written - 1) % header.capacity
+    file.seek(HEADER_BYTES + slot * RECORD_BYTES)
+    newest = file.read(RECORD_BYTES)
+    if len(newest) < RECORD_BYTES:
+        return None, None
+    start_ns, duration_ns, *_ = RECORD.unpack(newest)
+    return min(starts) + header.unix_offset_ns, start_ns + duration_ns + header.unix_offset_ns
+
+
+def _scanned(file: BinaryIO) -> Iterator[ScannedEvent | ScannedValue]:
+    return scan(decompressed(iter(lambda: file.read(_PIECE_BYTES), b"")))
+
+
+def _examined(path: Path, file: BinaryIO, whole: bool) -> TimelineInput:
+    """Return the input in a file, by its content.
+
+    Raises:
+        UsageError: the file is neither an event file nor a Chrome trace.
+    """
+    with file:
+        is_event_file = file.read(len(MAGIC)) == MAGIC
+        file.seek(0)
+        try:
+            if is_event_file:
+                header = read_header(file)
+                return EventInput(path, header, *_bounds(file, header))
+            head = read_head(_scanned(file), to_the_end=whole)
+        except EventFormatError as error:
+            raise UsageError(str(path), f"unreadable event file: {error}") from None
+        except TraceFileError as error:
+            raise UsageError(str(path), f"neither an event file nor a Chrome trace: {error}") from None
+        return ProfileInput(path, head, os.fstat(file.fileno()).st_size)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into errors that name the path."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(str(path), error.strerror or "it does not exist") from None
+    except OSError as error:
+        raise EnergyError(str(path), error.strerror or str(error)) from None

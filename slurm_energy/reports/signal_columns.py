@@ -1,0 +1,55 @@
+"""Series of signals as columns of a chart: equal intervals over the shown part of a job's time."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.diagnosis.timeline.window import TimeWindow
+
+
+def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[float]:
+    """Return the mean of the known values in each of `count` equal parts of the window; NaN: none is known.
+
+    A part between two values has the value of the interval at its centre.
+    """
+    width_s = (window.to_s - window.from_s) / count
+    known = len(series.values)
+    result = array("d")
+    for number in range(count):
+        start = (window.from_s + number * width_s - series.start_s) / series.interval_s
+        end = start + width_s / series.interval_s
+        first, last = math.ceil(start - 0.5), math.ceil(end - 0.5)
+        if last <= first:
+            first = math.floor((start + end) / 2)
+            last = first + 1
+        result.append(mean_known(series.values[max(0, first) : max(0, min(last, known))]))
+    return result
+
+
+def mean_known(values: Iterable[float]) -> float:
+    """Return the mean of the known values; NaN if there are none."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
+    """Return the sum of the known values of each column; NaN where none is known."""
+    sums = array("d")
+    for values in zip(*columns, strict=True):
+        known = [value for value in values if not math.isnan(value)]
+        sums.append(math.fsum(known) if known else math.nan)
+    return sums
+
+
+def range_columns(columns: Sequence[Sequence[float]]) -> tuple[array[float], array[float], array[float]]:
+    """Return minimum, mean and maximum of the known values of each column; NaN where none is known."""
+    low, mean, high = array("d"), array("d"), array("d")
+    for values in zip(*columns, strict=True):
+        known = [value for value in values if not math.isnan(value)]
+        low.append(min(known, default=math.nan))
+        mean.append(mean_known(known))
+        high.append(max(known, default=math.nan))
+    return low, mean, high

@@ -1,0 +1,206 @@
+"""The command `senergy timeline`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import chrome_trace_judge as judge
+import fake_controller
+import pytest
+import report_examples
+import timeline_examples as examples
+
+from slurm_energy.cli.main import main
+from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
+from slurm_energy.errors import UsageError
+
+NOW = report_examples.START
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SENERGY_CONFIG", "SENERGY_EVENTS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with fake_controller.timezone("UTC"):
+        yield tmp_path
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    examples.write_events(folder / "0.events", examples.steps())
+    examples.write_events(folder / "1.events", examples.steps(), rank=1, pid=4712, gpu="gpu[1]")
+    examples.write_profile(folder / "trace.json", examples.profile())
+    return folder
+
+
+def offline(*arguments: object) -> int:
+    return main(["timeline", "12", *map(str, arguments), "--offline"])
+
+
+def test_files_become_a_compressed_trace_with_a_sensible_name(
+    events: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert offline(events) == 0
+    written = judge.check(judge.load(Path("timeline-12.json.gz")))
+    groups = {event["args"]["name"] for event in written if event["name"] == "process_name"}
+    assert groups == {
+        "rank 0 (n1, gpu[0], pid 4711)",
+        "rank 1 (n1, gpu[1], pid 4712)",
+        "rank 0 trace.json python (77)",
+        "rank 0 trace.json 0",
+    }
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.fullmatch(r"senergy: written: timeline-12.json.gz: \d+ events on \d+ lanes; .*\n", output.err)
+    assert not list(Path().glob(".*.new"))
+
+
+def test_json_names_what_was_written(events: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (events / "broken.json").write_text("nothing")
+    (events / "cut.json").write_bytes((events / "trace.json").read_bytes()[:700])
+    examples.write_events(events / "other.events", examples.steps(), job_id=13)
+    assert offline(events, "-o", "t.json", "--html", "t.html", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["trace"], document["page"]) == ("t.json", "t.html")
+    assert [Path(file["path"]).name for file in document["files"]] == [
+        "0.events",
+        "1.events",
+        "cut.json",
+        "trace.json",
+    ]
+    assert re.match(r"byte \d+: the file ends", document["files"][2]["fault"])
+    assert {Path(file["path"]).name: file["reason"] for file in document["skipped"]} == {
+        "broken.json": "neither an event file nor a Chrome trace: byte 0: neither a JSON object nor a list",
+        "other.events": "it belongs to job 13",
+    }
+    assert document["events"] == sum(file["shown"] for file in document["files"]) > 0
+    judge.check(judge.load(Path("t.json")))
+    assert "<h2>Processes by phase</h2>" in Path("t.html").read_text()
+
+
+def test_the_directory_of_the_environment_is_the_default(
+    events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENERGY_EVENTS_DIR", str(events))
+    assert offline("--ranks", "1", "--html", "t.html") == 0
+    assert not Path("timeline-12.json.gz").exists()
+    page = Path("t.html").read_text()
+    assert ">rank 1<" in page
+    assert ">rank 0<" not in page
+
+
+def test_existing_files_are_kept_unless_forced(events: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("timeline-12.json.gz").write_text("mine")
+    assert offline(events) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert Path("timeline-12.json.gz").read_text() == "mine"
+    assert offline(events, "--force") == 0
+    judge.check(judge.load(Path("timeline-12.json.gz")))
+
+
+def test_times_select_a_part(events: Path) -> None:
+    assert offline(events, "--from", "+1", "--to", "+2s", "-o", "t.json") == 0
+    written = judge.check(judge.load(Path("t.json")))
+    spans = [(event["ts"], event["ts"] + event["dur"]) for event in written if event["ph"] == "X"]
+    assert spans
+    assert all(1e6 - 1 <= start <= end <= 2e6 + 1 for start, end in spans)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["12.batch"], 2, "is not one job"),
+        (["12,13"], 2, "is not one job"),
+        (["x"], 2, "is not a job id"),
+        (["12", "absent", "--offline"], 6, "absent: No such file"),
+        (["12", "--offline"], 6, "nothing about its time is known"),
+        (["12", "notes.txt", "--offline"], 2, "neither an event file nor a Chrome trace: byte 0"),
+        (["12", "fifo", "--offline"], 2, "fifo: it is not a regular file"),
+        (["12", "fifos", "--offline"], 6, "nothing about its time is known"),
+        (["12", "other.events", "--offline"], 2, "it belongs to job 13"),
+        (["12", "0.events", "--offline", "--ranks", "2-1"], 2, "--ranks: '2-1' is not a list of ranks"),
+        (["12", "0.events", "--offline", "--ranks", "7"], 6, "nothing about its time is known"),
+        (["12", "0.events", "--offline", "--from", "+1x"], 2, "--from: '+1x' is not a duration"),
+        (["12", "0.events", "--offline", "--from", "soon"], 2, "--from: 'soon' is not a time"),
+        (["12", "0.events", "--offline", "--from", "+9", "--to", "+8"], 2, "--to +8: is not after"),
+        (["12", "0.events", "--offline", "-o", "no/t.json"], 1, "no/t.json: No such file or directory"),
+        (["12", "0.events", "--offline", "-o", "t", "--html", "t"], 2, "they name the same file"),
+    ],
+)
+def test_mistakes_are_one_line_with_a_remedy(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("notes.txt").write_text("notes")
+    os.mkfifo("fifo")
+    Path("fifos").mkdir()
+    os.mkfifo("fifos/x.events")
+    examples.write_events(Path("0.events"), examples.steps())
+    examples.write_events(Path("other.events"), examples.steps(), job_id=13)
+    assert main(["timeline", *arguments]) == code
+    errors = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("senergy: note:")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert not [path for path in Path().iterdir() if path.name.startswith(("timeline", "."))]
+
+
+def test_a_file_in_no_directory_is_refused(events: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert offline(events, "-o", "/dev/full/t.json") == 1
+    assert "Not a directory" in capsys.readouterr().err
+
+
+def test_faults_of_files_are_notes_with_their_place(events: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = examples.profile()
+    document["traceEvents"].append({"ph": "X"})
+    examples.write_profile(events / "trace.json", document)
+    assert offline(events) == 0
+    assert re.search(
+        r"note: \S+trace.json: 1 events left out: no valid 'ts', the first one at byte \d+",
+        capsys.readouterr().err,
+    )
+
+
+def test_a_trace_of_unknown_clock_begins_with_the_timeline(capsys: pytest.CaptureFixture[str]) -> None:
+    event = {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 5e6, "dur": 7}
+    examples.write_profile(Path("p.json"), [event, {**event, "ts": 6e6}])
+    assert offline("p.json", "-o", "t.json") == 0
+    times = [event["ts"] for event in judge.check(judge.load(Path("t.json"))) if event["ph"] == "X"]
+    assert times == [0.0, 1e6]
+    assert "its clock is unknown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("+90", 90),
+        ("+90s", 90),
+        ("+1.5m", 90),
+        ("+2h", 7200),
+        ("+1d", 86400),
+        ("+1:30", 90),
+        ("+1:00:30", 3630),
+    ],
+)
+def test_durations_count_from_the_start_of_the_job(text: str, seconds: float) -> None:
+    from datetime import datetime
+
+    now = datetime.fromtimestamp(NOW)
+    assert parse_shown_time(text, 1000.0, now, "--from") == 1000 + seconds
+    assert parse_shown_time("now-1hour", 1000.0, now, "--from") == NOW - 3600
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-2", "1,,2", "0x1", "1" * 20, "٣"])
+def test_other_lists_of_ranks_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a list of ranks"):
+        parse_ranks(text)
+
+
+def test_ranges_of_ranks_may_be_large() -> None:
+    ranges = parse_ranks("0-7,12,100-999999999")
+    assert [any(rank in one for one in ranges) for rank in (7, 8, 12, 5000)] == [True, False, True, True]
