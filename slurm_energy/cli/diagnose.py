@@ -6,17 +6,13 @@ import argparse
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit_fitted, emit_json, note
+from slurm_energy.cli.observed_job import fetch_documents, fetch_job
+from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.cli.record_query import job_ids
-from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
-
-if TYPE_CHECKING:
-    from slurm_energy.protocol.controller_client import ControllerClient
-    from slurm_energy.reports.usage import JobUsage
+from slurm_energy.errors import EXIT_OK, UsageError
 
 HELP = "where a job lost time and energy, with evidence"
 
@@ -58,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy.reports.recommendation import recommendations
 
     client = connection.connect(args)
-    job = _job(client, ids[0])
+    job = fetch_job(client, ids[0])
     config = connection.configuration(args)
-    observation = job_observation(job, _documents(client, ids[0]), config)
+    observation = job_observation(job, fetch_documents(client, ids[0]), config)
     diagnosis = diagnose(observation, config.diagnosis)
     advice = list(recommendations(job, config))
     if args.json:
@@ -78,59 +74,3 @@ def run(args: argparse.Namespace) -> int:
         glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
         emit_fitted(diagnosis_page(job, diagnosis, advice, config.diagnosis, glyphs))
     return EXIT_OK
-
-
-def _job(client: ControllerClient, job_id: str) -> JobUsage:
-    """Return the last run of a job, or the job so far if it is running.
-
-    Raises:
-        NotFoundError: the job has neither ended with a record nor is it running.
-        UsageError: the id names several jobs.
-    """
-    from slurm_energy.reports.usage import AccountedRecord, summarise
-
-    try:
-        answer: dict[str, Any] = client.get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
-    except NotFoundError as error:
-        job = _running_job(client, job_id)
-        if job is None:
-            raise error from None
-        return job
-    jobs: dict[tuple[str, int], JobUsage] = {}
-    for usage in summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True):
-        jobs[(usage.first.cluster, usage.first.job_id)] = usage
-    if not jobs:
-        raise NotFoundError(f"job {job_id}", "it has no energy record")
-    if len(jobs) > 1:
-        example = next(iter(jobs.values())).display_id
-        raise UsageError(f"job {job_id}", f"it has {len(jobs)} tasks", f"name one, for example {example}")
-    return next(iter(jobs.values()))
-
-
-def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:
-    """Return a running job so far; None if it is not running, or its id is not a plain number."""
-    from dataclasses import replace
-
-    from slurm_energy.protocol.live_reports import RUNNING_PATH
-    from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise
-
-    if not job_id.isdecimal():
-        return None
-    answer = client.get(RUNNING_PATH, {"job": job_id})
-    records = [AccountedRecord.from_json(item) for item in answer.get("records", [])]
-    running = [replace(item, job=JobInfo(state="RUNNING")) for item in records]
-    jobs = [job for job in summarise(running) if job.first.job_id == int(job_id)]
-    return jobs[-1] if jobs else None
-
-
-def _documents(client: ControllerClient, job_id: str) -> list[Any]:
-    """Return the node observations of a job as JSON; empty if there are none."""
-    from slurm_energy.protocol.observation_requests import node_documents, observation_path
-
-    try:
-        documents = node_documents(client.get(observation_path(job_id)))
-    except NotFoundError:
-        documents = []
-    if not documents:
-        note(f"job {job_id}: no signals were observed; the diagnosis uses energy and power only")
-    return documents

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.cli import connection
+from slurm_energy.cli.observed_job import fetch_documents, fetch_job
 from slurm_energy.cli.output import note
 from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.timeline.window import MAX_UNIX_S, NANOSECONDS, TimeWindow
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.errors import UsageError
 from slurm_energy.profiling.timeline_inputs import EventInput, ProfileInput, SkippedFile, find_inputs
 from slurm_energy.reports.usage import JobUsage
 
@@ -77,14 +78,19 @@ def collect(args: argparse.Namespace, job_id: str, paths: Iterable[Path]) -> Col
 
 
 def _ask_controller(args: argparse.Namespace, job_id: str, sources: CollectedSources) -> None:
-    from slurm_energy.reports.usage import AccountedRecord, summarise
+    """Add what senergyctld knows about the job.
+
+    Raises:
+        EnergyError: senergyctld does not answer, or the job is unknown or belongs to another user.
+    """
+    from slurm_energy.diagnosis.diagnose import diagnose
+    from slurm_energy.reports.diagnosis_input import job_observation
 
     client = connection.connect(args)
-    answer = client.get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
-    jobs = summarise(map(AccountedRecord.from_json, answer.get("records", [])))
-    if not jobs:
-        raise NotFoundError(f"job {job_id}", "it has no energy record", "name its files and add --offline")
-    sources.usage = jobs[-1]
+    job, config = fetch_job(client, job_id), connection.configuration(args)
+    observation = job_observation(job, fetch_documents(client, job_id), config)
+    sources.usage, sources.nodes = job, observation.nodes
+    sources.findings = diagnose(observation, config.diagnosis).findings
 
 
 def _add_path(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import chrome_trace_judge as judge
 import fake_controller
@@ -16,7 +20,12 @@ import timeline_examples as examples
 
 from slurm_energy.cli.main import main
 from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
-from slurm_energy.errors import UsageError
+from slurm_energy.diagnosis.json_codec import node_to_json
+from slurm_energy.diagnosis.signals import SIGNALS
+from slurm_energy.diagnosis.timeline.overview import CATEGORIES, MAX_ROWS, Overview
+from slurm_energy.diagnosis.timeline.window import TimeWindow
+from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
+from slurm_energy.reports.timeline_page import TimelinePage, timeline_page
 
 NOW = report_examples.START
 
@@ -204,3 +213,112 @@ def test_other_lists_of_ranks_are_refused(text: str) -> None:
 def test_ranges_of_ranks_may_be_large() -> None:
     ranges = parse_ranks("0-7,12,100-999999999")
     assert [any(rank in one for one in ranges) for rank in (7, 8, 12, 5000)] == [True, False, True, True]
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'\u202e"
+
+
+def controller(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> fake_controller.FakeController:
+    """Return a controller that knows job 11 and its observation on node n1."""
+    records = report_examples.cpu_job()
+    for record in records:
+        record["job"] |= changes
+    node = examples.observation(
+        replace(examples.series("cpu_busy_cores", [4.0] * 20), start_s=NOW),
+        replace(examples.series(HOSTILE.replace("\u202e", ""), [1.0] * 20), start_s=NOW),
+    )
+    answers: dict[str, Any] = {
+        "/v1/jobs/11": {"records": records},
+        "/v1/jobs/11/observation": {"nodes": [node_to_json(node)]},
+        "/v1/jobs/13": ForbiddenError("job 13", "it belongs to another user"),
+        "/v1/jobs/99": NotFoundError("job 99", "no energy record"),
+    }
+    return fake_controller.install(monkeypatch, answers)
+
+
+def test_a_job_is_shown_by_its_power_and_signals_without_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller(monkeypatch)
+    assert main(["timeline", "11"]) == 0
+    document = judge.load(Path("timeline-11.json.gz"))
+    counters = judge.counters(judge.check(document))
+    assert {("node n1", "power_watts cpu"), ("node n1", "cpu_busy_cores")} <= set(counters)
+    assert counters["node n1", "cpu_busy_cores"] == [(0.0, 4.0), (20e6, 4.0)]
+    assert document["otherData"]["start_unix_s"] == NOW
+    assert "written: timeline-11.json.gz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("job", "code"), [("13", 5), ("99", 6)])
+def test_jobs_of_other_users_and_unknown_jobs_are_errors(
+    job: str, code: int, monkeypatch: pytest.MonkeyPatch, events: Path
+) -> None:
+    controller(monkeypatch)
+    assert main(["timeline", job, str(events)]) == code
+    assert not list(Path().glob("timeline*"))
+
+
+def test_names_of_users_are_inert_on_the_page_and_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller(monkeypatch, name=HOSTILE, state=HOSTILE, user=HOSTILE)
+    folder = Path(HOSTILE.replace("/", "|"))
+    folder.mkdir()
+    examples.write_profile(
+        folder / "<b>x.json",
+        [{"ph": "X", "name": HOSTILE, "ts": 1, "dur": 9, "args": {HOSTILE: HOSTILE}}, {}],
+    )
+    examples.write_events(
+        folder / "0.events",
+        examples.steps(),
+        names=("<b>data", '"><svg onload=alert(3)>', "copy", "step"),
+        node=HOSTILE,
+        gpu=HOSTILE[:20],
+        job_id=11,
+    )
+    assert main(["timeline", "11", str(folder), "-o", "t.json", "--html", "t.html"]) == 0
+    judge.check(judge.load(Path("t.json")))
+    page = Path("t.html").read_text()
+    judge_page(page)
+    assert "alert(1)" in page
+
+
+def judge_page(page: str) -> None:
+    """Check that a page has no element, attribute, script or resource besides those of the product."""
+
+    class Elements(HTMLParser):
+        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+            assert tag not in ("img", "iframe", "object", "embed", "form", "b", "base"), tag
+            for name, value in attributes:
+                assert not name.startswith("on"), (tag, name)
+                if name in ("href", "src", "xlink:href"):
+                    assert value == "data:,", value
+            tags.append(tag)
+
+    tags: list[str] = []
+    Elements().feed(page)
+    assert tags.count("script") == page.count("<script") <= 3
+    assert "\u202e" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_page_of_the_largest_job_stays_below_5_mb(tmp_path: Path) -> None:
+    window = TimeWindow.of_seconds(NOW, NOW, NOW + 3600)
+    overview = Overview(window)
+    noise = random.Random(1)
+    for row, gpu_row in overview.rows_for([f"rank {number}" for number in range(2 * MAX_ROWS)])[::2]:
+        for one in (row, gpu_row):
+            for phase in CATEGORIES:
+                column = one.column(phase)
+                for index in range(len(column)):
+                    column[index] = noise.random() * overview.column_ns / 4
+    finding = examples.finding(HOSTILE * 3, where="n" * 200)
+    many = [
+        examples.series(name, [noise.random() for _ in range(60)], f"gpu[{part}]", f"n{part}")
+        for name in (*SIGNALS, *(f"later_{number}" for number in range(60)))
+        for part in range(9)
+    ]
+    page = TimelinePage(
+        "T", "S", [examples.observation(*many)], [finding] * 500, overview, 1, 1, None, ["x" * 300] * 20
+    )
+    text = timeline_page(page)
+    judge_page(text)
+    assert len(text.encode()) < 5_000_000

@@ -1,0 +1,68 @@
+"""The records and observations of one job, ended or running, from senergyctld."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli.output import note
+from slurm_energy.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.protocol.controller_client import ControllerClient
+    from slurm_energy.reports.usage import JobUsage
+
+
+def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
+    """Return the last run of a job, or the job so far if it is running.
+
+    Raises:
+        NotFoundError: the job has neither ended with a record nor is it running.
+        UsageError: the id names several jobs.
+    """
+    from slurm_energy.reports.usage import AccountedRecord, summarise
+
+    try:
+        answer: dict[str, Any] = client.get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
+    except NotFoundError as error:
+        job = _running_job(client, job_id)
+        if job is None:
+            raise error from None
+        return job
+    jobs: dict[tuple[str, int], JobUsage] = {}
+    for usage in summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True):
+        jobs[(usage.first.cluster, usage.first.job_id)] = usage
+    if not jobs:
+        raise NotFoundError(f"job {job_id}", "it has no energy record")
+    if len(jobs) > 1:
+        example = next(iter(jobs.values())).display_id
+        raise UsageError(f"job {job_id}", f"it has {len(jobs)} tasks", f"name one, for example {example}")
+    return next(iter(jobs.values()))
+
+
+def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:
+    """Return a running job so far; None if it is not running, or its id is not a plain number."""
+    from dataclasses import replace
+
+    from slurm_energy.protocol.live_reports import RUNNING_PATH
+    from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise
+
+    if not job_id.isdecimal():
+        return None
+    answer = client.get(RUNNING_PATH, {"job": job_id})
+    records = [AccountedRecord.from_json(item) for item in answer.get("records", [])]
+    running = [replace(item, job=JobInfo(state="RUNNING")) for item in records]
+    jobs = [job for job in summarise(running) if job.first.job_id == int(job_id)]
+    return jobs[-1] if jobs else None
+
+
+def fetch_documents(client: ControllerClient, job_id: str) -> list[Any]:
+    """Return the node observations of a job as JSON; empty if there are none."""
+    from slurm_energy.protocol.observation_requests import node_documents, observation_path
+
+    try:
+        documents = node_documents(client.get(observation_path(job_id)))
+    except NotFoundError:
+        documents = []
+    if not documents:
+        note(f"job {job_id}: no signals were observed; only its energy and power are known")
+    return documents
