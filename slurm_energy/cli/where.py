@@ -75,7 +75,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--submit", action="store_true", help="submit the job to the chosen cluster")
     parser.add_argument(
-        "--policy", choices=PLACEMENT_POLICIES, default="", help="instead of placement.policy"
+        "--policy",
+        metavar="POLICY",
+        choices=PLACEMENT_POLICIES,
+        default="",
+        help="instead of placement.policy: " + ", ".join(PLACEMENT_POLICIES),
     )
     parser.add_argument(
         "--data", metavar="SIZE", type=data_bytes, default=0.0, help="data to transfer, such as 50GB"
