@@ -24,9 +24,9 @@ slurm_energy. Jobs without them are judged by their power trace alone. Settings 
 predicted gain.
 
 examples:
-  senergy diagnose 12                    one page about job 12
-  senergy diagnose 12_3 --html job.html  the same as a self-contained page
-  senergy diagnose 12 --json             all figures, see docs/reference/json.md
+  senergy diagnose 12                     one page about job 12
+  senergy diagnose 12_3 --html job.html   the same as a self-contained page
+  senergy diagnose 12 --json              all figures, see docs/reference/json.md
 """
 
 

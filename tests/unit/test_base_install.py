@@ -74,16 +74,13 @@ job 11 --json
 job 11 --html label.html --title T --note N
 job 11 12_3 --html comparison.html
 job 11 --html budget.html --budget site
-<<<<<<< HEAD
 diagnose 11
 diagnose 12_3 --ascii --config energy.toml
 diagnose 11 --json
 diagnose 11 --html diagnosis.html
-=======
 timeline 11 -o t.json --force --json --config energy.toml
 timeline 12_3 --html t.html --from +1s --to +30s --ranks 0-7
 timeline 11 profile.json --offline --html p.html
->>>>>>> 8d126180 (Write timelines of jobs as Chrome traces and pages)
 label 11 --work 5 --unit image --config energy.toml
 label 11 --json
 label 12_3 --svg label.svg
