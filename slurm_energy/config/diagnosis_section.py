@@ -134,3 +134,11 @@ class DiagnosisConfig:
     def value(self, name: str) -> float:
         """Return the value of a threshold in its unit."""
         return self.thresholds.get(name, THRESHOLDS[name].value)
+
+
+def threshold_table() -> list[str]:
+    """Return the table of thresholds of docs/diagnosis.md, in Markdown."""
+    rows = [
+        f"| `{name}` | {t.value:g} {t.unit} | {t.meaning} | {t.source} |" for name, t in THRESHOLDS.items()
+    ]
+    return ["| name | default | meaning | source |", "|---|---|---|---|", *rows]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.diagnosis.distribution import median, percentile
@@ -65,6 +66,20 @@ class GpuView:
     def mean(self, signal: str) -> float | None:
         """Return the mean of a signal between the first and the last activity; None if unknown."""
         return mean_of(self.values(signal))
+
+    def working_mean(self, signal: str, min_busy: float) -> float | None:
+        """Return the mean of a signal in the intervals in which the GPU was busy; None if unknown.
+
+        Args:
+            signal: name of a signal that is sampled together with `gpu_busy_percent`.
+            min_busy: minimum use of the GPU in percent.
+        """
+        series, busy = self.series.get(signal), self.series.get("gpu_busy_percent")
+        if series is None or busy is None or series.interval_s != busy.interval_s:
+            return self.mean(signal)
+        shift = round((busy.start_s - series.start_s) / series.interval_s)
+        pairs = zip(busy.values, islice(series.values, max(0, shift), None), strict=False)
+        return mean_of([value for use, value in pairs if use >= min_busy and not math.isnan(value)])
 
     def maximum(self, signal: str) -> float | None:
         """Return the maximum of a signal; None if unknown."""

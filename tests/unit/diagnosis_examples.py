@@ -29,6 +29,7 @@ def answers(observation: JobObservation, job_id: int = 7, **info: Any) -> dict[s
             start=context.start_s,
             end=end,
             components=parts,
+            cpus=(context.cpus or 0) // len(context.nodes),
             gpus=gpus,
             devices=tuple(JobDevice(f"gpu[{index}]", "NVIDIA H100", 200.0, 400.0) for index in gpus),
         )

@@ -47,7 +47,7 @@ def _thermal_fact(view: JobView, gpu: GpuView, share: float) -> FindingEvidence:
 
 def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
     """Return the share by which a GPU's mean clock is below the reference clock; None if unknown."""
-    mean, reference = gpu.mean("sm_clock_mhz"), reference_mhz(view)
+    mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY), reference_mhz(view)
     return None if mean is None or not reference else max(0.0, 1 - mean / reference)
 
 
@@ -118,8 +118,8 @@ def _low_limit(view: JobView) -> Iterator[JobFinding]:
 
 def _is_slowed(view: JobView, gpu: GpuView) -> bool:
     """Return whether a busy GPU runs far below the reference clock, and temperature is not the reason."""
-    busy, drop = gpu.mean("gpu_busy_percent"), _clock_drop(view, gpu)
-    if busy is None or busy < _BUSY or drop is None or 100 * (1 - drop) >= view.threshold("clock_ratio"):
+    drop = _clock_drop(view, gpu)
+    if drop is None or 100 * (1 - drop) >= view.threshold("clock_ratio"):
         return False
     thermal = gpu.mean("throttle_thermal_percent")
     return thermal is None or thermal < view.threshold("thermal_share")
@@ -136,8 +136,8 @@ def _is_clock_set(view: JobView) -> bool:
 
 
 def _clock_fact(view: JobView, gpu: GpuView) -> FindingEvidence:
-    mean, reference = gpu.mean("sm_clock_mhz") or 0.0, reference_mhz(view) or 0.0
-    text = f"{gpu.name} ran at {mean:.0f} MHz on average, {reference:.0f} MHz are possible"
+    mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY) or 0.0, reference_mhz(view) or 0.0
+    text = f"{gpu.name} ran at {mean:.0f} MHz while it was busy, {reference:.0f} MHz are possible"
     limit = view.context.limit_watts.get(gpu.node, {}).get(gpu.part)
     text += "" if limit is None else f"; its power limit is {limit:.0f} W"
     return view.fact("sm_clock_mhz", mean, f"{text}.", "clock_ratio", gpu.name)

@@ -11,7 +11,7 @@ from slurm_energy.diagnosis.stragglers import stragglers
 
 _MIN_RANKS_FOR_MEDIAN = 4
 _BUSY_WHILE_WAITING = 80.0
-_UNEVEN_GPUS = 0.65
+_UNEVEN_GPUS = 0.75
 _ONE_SIDED = 0.5
 """Ranks that are spread evenly around the median have uneven work. Stragglers lie on one side only."""
 _NETWORKS = ("infiniband_transmit_bytes_per_s", "network_transmit_bytes_per_s")

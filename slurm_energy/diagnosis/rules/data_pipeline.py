@@ -14,6 +14,8 @@ _CAUSES = {
 }
 _SERIAL_LOADER_CORES = (0.75, 1.7)
 """CPU use per GPU, in cores, of a program whose single process loads the data."""
+_EVEN_USE = 1.25
+"""Maximum 90th percentile of the use of a GPU over its mean, if the use is even over time."""
 
 
 def data_stalls(view: JobView) -> Iterator[JobFinding]:
@@ -91,11 +93,18 @@ def _stalls_without_steps(view: JobView) -> Iterator[JobFinding]:
         title = f"GPUs are busy {busy:.0f} % of the time while all CPUs of the job are busy"
         yield view.finding(FindingKind.DATA_STALL_CPU, title, [fact, gap], lost, 0.6)
     elif _is_serial_loader(view, busy):
-        cores = view.mean("cpu_busy_cores") or 0.0
+        cores = _busy_cores(view) or 0.0
         text = f"One CPU per GPU is busy: {cores:.1f} cores for {len(view.busy_gpus)} GPUs."
         title = f"GPUs are busy {busy:.0f} % of the time and wait for one process each"
         fact = view.fact("cpu_busy_cores", cores, text)
         yield view.finding(FindingKind.DATA_STALL_CPU, title, [fact, gap], lost, 0.5)
+
+
+def _busy_cores(view: JobView) -> float | None:
+    """Return the CPUs in use on all nodes; None if unknown on a node."""
+    means = [view.window_mean(series) for series in view.observation.series("cpu_busy_cores")]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) if known and len(known) == len(view.observation.nodes) else None
 
 
 def _is_serial_loader(view: JobView, busy: float) -> bool:
@@ -104,13 +113,13 @@ def _is_serial_loader(view: JobView, busy: float) -> bool:
     The use of a GPU that waits for a serial loader is low and even, and the GPU holds the data of a batch
     of useful size. Programs with bursts of work, and small batches, do not look like this.
     """
-    cores, gpus = view.mean("cpu_busy_cores"), len(view.busy_gpus)
+    cores, gpus = _busy_cores(view), len(view.busy_gpus)
     memory = mean_of([share for gpu in view.busy_gpus if (share := gpu.memory_share()) is not None])
     highs = [high for gpu in view.busy_gpus if (high := gpu.high("gpu_busy_percent")) is not None]
-    if cores is None or memory is None or not highs or busy >= view.threshold("gpu_underused"):
+    if cores is None or memory is None or not highs:
         return False
     low, high = _SERIAL_LOADER_CORES
-    is_even = max(highs) < view.threshold("gpu_stalled")
+    is_even = max(highs) < _EVEN_USE * busy
     return low <= cores / gpus <= high and is_even and memory >= view.threshold("small_batch_memory")
 
 
