@@ -23,6 +23,7 @@ static const char *const required_variables[] = {
     "SPANK_ENERGY_SLACK",     "SPANK_ENERGY_SLOWDOWN",
     "SPANK_ENERGY_TUNING",    "SPANK_ENERGY_CPU_FREQ",
     "SPANK_ENERGY_GPU_CLOCK", "SPANK_ENERGY_POWER_PROFILE",
+    "SPANK_ENERGY_SIGNALS",
 };
 
 struct variable {

@@ -47,6 +47,8 @@ local BOUNDS = {
 }
 local SLACK_UNITS = { s = 1, m = 60, h = 3600, d = 86400 }
 local SLACK_MAX_S = 999999999
+local SIGNALS_UNITS = { s = 1, m = 60 }
+local SIGNALS_MAX_S = 300
 local TUNING_MODES = { off = true, advise = true, on = true }
 
 -- Returns the user's text in quotes: non-printable characters escaped, truncated at SHOWN_MAX.
@@ -352,6 +354,15 @@ local function check_slack(value, rules)
     return nil
 end
 
+local function check_signals(value)
+    local digits, unit = string.match(value, "^(%d%d?%d?%d?)([sm])$")
+    local seconds = digits and tonumber(digits) * SIGNALS_UNITS[unit] or 0
+    if value == "off" or seconds >= 1 and seconds <= SIGNALS_MAX_S then
+        return nil
+    end
+    return shown(value) .. " is not an interval; write off, or 1s to 5m as in 10s"
+end
+
 local FLAGS = {
     ENERGY_POLICY = { "--energy-policy", check_policy },
     ENERGY_CAP = { "--energy-cap", number_check(WATTS, "cap_watts") },
@@ -365,6 +376,7 @@ local FLAGS = {
     ENERGY_TAG = { "--energy-tag", label_check("tag") },
     ENERGY_ALTERNATIVES = { "--energy-alternatives", check_shapes },
     ENERGY_SLACK = { "--energy-slack", check_slack },
+    ENERGY_SIGNALS = { "--energy-signals", check_signals },
 }
 
 -- Flags that fix a setting, in the order of spank/flags.h.

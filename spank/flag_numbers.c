@@ -4,6 +4,8 @@
 #include <string.h>
 
 #define SLACK_MAX_S 999999999
+#define SIGNALS_DIGITS_MAX 4
+#define SIGNALS_MAX_S 300
 
 struct unit {
     const char *name;
@@ -168,4 +170,26 @@ bool check_slack(const char *value, const struct policy_file *file, char *normal
     decimal_print(number, normal);
     strcat(normal, "s"); /* a number without unit would be minutes */
     return true;
+}
+
+/* Checks the interval of signals: off, or digits with the unit s or m, from 1s to 5m. */
+bool check_signals(const char *value, char *normal, struct line *line) {
+    if (strcmp(value, "off") == 0) {
+        strcpy(normal, value);
+        return true;
+    }
+    size_t digits = strspn(value, "0123456789");
+    const char *unit = value + digits;
+    unsigned seconds = 0;
+    for (size_t i = 0; i < digits && digits <= SIGNALS_DIGITS_MAX; i++)
+        seconds = 10 * seconds + (unsigned)(value[i] - '0');
+    seconds *= strcmp(unit, "s") == 0 ? 1 : strcmp(unit, "m") == 0 ? 60 : 0;
+    if (seconds >= 1 && seconds <= SIGNALS_MAX_S) {
+        decimal_print((struct decimal){seconds, 0}, normal);
+        strcat(normal, "s");
+        return true;
+    }
+    line_append_shown(line, value);
+    line_append(line, " is not an interval; write off, or 1s to 5m as in 10s");
+    return false;
 }

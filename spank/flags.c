@@ -27,6 +27,8 @@ const struct flag_name flag_names[FLAG_COUNT] = {
                            "GPUs per node that would do as well: gpu:a100:4,gpu:h100:2", false},
     [FLAG_SLACK] = {"energy-slack", "ENERGY_SLACK", "TIME",
                     "time by which the start may be delayed for cheap or clean power: 30m, 4h or 1d", false},
+    [FLAG_SIGNALS] = {"energy-signals", "ENERGY_SIGNALS", "INTERVAL",
+                      "interval at which signals of the job are sampled: off, or 1s to 5m", false},
 };
 
 bool flag_check(enum flag flag, const char *value, const struct policy_file *file, const char *user,
@@ -45,6 +47,8 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
         return check_shapes(value, normal, &line);
     case FLAG_SLACK:
         return check_slack(value, file, normal, &line);
+    case FLAG_SIGNALS:
+        return check_signals(value, normal, &line);
     case FLAG_TUNING:
         return check_tuning(value, normal, &line);
     case FLAG_POWER_PROFILE:

@@ -31,6 +31,7 @@ enum flag {
     FLAG_TAG,
     FLAG_ALTERNATIVES,
     FLAG_SLACK,
+    FLAG_SIGNALS,
     FLAG_COUNT
 };
 
@@ -45,7 +46,8 @@ extern const struct flag_name flag_names[FLAG_COUNT];
 
 /*
  * Checks one value and writes its normal form: amounts as plain decimal numbers in W, MHz or percent, counts
- * without leading zeros, power profiles in NVML's spelling, a slack in whole seconds as in 14400s.
+ * without leading zeros, power profiles in NVML's spelling, a slack and the interval of signals in whole
+ * seconds as in 14400s.
  *
  * `user` is the submitting user. NULL stands for root, who may submit for other users and may use every
  * policy here. Returns false with one printable line in `message` that names flag, value and allowed values.

@@ -48,7 +48,7 @@ def read_observation(raw: Any, node: str) -> str | None:
 
 
 def observations_json(connection: Connection, ids: Sequence[int]) -> list[str]:
-    """Return the observations of records as JSON objects with the keys of their record.
+    """Return the observations of records as JSON objects, with the keys of their record as key `record`.
 
     Args:
         connection: connection to the database.
@@ -63,5 +63,6 @@ def observations_json(connection: Connection, ids: Sequence[int]) -> list[str]:
     texts = {}
     for row_id, record_id, *values, body in connection.execute(query):
         head = {"record_id": record_id, **{key.name: value for key, value in zip(keys, values, strict=True)}}
-        texts[row_id] = f'{json.dumps(head)[:-1]},"observation":{body}}}'
+        # The stored body is a JSON object with at least one key; the key replaces its closing brace.
+        texts[row_id] = f'{body[:-1]},"record":{json.dumps(head)}}}'
     return [texts[row_id] for row_id in ids if row_id in texts]

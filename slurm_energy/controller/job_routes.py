@@ -18,6 +18,7 @@ from slurm_energy.controller.record_visibility import restricted_selection
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import NotFoundError
+from slurm_energy.protocol.observation_requests import NODES_KEY
 
 _QUERY_TIMEOUT_S: Final = 20.0
 _ATTACHMENTS_CHUNK: Final = 4  # responses about jobs contain attachments of up to megabytes each
@@ -133,7 +134,7 @@ class JobRoutes:
             ForbiddenError: the job belongs to another user.
         """
         ids = await self._find(request, caller, steps=False)
-        head = f'{json.dumps(caller.rights.described())[:-1]},"observations":['
+        head = f'{json.dumps(caller.rights.described())[:-1]},"{NODES_KEY}":['
         return self._reader.observations(caller, ids, head)
 
     async def _find(self, request: web.Request, caller: Caller, *, steps: bool) -> Sequence[int]:

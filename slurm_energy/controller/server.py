@@ -55,6 +55,7 @@ from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.protocol import budget_requests
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_BYTES, RUNNING_PATH
+from slurm_energy.protocol.observation_requests import OBSERVATION_ROUTE
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
 from slurm_energy.protocol.untuned_runs import UNTUNED_PATH
 from slurm_energy.slurm.roles import read_roles
@@ -153,7 +154,7 @@ class ControllerServer:
         gets = {
             "/v1/records": Route(self._get_records, costly),
             "/v1/jobs/{id}": Route(self._jobs.job, costly),
-            "/v1/jobs/{id}/observation": Route(self._jobs.observation, costly),
+            OBSERVATION_ROUTE: Route(self._jobs.observation, costly),
             "/v1/policies": Route(self._get_policies, light),
             "/v1/priority": Route(self._get_priority, costly),
             "/v1/shares": Route(self._get_shares, costly),

@@ -156,20 +156,20 @@ def test_observations_are_those_of_the_job_and_invisible_to_other_users(controll
         assert [refused["index"] for refused in answer["observations_rejected"]] == [1, 2]
         assert "another node" in answer["observations_rejected"][0]["error"]
         status, answer = await c.get("/v1/jobs/1/observation")
-        (found,) = answer["observations"]
-        assert found["observation"] == seen
-        head = {key: found[key] for key in ("record_id", "cluster", "job_id", "restart_count")}
+        (found,) = answer["nodes"]
+        assert {key: value for key, value in found.items() if key != "record"} == seen
+        head = {key: found["record"][key] for key in ("record_id", "cluster", "job_id", "restart_count")}
         assert head == {"record_id": sent[0]["record"]["record_id"], "cluster": "c1", "job_id": 1} | {
             "restart_count": 0
         }
-        assert (await c.get("/v1/jobs/2/observation"))[1]["observations"] == []
+        assert (await c.get("/v1/jobs/2/observation"))[1]["nodes"] == []
         assert refused(await c.get("/v1/jobs/9/observation"), 404, 6, "no energy record")
         answer = await c.get("/v1/jobs/1/observation", uid=ALICE)
         assert answer[1].get("scope") == "own", answer
         assert refused(await c.get("/v1/jobs/3/observation", uid=ALICE), 403, 5, "another user")
         # When it is sent again with a valid observation, only the observation is added.
         await c.post({"items": [sent[1] | {"observation": seen}]})
-        assert len((await c.get("/v1/jobs/2/observation"))[1]["observations"]) == 1
+        assert len((await c.get("/v1/jobs/2/observation"))[1]["nodes"]) == 1
         return True
 
     assert controller.session(story)

@@ -16,7 +16,7 @@ from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.slack import parse_slack
 from slurm_energy.policies.suggestion import nearest_name
-from slurm_energy.quantities import parse_watts
+from slurm_energy.quantities import parse_sampling_interval, parse_watts
 from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
 from slurm_energy.slurm.script_fingerprint import fingerprint
 
@@ -114,6 +114,7 @@ def test_good_values_pass(lua, policies):
             "--energy-slowdown: '5 %' is not a percentage; write it as 5, 5% or 2.5% (allowed: 1 to 25 %)",
         ),
         ("SLOWDOWN", "0", "--energy-slowdown: '0' is out of bounds; allowed: 1 to 25 %"),
+        ("SIGNALS", "6m", "--energy-signals: '6m' is not an interval; write off, or 1s to 5m as in 10s"),
         ("TUNING", "On", "--energy-tuning: 'On' is not a tuning mode; allowed: off, advise, on"),
         (
             "CPU_FREQ",
@@ -416,6 +417,23 @@ def test_slacks_mean_what_they_mean_in_the_rest_of_the_project(values):
     for value, (accepted, _, _) in zip(values, answers, strict=True):
         try:
             parse_slack(value)
+        except UsageError:
+            assert not accepted, value
+        else:
+            assert accepted, value
+
+
+INTERVALS = st.from_regex(r"(off|[0-9]{0,6}[smhOF.]?)[ s]?", fullmatch=True)
+
+
+@given(st.lists(INTERVALS, max_size=60))
+@example(["off", "1s", "300s", "301s", "5m", "6m", "0s", "0001s", "00001s", "10", ""])
+def test_intervals_of_signals_mean_what_they_mean_in_the_rest_of_the_project(values):
+    questions = [("ENERGY_SIGNALS", "carl", value) for value in values]
+    answers = ask(INTERPRETERS[0], "/nonexistent/policies", *questions)
+    for value, (accepted, _, _) in zip(values, answers, strict=True):
+        try:
+            parse_sampling_interval(value)
         except UsageError:
             assert not accepted, value
         else:

@@ -19,14 +19,14 @@ from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.slack import parse_slack
 from slurm_energy.policies.suggestion import nearest_name
-from slurm_energy.quantities import parse_megahertz, parse_percent, parse_watts
+from slurm_energy.quantities import parse_megahertz, parse_percent, parse_sampling_interval, parse_watts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPANK = REPOSITORY / "spank"
 DRIVER = Path(__file__).parent / "native" / "flags_driver.c"
 FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-slowdown", "energy-tuning"]
 FLAGS += ["energy-cpu-freq", "energy-gpu-clock", "energy-power-profile"]
-FLAGS += ["energy-model", "energy-tag", "energy-alternatives", "energy-slack"]
+FLAGS += ["energy-model", "energy-tag", "energy-alternatives", "energy-slack", "energy-signals"]
 POLICIES = """\
 senergy-policies 1
 policy monitor
@@ -172,6 +172,10 @@ def bare(program, tmp_path):
             ",".join(8 * [f"gpu:{'k' * 32}:9999"]),
             ",".join(8 * [f"gpu:{'k' * 32}:9999"]),
         ),
+        ("energy-signals", "off", "off"),
+        ("energy-signals", "10s", "10s"),
+        ("energy-signals", "0001s", "1s"),
+        ("energy-signals", "5m", "300s"),
         ("energy-slack", "30m", "1800s"),
         ("energy-slack", "1.5h", "5400s"),
         ("energy-slack", "14400s", "14400s"),
@@ -303,6 +307,27 @@ def test_slacks_mean_what_they_mean_in_python(unbounded, value):
     else:
         assert (accepted, text) == (True, f"{seconds}s")
         assert parse_slack(text) == seconds  # the normal form means the same
+
+
+@given(st.from_regex(r"(off|[0-9]{0,6}[smhOF.]?)[ s]?", fullmatch=True))
+@example("on")
+@example("300s")
+@example("301s")
+@example("6m")
+@example("0s")
+@example("00010s")
+@example("10")
+def test_intervals_of_signals_mean_what_they_mean_in_python(unbounded, value):
+    accepted, _, text = unbounded.ask("energy-signals", value)
+    try:
+        seconds = parse_sampling_interval(value, "--energy-signals")
+    except UsageError as error:
+        assert not accepted
+        if value.isprintable() and value:
+            assert text == str(error).replace("interval: write", "interval; write")
+    else:
+        assert accepted
+        assert parse_sampling_interval(text) == seconds
 
 
 def test_a_slack_beyond_the_maximum_of_the_site_is_refused(bare):
