@@ -41,9 +41,9 @@ from slurm_energy.simulator.schedule_settings import PowerSaving, ScheduleSettin
 from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.workload import Workload, workload
 
-IDLE_TIMES_S = (60.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
-RISKS = ((0.05, 0.15), (0.1, 0.3), (0.2, 0.5), (0.3, 0.6), (0.5, 0.8))
-RESERVES = (0.0, 0.02, 0.05, 0.1)
+IDLE_TIMES_S = (60.0, 300.0, 1200.0, 3600.0)
+RISKS = ((0.05, 0.15), (0.2, 0.5), (0.5, 0.8))
+RESERVES = (0.0, 0.05)
 BUSY_WATTS = 350.0
 KIND = NodeKind(
     "node",
@@ -116,7 +116,7 @@ def traces(folder: Path) -> Iterator[Trace]:
     jobs = read_workload(
         folder / "lublin_256.swf", ["node"], WorkloadFormat(watts_per_unit=BUSY_WATTS)
     ).workload
-    yield Trace("lublin", part(jobs, 2500, stretch=3.0), replace(KIND, nodes=256))
+    yield Trace("lublin", part(jobs, 1000, stretch=3.0), replace(KIND, nodes=256))
     yield eagle(folder / "sample_eagle_data.csv")
     names = {"submit_s": "arrival_time", "time_s": "length", "units": "cpus"}
     jobs = read_workload(
@@ -125,7 +125,7 @@ def traces(folder: Path) -> Iterator[Trace]:
     jobs = replace(
         jobs, submit_s=jobs.submit_s * 3600, time_s=jobs.time_s * 3600, predicted_time_s=jobs.time_s * 3600
     )
-    yield Trace("pai", part(jobs, 2500, stretch=1.5), replace(KIND, nodes=256))
+    yield Trace("pai", part(jobs, 1500, stretch=1.5), replace(KIND, nodes=256))
 
 
 def part(jobs: Workload, count: int, stretch: float) -> Workload:

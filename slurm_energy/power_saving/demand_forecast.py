@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ _OTHER_HOUR_WEIGHT: Final = 0.02
 _OTHER_DAY_WEIGHT: Final = 0.25
 """Weight of a sample from a weekend on a working day, and conversely."""
 _HALF_LIFE_S: Final = 14 * DAY_S
+_KEPT_PROBABILITIES: Final = 16
 
 
 def horizons(points_s: Sequence[float]) -> Floats:
@@ -48,6 +49,9 @@ class DemandForecast:
     horizon_s: Floats
     peaks: Floats
     weights: Floats
+    _probabilities: dict[tuple[bytes, bytes], Floats] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def rise(self, known: Floats) -> Floats:
         """Return the highest additional demand until the end of each bin, shape (s, h).
@@ -68,6 +72,16 @@ class DemandForecast:
         Returns:
             Shape (k, h); it does not decrease with time and does not increase with the number of nodes.
         """
+        key = (known.tobytes(), np.asarray(nodes, np.float64).tobytes())
+        probability = self._probabilities.get(key)
+        if probability is None:
+            # Decisions follow each other closely: what is known seldom changes in between.
+            while len(self._probabilities) >= _KEPT_PROBABILITIES:
+                del self._probabilities[next(iter(self._probabilities))]
+            probability = self._probabilities[key] = self._probability(known, nodes)
+        return probability
+
+    def _probability(self, known: Floats, nodes: Floats) -> Floats:
         rise = self.rise(known)
         order = np.argsort(rise, axis=0, kind="stable")
         limits = np.asarray(nodes, np.float64) + 1e-9

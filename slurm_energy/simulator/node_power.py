@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind, NodePowerState
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 
+Floats = NDArray[np.float64]
 PowerStep = tuple[float, float]
 """A time, and the change of power in watts at that time."""
 
@@ -58,13 +60,19 @@ class NodePower:
         self._settled_s: dict[int, float] = {}
         self._deferred: set[int] = set()
 
-    def idle_s(self, node: int) -> float:
-        """Return the seconds for which a node has been on without a job; 0 if it is not."""
-        return self._events.now_s - self._free_since.get(node, self._events.now_s)
+    def times_s(self, first: int, count: int) -> tuple[Floats, Floats]:
+        """Return two times of `count` nodes from the node `first` on, in seconds.
 
-    def on_s(self, node: int) -> float:
-        """Return the seconds since the last boot of a node; infinity if it has not booted."""
-        return self._events.now_s - self._on_since.get(node, -math.inf)
+        Returns:
+            The time for which each node has been on without a job, 0 if it is not; and the time since its
+            last boot, infinity if it has not booted.
+        """
+        idle_s, on_s = np.zeros(count), np.full(count, math.inf)
+        for times, since in ((idle_s, self._free_since), (on_s, self._on_since)):
+            for node, since_s in since.items():
+                if first <= node < first + count:
+                    times[node - first] = self._events.now_s - since_s
+        return idle_s, on_s
 
     def is_idle(self, node: int) -> bool:
         """Return whether a node is on and no job holds a unit of it."""

@@ -34,6 +34,9 @@ _ACTIVITIES: Final = {
     NodePowerState.STOPPING: NodeActivity.STOPPING,
     NodePowerState.DOWN: NodeActivity.UNAVAILABLE,
 }
+_ACTIVITY_OF_STATE: Final = np.array(
+    [int(_ACTIVITIES.get(state, NodeActivity.IDLE)) for state in NodePowerState], np.int64
+)
 
 
 class PowerSavingControl:
@@ -90,9 +93,11 @@ class PowerSavingControl:
 
     def _changeable(self, pool: _SimulatedPool) -> PoolNodes | None:
         """Return the nodes of a pool; None if none of them can be shut down or booted now."""
-        members = range(pool.start, pool.start + pool.kind.nodes)
-        activity = np.array([self._activity(node) for node in members])
-        idle_s = np.array([self._power.idle_s(node) for node in members])
+        members = slice(pool.start, pool.start + pool.kind.nodes)
+        free = np.array(self._cluster.node_free[members]) == pool.kind.units
+        states = np.array(self._cluster.state[members])
+        activity = np.where(free, _ACTIVITY_OF_STATE[states], int(NodeActivity.BUSY))
+        idle_s, on_s = self._power.times_s(pool.start, pool.kind.nodes)
         may_stop = (activity == NodeActivity.IDLE) & (idle_s >= self._saving.rules.min_idle_s)
         if not np.any(may_stop) and not np.any(activity == NodeActivity.OFF):
             return None
@@ -102,14 +107,9 @@ class PowerSavingControl:
             activity=activity,
             protected=np.zeros(len(activity), np.bool_),
             idle_s=idle_s,
-            on_s=np.array([self._power.on_s(node) for node in members]),
+            on_s=on_s,
             free_share=free_units / pool.kind.units,
         )
-
-    def _activity(self, node: int) -> NodeActivity:
-        if not self._cluster.is_free(node):
-            return NodeActivity.BUSY
-        return _ACTIVITIES.get(self._cluster.state[node], NodeActivity.IDLE)
 
     def _plan(self, pool: _SimulatedPool, nodes: PoolNodes) -> PoolPlan:
         now_s = self._events.now_s

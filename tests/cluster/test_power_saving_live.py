@@ -6,6 +6,7 @@ The power supplies of the nodes are emulated: slurm_energy_lab.power_supply meas
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import subprocess
 import tempfile
@@ -281,6 +282,25 @@ def test_nodes_boot_for_jobs_after_senergyctld_was_killed(cluster, monkeypatch):
         assert not [state for state in cluster.states().values() if "drain" in state or "maint" in state]
         time.sleep(3 * CYCLE_S)
         assert list(cluster.states().values()).count("idle") == 2
+
+
+@pytest.mark.timeout(1200)
+def test_nodes_stay_usable_whenever_senergyctld_is_killed(cluster, monkeypatch):
+    """Kill senergyctld while nodes are idle, shut down, are off or boot, and while a job waits for them."""
+    moments = random.Random(16)
+    for _ in range(6):
+        with controller(cluster, monkeypatch, min_idle_s=1.0, boot_s=1.0, shutdown_s=1.0) as made:
+            first = cluster.submit(1, 0.5)
+            delay_s = moments.uniform(0.0, 25.0)
+            time.sleep(delay_s)
+            second = cluster.submit(2, 0.5)
+            time.sleep(moments.uniform(0.0, 8.0))
+            made.process.kill()
+            made.process.wait()
+        wait_for_jobs(cluster, [first, second, cluster.submit(3, 0.5)])
+        states = set(cluster.states().values())
+        print(f"killed after {delay_s:.1f} s: {states}")
+        assert states <= {"idle", "idle~", "completing"}, states
 
 
 def test_disabled_power_saving_of_slurm_is_explained(monkeypatch):
