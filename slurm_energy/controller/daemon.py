@@ -211,7 +211,8 @@ class _Daemon:
             factors=PresentGrid(factors).current,
             policies_digest=lambda: self._publication.digest,
         )
-        self._saving = PowerSavingLoop(lambda: self._config, store, live, self._budget, self._failures)
+        parts = (lambda: self._config, store, live, self._budget, self._failures)
+        self._saving = PowerSavingLoop(*parts, history=self._history)
         node_routes = NodeRoutes(lambda: self._config, live, self._node_states)
         self._server = ControllerServer(
             *(config, self._access(config), store, self._failures, self._status, self._history),

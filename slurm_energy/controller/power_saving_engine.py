@@ -75,6 +75,7 @@ class PowerSavingEngine:
         clock: returns Unix seconds.
         boots: states of the nodes and boots in progress, shared with the boot socket.
         away: learned power of nodes that are off, boot or shut down.
+        run_times: returns the expected run times of jobs in seconds by job id.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class PowerSavingEngine:
         clock: Callable[[], float] = time.time,
         boots: NodeBoots | None = None,
         away: AwayPower | None = None,
+        run_times: Callable[[], Mapping[int, float]] = dict,
     ) -> None:
-        self._run, self._clock = run, clock
+        self._run, self._clock, self._run_times = run, clock, run_times
         self.boots = boots or NodeBoots()
         self._away = away or AwayPower(self.boots)
         self._settings: tuple[float, PowerSavingSettings, list[RequestedNodes]] | None = None
@@ -128,7 +130,7 @@ class PowerSavingEngine:
         settings, reserved = self._current_settings(now)
         nodes = read_power_states(self._run)
         self._observe(nodes, now)
-        demand = read_node_demand(self._run)
+        demand = read_node_demand(self._run, self._run_times(), now)
         members = [self._node(one, config, settings, demand, now) for one in nodes]
         models = self._models(config, members, idle_watts)
         plan = plan_cluster(

@@ -18,6 +18,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.away_power import AwayPower
 from slurm_energy.controller.boot_wait_server import BootWaitServer
 from slurm_energy.controller.budget_loop import BudgetLoop
+from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_boots import NodeBoots, PowerPhase
 from slurm_energy.controller.off_recorder import OffRecorder
@@ -55,6 +56,7 @@ class PowerSavingLoop:
         failures: log of failures; a repeated one is logged once.
         run: runs Slurm's commands.
         clock: returns Unix seconds.
+        history: history of measured runs; None: jobs are expected to run until their time limits.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class PowerSavingLoop:
         failures: RepeatedFailureLog,
         run: Runner | None = None,
         clock: Callable[[], float] = time.time,
+        history: HistoryCache | None = None,
     ) -> None:
+        self._history = history
         self._config, self._store, self._live = config, store, live
         self._budget, self._failures, self._clock = budget, failures, clock
         self._run = run or CommandRunner()
@@ -183,11 +187,13 @@ class PowerSavingLoop:
 
     def _new_engine(self) -> PowerSavingEngine:
         try:
+            from slurm_energy.controller.expected_run_times import ExpectedRunTimes
             from slurm_energy.controller.power_saving_engine import PowerSavingEngine
         except ImportError:
             todo = f"{install_extra('scheduling')}, or power_saving.mode = off"
             raise UnavailableError(_SUBJECT, "numpy is not installed", todo) from None
-        return PowerSavingEngine(self._run, self._clock, self._boots, self._away)
+        times = ExpectedRunTimes(self._config(), self._run, self._history)
+        return PowerSavingEngine(self._run, self._clock, self._boots, self._away, times.read)
 
     def _observe_power(self) -> None:
         """Note the lowest measured power of each node, which is its power while idle."""

@@ -14,7 +14,7 @@ from slurm_energy.controller.power_saving_engine import PowerSavingEngine
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.node_power_states import parse_power_states
 from slurm_energy.slurm.power_saving_settings import parse_power_saving_settings
-from slurm_energy.slurm.queue.node_demand import count_tasks
+from slurm_energy.slurm.queue.node_demand import count_tasks, read_node_demand
 
 NOW = 1_800_000_000.0
 CONFIG = """\
@@ -83,7 +83,7 @@ def test_idle_nodes_go_down_with_one_command() -> None:
 )
 def test_node_in_such_a_state_is_not_changed(state: str) -> None:
     slurm = FakeSlurm({"n1": state})
-    slurm.jobs = [["PENDING", "batch", "1", "", "60", "N/A", "0", "Resources", "N/A"]]
+    slurm.jobs = [["PENDING", "batch", "1", "", "60", "N/A", "0", "Resources", "N/A", "7", "N/A"]]
     decide(slurm)
     assert slurm.changes == []
     slurm.jobs = []
@@ -140,8 +140,8 @@ def test_nothing_is_changed_in_mode_observe_or_if_slurm_would_refuse(mode: str, 
 def test_pending_jobs_keep_nodes_on() -> None:
     slurm = FakeSlurm({"n1": "IDLE", "n2": "IDLE", "n3": "IDLE"})
     slurm.jobs = [
-        ["PENDING", "batch", "2", "", "1:00:00", "N/A", str(int(NOW)), "Resources", "N/A"],
-        ["PENDING", "batch", "1", "", "1:00:00", "N/A", "N/A", "JobHeldUser", "N/A"],
+        ["PENDING", "batch", "2", "", "1:00:00", "N/A", str(int(NOW)), "Resources", "N/A", "7", "N/A"],
+        ["PENDING", "batch", "1", "", "1:00:00", "N/A", "N/A", "JobHeldUser", "N/A", "8", "N/A"],
     ]
     report = decide(slurm)
     assert len(report.plan.down) == 1
@@ -209,3 +209,23 @@ def test_advice_names_what_makes_jobs_wait_longer_for_a_boot() -> None:
     # slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
     assert full.boot_wait_s == 80.0
     assert parse_power_saving_settings(text.replace("100 sec", "65534")).boot_wait_s == 330.0
+
+
+def test_running_jobs_end_at_their_expected_end_and_not_later_than_their_limit() -> None:
+    slurm = FakeSlurm({})
+    end, start = str(int(NOW + 3600)), str(int(NOW - 600))
+    running = ["RUNNING", "batch", "1", "n1", "70:00", end, start, "None", "N/A"]
+    slurm.jobs = [[*running, "7", start], [*running, "8", start]]
+    slurm.jobs[1][3] = "n2"
+    slurm.jobs += [["PENDING", "batch", "2", "", "60:00", "N/A", "0", "Resources", "N/A", "9", "N/A"]]
+
+    def ends(**times_s: float) -> dict[str, float]:
+        times = {int(name[1:]): time_s for name, time_s in times_s.items()}
+        demand = read_node_demand(slurm, times, NOW)
+        assert demand.pending[0].time_s == min(3600.0, times.get(9, 3600.0))
+        return {name: until - NOW for name, until in demand.busy_until_unix_s.items()}
+
+    assert ends() == {"n1": 3600.0, "n2": 3600.0}
+    assert ends(j7=900.0, j8=9e9, j9=120.0) == {"n1": 300.0, "n2": 3600.0}
+    # A job that has exceeded its expected run time may end soon, but not now.
+    assert ends(j7=100.0, j9=1e9) == {"n1": 60.0, "n2": 3600.0}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +17,7 @@ from slurm_energy.slurm.hostlist import expand_hostlist
 _OPTIONS: Final = ("-a", "-h", "--local", "-t", "PD,R,CF,S", "-S", "-p")
 _FIELDS: Final = (
     *("State", "Partition", "NumNodes", "NodeList", "TimeLimit", "EndTime", "EligibleTime", "Reason"),
-    "ArrayTaskID",
+    *("ArrayTaskID", "JobID", "StartTime"),
 )
 _WAITING: Final = frozenset({"NONE", "PRIORITY", "RESOURCES", "BEGINTIME", "CLEANING"})
 """Reasons of pending jobs that start as soon as nodes are free or their begin time has come."""
@@ -23,6 +25,8 @@ _MAX_TASKS: Final = 10_000
 _MAX_NODES: Final = 1_000_000
 _MAX_TIME_DIGITS: Final = 12
 _RESERVED: Final = re.compile(r"(?:^| )(StartTime|EndTime|NodeCnt|PartitionName)=([^ ]*)")
+_OVERDUE_SHARE: Final = 0.1
+"""Remaining time of a job that has exceeded its expected run time, as a share of its run time so far."""
 _UNLIMITED_S: Final = 365 * 86400.0
 
 
@@ -34,7 +38,7 @@ class RequestedNodes:
         partitions: partitions in which it may run.
         nodes: number of nodes of one task.
         tasks: number of tasks of a job array; 1 for other jobs.
-        time_s: time limit in seconds.
+        time_s: expected run time in seconds, at most the time limit.
         from_unix_s: earliest start in Unix seconds.
     """
 
@@ -50,7 +54,7 @@ class NodeDemand:
     """Jobs that have or will need nodes.
 
     Attributes:
-        busy_until_unix_s: latest end of the running jobs by node, by their time limits.
+        busy_until_unix_s: latest expected end of the running jobs by node, at most their time limits.
         pending: pending jobs in the order of their priority.
     """
 
@@ -58,10 +62,17 @@ class NodeDemand:
     pending: tuple[RequestedNodes, ...]
 
 
-def read_node_demand(run: Runner = run_command) -> NodeDemand:
+def read_node_demand(
+    run: Runner = run_command, times_s: Mapping[int, float] | None = None, now: float = 0.0
+) -> NodeDemand:
     """Return the nodes that running and pending jobs need.
 
     Pending jobs that are held, depend on other jobs or are blocked by limits are left out.
+
+    Args:
+        run: runs Slurm's commands.
+        times_s: expected run times by job id; other jobs run until their time limits.
+        now: Unix seconds.
 
     Raises:
         UnavailableError: slurmctld does not answer, or the output is incomplete.
@@ -69,21 +80,30 @@ def read_node_demand(run: Runner = run_command) -> NodeDemand:
     busy: dict[str, float] = {}
     pending: list[RequestedNodes] = []
     for row in squeue_rows(_OPTIONS, _FIELDS, run):
-        state, partition, nodes, hostlist, limit, end, eligible, reason, tasks = row
+        state, partition, nodes, hostlist, limit, end, eligible, reason, tasks, job_id, start = row
+        time_s = (times_s or {}).get(int(job_id)) if job_id.isdecimal() and len(job_id) <= 12 else None
         if state == "PENDING":
             if reason.upper() in _WAITING and nodes.isdecimal() and len(nodes) <= 9:
                 request = RequestedNodes(
                     frozenset(partition.split(",")) - {""},
                     min(int(nodes), _MAX_NODES),
                     count_tasks(tasks),
-                    _limit_s(limit),
+                    min(_limit_s(limit), math.inf if time_s is None else time_s),
                     _unix_s(eligible, 0.0),
                 )
                 pending.append(request)
             continue
+        until_s = _unix_s(end, math.inf)
+        if time_s is not None and state in ("RUNNING", "SUSPENDED"):
+            until_s = min(until_s, _expected_end_s(_unix_s(start, now), time_s, now))
         for name in _names(hostlist):
-            busy[name] = max(busy.get(name, 0.0), _unix_s(end, float("inf")))
+            busy[name] = max(busy.get(name, 0.0), until_s)
     return NodeDemand(busy, tuple(pending))
+
+
+def _expected_end_s(start_s: float, time_s: float, now: float) -> float:
+    end_s = start_s + time_s
+    return end_s if end_s > now else now + _OVERDUE_SHARE * max(0.0, now - start_s)
 
 
 def count_tasks(text: str) -> int:
