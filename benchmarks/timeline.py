@@ -43,7 +43,8 @@ _RUN = """
 import json, resource, sys
 from slurm_energy.cli.main import main
 code = main(sys.argv[1:])
-print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), file=sys.stderr)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([used.ru_maxrss * 1024, used.ru_utime + used.ru_stime]), file=sys.stderr)
 sys.exit(code)
 """
 
@@ -122,12 +123,13 @@ def measure(folder: Path, events: Path, plain: bool) -> Iterator[Claim]:
     )
     elapsed_s = time.perf_counter() - began
     report: dict[str, Any] = json.loads(done.stdout)
-    resident = json.loads(done.stderr.splitlines()[-1])
+    resident, cpu_s = json.loads(done.stderr.splitlines()[-1])
     input_bytes = sum(path.stat().st_size for path in events.iterdir())
     print(f"{report['events']:,} events of {len(report['files'])} files, {input_bytes / 1e6:.0f} MB read")
     print(f"{trace.stat().st_size / 1e6:.0f} MB trace, {page.stat().st_size / 1e6:.2f} MB page")
     rate = report["events"] / elapsed_s / 1e6
-    print(f"{elapsed_s:.1f} s, {rate:.2f} million events/s, {resident / 1e6:.0f} MB of memory")
+    print(f"{elapsed_s:.1f} s, {cpu_s:.1f} s of CPU time, load of the machine {os.getloadavg()[0]:.1f}")
+    print(f"{rate:.2f} million events/s, {resident / 1e6:.0f} MB of memory")
     _print_bounds(folder, trace)
     yield at_most("timeline_seconds", elapsed_s / 60, 1)
     yield at_most("timeline_memory", resident / 1e9, 1)

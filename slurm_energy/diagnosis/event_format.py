@@ -50,6 +50,8 @@ _TEXT_OFFSET, _NODE_BYTES, _GPU_BYTES, _STEP_BYTES = 64, 255, 63, 31
 _NAMES_OFFSET: Final = 512
 _NAME_SLOT_BYTES: Final = MAX_NAME_BYTES + 1
 _READ_RECORDS: Final = 16384
+_KINDS: Final = (INTERVAL, MARK, COUNTER)
+_INFINITIES: Final = (math.inf, -math.inf)
 _NO_NUMBER: Final = -1
 
 
@@ -90,6 +92,10 @@ class EventFileHeader:
     def name_of(self, index: int) -> str:
         """Return the name with an index of a record; `phase N` for an index without a name."""
         return self.names[index] if 0 <= index < len(self.names) else f"phase {index}"
+
+
+RawEvent = tuple[int, int, float, int, int, int, int]
+"""The fields of an `Event` as a plain tuple, which readers of millions of events create faster."""
 
 
 class Event(NamedTuple):
@@ -242,7 +248,21 @@ def read_header(stream: BinaryIO) -> EventFileHeader:
 
 
 def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
-    """Yield the records of an event file from the oldest to the newest one, a bounded number in memory.
+    """Yield the records of an event file from the oldest to the newest one, see `read_blocks`.
+
+    Args:
+        stream: the file.
+        header: header that `read_header` returned for it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    for block in read_blocks(stream, header):
+        yield from map(Event._make, block)
+
+
+def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawEvent]]:
+    """Yield the records of an event file in lists of limited length, from the oldest to the newest one.
 
     Records that do not belong to their slot, of an unknown kind or with an impossible value are left out. The
     file may grow while it is read.
@@ -263,9 +283,11 @@ def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
         stream.seek(HEADER_BYTES + slot * RECORD_BYTES)
         data = stream.read(count * RECORD_BYTES)
         whole = len(data) // RECORD_BYTES
-        for fields in RECORD.iter_unpack(data[: whole * RECORD_BYTES]):
-            if fields[5] == lap and INTERVAL <= fields[6] <= COUNTER and not math.isinf(fields[2]):
-                yield Event(*fields)
+        yield [
+            fields
+            for fields in RECORD.iter_unpack(data[: whole * RECORD_BYTES])
+            if fields[5] == lap and fields[6] in _KINDS and fields[2] not in _INFINITIES
+        ]
         if whole < count:
             return
         number += count

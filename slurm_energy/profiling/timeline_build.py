@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from slurm_energy.diagnosis.event_format import RECORD_BYTES, Event, read_events
+from slurm_energy.diagnosis.event_format import RECORD_BYTES, read_blocks
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.timeline.chrome_import import unix_offset_ns
@@ -136,17 +135,13 @@ class TimelineBuilder:
         self.reports.append(report)
         with open_events(process) as file:
             try:
-                events.add(self._counted(read_events(file, header)))
+                for block in read_blocks(file, header):
+                    events.add(block)
+                    self._done_bytes += len(block) * RECORD_BYTES
+                    self._progress(self._done_bytes, self._total_bytes)
             except OSError as error:
                 report.fault = error.strerror or str(error)
         self._progress(self._done_bytes, self._total_bytes)
-
-    def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
-        """Yield events and report the progress."""
-        while batch := list(islice(events, _PROGRESS_EVENTS)):
-            yield from batch
-            self._done_bytes += len(batch) * RECORD_BYTES
-            self._progress(self._done_bytes, self._total_bytes)
 
     def _add_steps(self, node: NodeObservation, processes: Sequence[EventInput]) -> None:
         """Add the steps over time of the processes of a node that have no event file."""

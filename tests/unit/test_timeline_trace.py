@@ -51,7 +51,7 @@ def events_of(
     process = ProcessEvents(
         examples.header(**changes), window, writer, writer.lanes.add_group("p"), None, None
     )
-    process.add((*record[:5], 1, record[5]) for record in records)
+    process.add([(*record[:5], 1, record[5]) for record in records])
     writer.finish()
     return judge.check(judge.parse(b"".join(parts).decode("ascii"))), process.tally
 
@@ -161,7 +161,7 @@ def test_any_records_become_a_valid_trace(records: list[Any], offset_ns: int) ->
     writer = TraceWriter(parts.append, {})
     header = examples.header(unix_offset_ns=offset_ns)
     process = ProcessEvents(header, WINDOW, writer, writer.lanes.add_group("p"), overview, rows)
-    process.add((*item[:5], 1, item[5]) for item in records)
+    process.add([(*item[:5], 1, item[5]) for item in records])
     writer.finish()
     judge.check(judge.parse(b"".join(parts).decode("ascii")))
     tally = process.tally

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Sequence
 from typing import Final
 
-from slurm_energy.diagnosis.event_format import COUNTER, GPU_THREAD, INTERVAL, EventFileHeader
+from slurm_energy.diagnosis.event_format import COUNTER, GPU_THREAD, INTERVAL, EventFileHeader, RawEvent
 from slurm_energy.diagnosis.steps import STANDARD_PHASES
 from slurm_energy.diagnosis.timeline.overview import Overview, OverviewRow
 from slurm_energy.diagnosis.timeline.trace_text import json_text
 from slurm_energy.diagnosis.timeline.trace_writer import TraceWriter, lane_keys
 from slurm_energy.diagnosis.timeline.window import EventTally, TimeWindow
 
-_BATCH: Final = 8192
 MAX_PROCESS_LANES: Final = 512
 MAX_OVERLAPPING: Final = 8
 """Maximum number of lanes per phase and thread. Events that overlap must not share a lane."""
 _TOO_MANY_LANES = f"more than {MAX_PROCESS_LANES} phases and threads"
 _TOO_MANY_OVERLAP = f"more than {MAX_OVERLAPPING} overlapping events of a phase"
-
-RawEvent = tuple[int, int, float, int, int, int, int]
-"""Start and duration in ns, value, phase, thread, lap and kind, as in `event_format.Event`."""
 
 
 class _Lane:
@@ -77,18 +72,16 @@ class ProcessEvents:
         self._lanes: dict[int, _Lane | None] = {}
         self.tally = EventTally()
 
-    def add(self, events: Iterable[RawEvent]) -> None:
-        """Convert events. Those of one phase and thread are expected in the order of their ends."""
-        iterator = iter(events)
-        while batch := list(islice(iterator, _BATCH)):
-            placed = self._place(batch)
-            self.tally.shown += len(placed)
-            if self._writer:
-                self._write(self._writer, placed)
-            if self._overview:
-                self._draw(self._overview, placed)
+    def add(self, events: Sequence[RawEvent]) -> None:
+        """Convert a block of events. Those of a phase and thread are expected in the order of their ends."""
+        placed = self._place(events)
+        self.tally.shown += len(placed)
+        if self._writer:
+            self._write(self._writer, placed)
+        if self._overview:
+            self._draw(self._overview, placed)
 
-    def _place(self, batch: list[RawEvent]) -> list[_Placed]:
+    def _place(self, batch: Sequence[RawEvent]) -> list[_Placed]:
         """Return the shown intervals with their lanes. Marks and counters are written at once."""
         offset_ns, from_ns, to_ns = self._header.unix_offset_ns, self._window.from_ns, self._window.to_ns
         lanes = self._lanes
