@@ -16,6 +16,7 @@ from slurm_energy.setup.configuration import configuration_text
 from slurm_energy.setup.detection import detected_values
 from slurm_energy.setup.hunk import Hunk
 from slurm_energy.setup.own_files import OwnFiles
+from slurm_energy.setup.power_saving_lines import power_saving_lines
 from slurm_energy.setup.site import SlurmSite, conf_sources
 from slurm_energy.setup.site_file import SiteFile, read_site_file
 from slurm_energy.slurm.plugin_version import plugin_release
@@ -83,7 +84,7 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
         raise UnavailableError(f"{own.library}/plugstack.d", "the plugins for Slurm are not installed", todo)
     _check_series(site, own)
     plan = SetupPlan(role)
-    _plan_configuration(plan, site, options)
+    _plan_configuration(plan, site, own, options)
     if role is not Role.LOGIN:
         _plan_service(plan, site, own)
     elif not site.is_controller:  # senergyctld writes the file itself
@@ -114,14 +115,17 @@ def _check_series(site: SlurmSite, own: OwnFiles) -> None:
         raise UnavailableError(str(plugin), f"was built for Slurm {built}, installed is {installed}", todo)
 
 
-def _plan_configuration(plan: SetupPlan, site: SlurmSite, options: PlanOptions) -> None:
+def _plan_configuration(plan: SetupPlan, site: SlurmSite, own: OwnFiles, options: PlanOptions) -> None:
     path = locate(options.config)
     file = read_site_file(path)
     if file.data is not None:
         plan.notes.append(f"{path} exists and stays as it is")
-        name = load(path, trusted=True).cluster.name  # the daemons would not start with a faulty file
+        config = load(path, trusted=True)  # the daemons would not start with a faulty file
+        name = config.cluster.name
         if name != site.cluster_name:
             plan.by_hand.append(f"{path}: cluster.name is {name}, but ClusterName is {site.cluster_name}")
+        if plan.role is Role.CONTROLLER and config.power_saving.mode != "off":
+            plan.by_hand += power_saving_lines(site, own.library)
         return
     if path.parent.exists():
         check_folder(path.parent)  # the daemons would reject the file

@@ -18,9 +18,14 @@ from slurm_energy.errors import UsageError
 from slurm_energy.setup.dialogue import SetupOutcome
 from slurm_energy.setup.journal import SetupEntry
 from slurm_energy.setup.plan import DATABASE_DIRECTORY, Role, SetupPlan
+from slurm_energy.setup.power_saving_lines import power_saving_lines
 from slurm_energy.setup.removal import FileReversal
+from slurm_energy.setup.site import SlurmSite
 from slurm_energy.setup.site_file import SiteFile
+from slurm_energy.slurm import conf_files
+from slurm_energy.slurm.power_saving_settings import parse_power_saving_settings
 
+REPOSITORY = Path(__file__).parents[2]
 SITE = Path(__file__).parents[1] / "setup_sites/plain/etc/slurm"
 
 
@@ -51,6 +56,37 @@ def test_the_plan_as_json(options, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["role"] == "controller" and document["by_hand"] == []
     assert any(change["path"].endswith("/slurm.conf") for change in document["changes"])
+
+
+def test_lines_that_power_saving_needs_are_named(options, tmp_path, capsys):
+    (tmp_path / "energy.toml").write_text('[power_saving]\nmode = "observe"\n')
+    assert main.main(["setup", "controller", "--dry-run", "--json", *options]) == 0
+    lines = [line for line in json.loads(capsys.readouterr().out)["by_hand"] if "cluster.name" not in line]
+    named = [line.removeprefix("slurm.conf: add ").partition("=")[0] for line in lines]
+    assert named[:-1] == [
+        *("SuspendProgram", "ResumeProgram", "SuspendTime", "SuspendTimeout", "ResumeTimeout"),
+        *("PrologSlurmctld", "power_save_interval"),
+    ]
+    assert "restart slurmctld" in named[-1]
+
+
+def test_lines_of_the_page_on_power_saving_are_complete(tmp_path):
+    page = (REPOSITORY / "docs" / "power-saving.md").read_text()
+    block = page.partition("SuspendProgram=")[2].partition("```")[0]
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=c1\nSuspendProgram={block}")
+    settings = conf_files.read_settings(conf)
+    site = SlurmSite(conf, settings, False, False, None, frozenset())
+    assert power_saving_lines(site, tmp_path) == []
+    shown = parse_power_saving_settings(_as_shown(settings))
+    assert shown.problems() == [] and shown.advice() == []
+
+
+def _as_shown(settings):
+    """Return the settings as `scontrol show config` shows them."""
+    units = {"SuspendTime": " sec", "SuspendTimeout": " sec", "ResumeTimeout": " sec"}
+    names = ("SuspendProgram", "ResumeProgram", "SlurmctldParameters", "PrologSlurmctld", *units)
+    return "".join(f"{name} = {settings[name.lower()][-1]}{units.get(name, '')}\n" for name in names)
 
 
 def test_a_password_is_refused_on_the_command_line(options, tmp_path, capsys):
