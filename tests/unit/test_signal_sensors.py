@@ -352,6 +352,9 @@ class Gpu:
     def nvmlDeviceGetMemoryInfo(self, _: str) -> Any:
         return SimpleNamespace(total=80 << 30, used=30 << 30, free=50 << 30)
 
+    def nvmlDeviceGetMaxClockInfo(self, _: str, kind: int) -> float:
+        return 1980.0
+
     def nvmlDeviceGetClockInfo(self, _: str, kind: int) -> float:
         return {pynvml.NVML_CLOCK_SM: 1410}[kind]
 
@@ -411,6 +414,7 @@ PRESENT = {
     "gpu_memory_used_bytes": float(30 << 30),
     "gpu_memory_total_bytes": float(80 << 30),
     "sm_clock_mhz": 1410.0,
+    "max_sm_clock_mhz": 1980.0,
 }
 
 

@@ -94,6 +94,8 @@ class NvmlSignalSensor(SignalSensor):
             yield self._reading("gpu_memory_total_bytes", memory.total, "memory")
         if (mhz := nvml.optional("nvmlDeviceGetClockInfo", index, _SM_CLOCK)) is not None:
             yield self._reading("sm_clock_mhz", mhz, "clock")
+        if (mhz := nvml.optional("nvmlDeviceGetMaxClockInfo", index, _SM_CLOCK)) is not None:
+            yield self._reading("max_sm_clock_mhz", mhz, "clock")
         if (celsius := nvml.optional("nvmlDeviceGetTemperature", index, _CORE_TEMPERATURE)) is not None:
             yield self._reading("gpu_temperature_celsius", celsius, "temperature")
 
