@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_energy.errors import EnergyError, UnavailableError
@@ -28,6 +28,7 @@ def run_kernel(
     full_speed_s: float | None = None,
     job_id: int | None = None,
     on_progress: Callable[[float], None] | None = None,
+    signals: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Execute a kernel on the emulated device and wait for its end.
 
@@ -42,6 +43,7 @@ def run_kernel(
             If both are None, it is 10 seconds.
         job_id: Slurm's id of the job to which the kernel belongs; None for no job.
         on_progress: called with the whole units that the kernel has completed, whenever they change.
+        signals: signals that the GPUs show while the kernel runs, by name; None: those of the model.
 
     Returns:
         `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
@@ -60,6 +62,7 @@ def run_kernel(
         "gpus": list(gpus),
         "full_speed_s": full_speed_s,
         "job_id": job_id,
+        "signals": dict(signals or {}),
     }
     if on_progress is None:
         return ask(socket_path, message, timeout_s=None)

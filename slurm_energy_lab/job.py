@@ -25,6 +25,7 @@ def run_in_job(
     full_speed_s: float | None = None,
     *,
     report_progress: bool = False,
+    signals: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Run a kernel on the CPUs or GPUs of the calling job; outside a job, on all CPUs or GPUs of the node.
 
@@ -34,6 +35,7 @@ def run_in_job(
         size: problem size; None if `full_speed_s` determines it.
         full_speed_s: seconds that the kernel takes at full speed; None for the default.
         report_progress: whether to report the completed units to the node's agent.
+        signals: signals that the GPUs show while the kernel runs, by name; None: those of the model.
 
     Returns:
         The result as `client.run_kernel` returns it.
@@ -46,7 +48,9 @@ def run_in_job(
     gpus = gpus_of_job(os.environ) if device == "gpu" else []
     job_id = job_number(os.environ)
     on_progress = _progress_reporter() if report_progress else None
-    return run_kernel(DEFAULT_SOCKET, kernel, device, size, cpus, gpus, full_speed_s, job_id, on_progress)
+    return run_kernel(
+        *(DEFAULT_SOCKET, kernel, device, size, cpus, gpus, full_speed_s, job_id, on_progress, signals)
+    )
 
 
 def _progress_reporter() -> Callable[[float], None]:

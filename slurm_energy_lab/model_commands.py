@@ -70,7 +70,24 @@ def configure_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report-progress", action="store_true", help="report completed units to the node's agent"
     )
+    parser.add_argument(
+        "--signals",
+        type=_signals,
+        default={},
+        metavar="NAME=VALUE,...",
+        help="signals that NVML shows for the job's GPUs meanwhile, such as sm_active_percent=20,"
+        "pcie_receive_bytes_per_s=12e9",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _signals(text: str) -> dict[str, float]:
+    """Return the signals of an option by name. The emulator checks names and values."""
+    try:
+        pairs = (pair.split("=") for pair in text.split(","))
+        return {name: float(value) for name, value in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a list NAME=VALUE,...") from None
 
 
 def _seconds(text: str) -> float:
@@ -125,7 +142,9 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy_lab.job import run_in_job
 
     result = run_in_job(
-        args.kernel, args.device, args.size, args.seconds, report_progress=args.report_progress
+        *(args.kernel, args.device, args.size, args.seconds),
+        report_progress=args.report_progress,
+        signals=args.signals,
     )
     if args.json:
         print(json.dumps(result))

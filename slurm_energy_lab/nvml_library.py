@@ -17,7 +17,7 @@ from slurm_energy_lab.build_cache import cache_folder, is_trusted
 
 SOURCES = Path(__file__).with_name("native")
 NVML_LIBRARY = "libnvidia-ml.so.1"
-NVML_SOURCES = ("nvml_stub.c", "nvml_gpu.c", "nvml_profiles.c")
+NVML_SOURCES = ("nvml_stub.c", "nvml_gpu.c", "nvml_profiles.c", "nvml_signals.c")
 NVML_HEADERS = ("nvml_stub.h", "nvidia_device.h")
 FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 _COMPILE_TIMEOUT_S = 60

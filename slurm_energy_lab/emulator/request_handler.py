@@ -17,10 +17,14 @@ from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, Usage
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.cpu_lists import parse_list
 from slurm_energy_lab.tree.entries import Tree
+from slurm_energy_lab.tree.gpu_signals import STATED
 from slurm_energy_lab.tree.job_cgroups import JobCgroups
+from slurm_energy_lab.tree.nvidia import NvidiaGpu
 from slurm_energy_lab.tree.resctrl import ResctrlFiles
 
 Message = dict[str, Any]
+MAX_GPUS = 64
+MAX_SIGNAL = 1e12
 MAX_TEXT = 200
 """Maximum number of characters of a file's content in a fault."""
 
@@ -46,6 +50,7 @@ class EmulatorRequestHandler:
         self._started = time.time()
         self._running: set[int] = set()
         self._counted_programs: set[int] = set()
+        self._stating: dict[int, list[NvidiaGpu]] = {}
 
     def answer(self, message: Message, uid: int) -> Message:
         """Execute any message except `kernel` and return the response.
@@ -75,10 +80,11 @@ class EmulatorRequestHandler:
         Raises:
             UsageError: the kernel or device is unknown, or a number is invalid.
         """
-        request = _kernel_request(message)
+        request, stated = _kernel_request(message), _stated_signals(message)
         with self._realtime_model.modify() as model:
             run_id = model.submit(request, model.now_s)
         self._running.add(run_id)
+        self._state_signals(run_id, request, stated)
         if self._resctrl is not None:
             self._resctrl.start_task(run_id, lambda: [pid])
         if request.job_id is not None:
@@ -111,8 +117,18 @@ class EmulatorRequestHandler:
             model.forget(run_id)
         self._end_task(run_id)
 
+    def _state_signals(self, run_id: int, request: KernelRequest, values: dict[str, float]) -> None:
+        """Let the GPUs of a kernel show the signals that its message states."""
+        for index in request.gpus or range(MAX_GPUS) if values else ():
+            gpu = self._tree.get(f"/dev/nvidia{index}")
+            if isinstance(gpu, NvidiaGpu):
+                gpu.signals.state(run_id, values)
+                self._stating.setdefault(run_id, []).append(gpu)
+
     def _end_task(self, run_id: int) -> None:
         self._running.discard(run_id)
+        for gpu in self._stating.pop(run_id, ()):
+            gpu.signals.end(run_id)
         if self._resctrl is not None:
             self._resctrl.end_task(run_id)
         with self._realtime_model.now() as model:
@@ -211,6 +227,24 @@ def _kernel_request(message: Message) -> KernelRequest:
         full_speed_s=_positive(message, "full_speed_s"),
         job_id=_job_id(message),
     )
+
+
+def _stated_signals(message: Message) -> dict[str, float]:
+    """Return the signals of GPUs that a message about a kernel states.
+
+    Raises:
+        UsageError: a name is unknown, or a value is not a number of at least 0.
+    """
+    values = message.get("signals") or {}
+    if not isinstance(values, dict):
+        raise UsageError("signals: not an object")
+    for name, value in values.items():
+        if name not in STATED:
+            raise UsageError(f"signals: {str(name)[:40]!r} is unknown", todo=f"one of {', '.join(STATED)}")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= MAX_SIGNAL:
+            raise UsageError(f"signals: {name} {str(value)[:40]!r} is not a number from 0 to {MAX_SIGNAL:g}")
+    return {name: float(value) for name, value in values.items()}
 
 
 def _job_id(message: Message) -> int | None:

@@ -54,6 +54,26 @@ struct snv_profile {
     uint32_t conflicts[SNV_MASK_WORDS];
 };
 
+/* Counters since the start of the emulator, and present values. Activities are integrals of the share of
+ * time. */
+struct snv_signals {
+    uint64_t sm_active_ns;
+    uint64_t tensor_active_ns;
+    uint64_t dram_active_ns;
+    uint64_t pcie_transmit_bytes;
+    uint64_t pcie_receive_bytes;
+    uint64_t nvlink_transmit_bytes;
+    uint64_t nvlink_receive_bytes;
+    uint64_t power_violation_ns;
+    uint64_t thermal_violation_ns;
+    uint64_t time_ns;
+    uint32_t temperature_celsius;
+    uint32_t pcie_transmit_kb_per_s;
+    uint32_t pcie_receive_kb_per_s;
+    uint32_t has_gpm;
+    uint32_t link_count;
+};
+
 struct snv_gpu {
     /* dynamic fields */
     uint64_t energy_mj;
@@ -96,6 +116,8 @@ struct snv_gpu {
     char uuid[80];
     uint32_t profile_count;
     struct snv_profile profiles[SNV_PROFILES];
+    /* dynamic fields */
+    struct snv_signals signals;
 };
 
 struct snv_command {

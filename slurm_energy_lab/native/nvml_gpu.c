@@ -176,7 +176,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
     return NVML_SUCCESS;
 }
 
-/* Not emulated: processes (the list is empty), MIG and temperature (not supported). */
+/* Not emulated: processes (the list is empty) and MIG (not supported). */
 
 static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count) {
     struct snv_gpu gpu;
@@ -204,19 +204,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *curr
     return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned int *celsius) {
-    (void)sensor;
-    struct snv_gpu gpu;
-    nvmlReturn_t result = snv_fetch(device, celsius, &gpu);
-    return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, void *temperature) {
-    struct snv_gpu gpu;
-    nvmlReturn_t result = snv_fetch(device, temperature, &gpu);
-    return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
-}
-
 static long long unix_us(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -226,10 +213,14 @@ static long long unix_us(void) {
 static void answer_field(const struct snv_gpu *gpu, nvmlFieldValue_t *field) {
     field->timestamp = unix_us();
     field->latency_us = 0;
-    field->result = field->scope_id == 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+    field->result = NVML_SUCCESS;
     field->value.ull = 0;
-    if (field->result != NVML_SUCCESS)
+    if (snv_answer_signal_field(gpu, field))
         return;
+    if (field->scope_id != 0) {
+        field->result = NVML_ERROR_NOT_SUPPORTED;
+        return;
+    }
     switch (field->field_id) {
     case FIELD_TOTAL_ENERGY:
         field->value_type = VALUE_TYPE_UINT64;

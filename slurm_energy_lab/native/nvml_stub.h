@@ -33,6 +33,12 @@ enum {
 
 enum { NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_CLOCK_VIDEO };
 enum { FIELD_TOTAL_ENERGY = 83, FIELD_POWER_AVERAGE = 185, FIELD_POWER_INSTANT = 186 };
+enum {
+    FIELD_POWER_VIOLATION = 74,
+    FIELD_THERMAL_VIOLATION = 75,
+    FIELD_LINK_TRANSMIT = 138,
+    FIELD_LINK_RECEIVE = 139
+};
 enum { VALUE_TYPE_UINT = 1, VALUE_TYPE_UINT64 = 3 };
 enum { ARCHITECTURE_VOLTA = 5 };
 #define MEMORY_V2 0x02000028u
@@ -74,6 +80,9 @@ typedef struct {
 
 /* Reads the record of a GPU. `out`, the caller's result pointer, is only checked for NULL. */
 nvmlReturn_t snv_fetch(nvmlDevice_t device, const void *out, struct snv_gpu *gpu);
+
+/* Answers a field of throttling or NVLink traffic; returns whether the field is one of these. */
+int snv_answer_signal_field(const struct snv_gpu *gpu, nvmlFieldValue_t *field);
 
 /* Writes a command to the device file of a GPU. */
 nvmlReturn_t snv_command(nvmlDevice_t device, const void *bytes, size_t size);

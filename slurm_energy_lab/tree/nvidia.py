@@ -17,6 +17,7 @@ from slurm_energy_lab.model import GpuProfile, GpuState
 from slurm_energy_lab.model.profile import PowerProfile
 from slurm_energy_lab.realtime_model import RealtimeModel, SteppedCounter
 from slurm_energy_lab.tree.entries import CharacterDevice, Tree, refuse
+from slurm_energy_lab.tree.gpu_signals import RECORD, GpuSignals, GpuSignalValues
 
 HEADER = struct.Struct("<8s4I80s80s")
 DYNAMIC = struct.Struct("<2Q14I32s32s")
@@ -38,14 +39,19 @@ CLEAR_PROFILES, ADD_PROFILES, REPLACE_PROFILES = range(7, 10)
 ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
 UNKNOWN_MW = 0xFFFFFFFF
 _CLOCK_LIMIT_IDS = 0xFFFFFF00
-_REASON_IDLE, _REASON_CLOCKS_SETTING, _REASON_POWER_CAP = 1, 2, 4
+_REASON_IDLE, _REASON_CLOCKS_SETTING, _REASON_POWER_CAP, _REASON_THERMAL = 1, 2, 4, 32
 _NVIDIA_VENDOR = 0x10DE
 
 Range = tuple[int, int]
 
 
 class NvidiaGpu(CharacterDevice):
-    """One emulated GPU with its settings, its state record and its device file /dev/nvidiaN."""
+    """One emulated GPU with its settings, its state record and its device file /dev/nvidiaN.
+
+    Attributes:
+        persistent: whether persistence mode is on.
+        signals: activity, traffic, memory and temperature.
+    """
 
     __slots__ = (
         "_energy",
@@ -59,6 +65,7 @@ class NvidiaGpu(CharacterDevice):
         "_requested_profiles",
         "_static",
         "persistent",
+        "signals",
     )
 
     def __init__(
@@ -70,6 +77,8 @@ class NvidiaGpu(CharacterDevice):
         self._energy_base_mj = 0
         self._energy = SteppedCounter(lambda model: model.gpu_state(index).energy_mj, ENERGY_INTERVAL_S)
         self._static = _static_record(profile, node, index)
+        with realtime_model.now() as model:
+            self.signals = GpuSignals(profile, model.now_s)
         self._reset_settings()
 
     def _reset_settings(self) -> None:
@@ -90,13 +99,17 @@ class NvidiaGpu(CharacterDevice):
         with self._realtime_model.now() as model:
             state = model.gpu_state(self._index)
             energy_mj = self._energy.value(model)
-        return DYNAMIC.pack(*self._dynamic_fields(state, energy_mj)) + self._static
+            signals, record = self.signals.record(state, model.now_s)
+        return DYNAMIC.pack(*self._dynamic_fields(state, energy_mj, signals)) + self._static + record
 
-    def _dynamic_fields(self, state: GpuState, energy_mj: int) -> tuple[int | bytes, ...]:
+    def _dynamic_fields(
+        self, state: GpuState, energy_mj: int, signals: GpuSignalValues
+    ) -> tuple[int | bytes, ...]:
         instant_mw = round(state.power_watts * 1000)
         average_mw = round(state.power_average_watts * 1000) if _has_average(self._profile) else UNKNOWN_MW
         reasons = state.idle * _REASON_IDLE | state.throttle_power_cap * _REASON_POWER_CAP
         reasons |= state.throttle_clocks_setting * _REASON_CLOCKS_SETTING
+        reasons |= signals.is_hot * _REASON_THERMAL
         return (
             max(0, energy_mj - self._energy_base_mj),
             reasons,
@@ -109,10 +122,10 @@ class NvidiaGpu(CharacterDevice):
             state.graphics_clock_mhz,
             state.memory_clock_mhz,
             state.graphics_clock_mhz,
-            round(state.utilisation * 100),
+            round(signals.busy * 100),
             round(state.memory_utilisation * 100),
             int(self.persistent),
-            0,
+            signals.memory_used_mib,
             0,
             _mask(self._requested_profiles),
             _mask(profile.number for profile in self._enforced()),
@@ -221,7 +234,7 @@ class NvidiaControl(CharacterDevice):
         self._tree = tree
         self._gpus = gpus
         self._clients = 0
-        record_bytes = DYNAMIC.size + STATIC.size + PROFILES_SIZE
+        record_bytes = DYNAMIC.size + STATIC.size + PROFILES_SIZE + RECORD.size
         self._header = HEADER.pack(
             MAGIC,
             HEADER.size,

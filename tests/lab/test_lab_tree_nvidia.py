@@ -15,6 +15,7 @@ from lab_bench import Bench
 from slurm_energy_lab.model import KernelRequest
 from slurm_energy_lab.nvml_library import SOURCES, build_nvml
 from slurm_energy_lab.tree import nvidia
+from slurm_energy_lab.tree.gpu_signals import RECORD
 from slurm_energy_lab.tree.node_tree import NodeOptions
 
 CONTROL = "/dev/nvidiactl"
@@ -54,7 +55,7 @@ def test_layout_is_the_stubs(tmp_path: Path):
     ).stdout.split()
     expected = (
         nvidia.HEADER.size,
-        nvidia.DYNAMIC.size + nvidia.STATIC.size + nvidia.PROFILES_SIZE,
+        nvidia.DYNAMIC.size + nvidia.STATIC.size + nvidia.PROFILES_SIZE + RECORD.size,
         nvidia.DYNAMIC.size,
         nvidia.COMMAND.size,
         nvidia.PROFILE_COMMAND.size,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
+
+from slurm_energy.errors import EnergyError
 
 pytestmark = [pytest.mark.node, pytest.mark.root]
 pytest.importorskip("pynvml")
@@ -122,7 +125,7 @@ def test_fields(node):
 
 def test_missing_features_return_not_supported(node):
     assert outcome(node, "nvmlDeviceGetMigMode(g)") == "NVMLError_NotSupported"
-    assert outcome(node, "nvmlDeviceGetTemperature(g, 0)") == "NVMLError_NotSupported"
+    assert 30 <= ask(node, "n.nvmlDeviceGetTemperature(g, 0)") <= 80
     assert outcome(node, "nvmlDeviceGetFanSpeed(g)") == "NVMLError_FunctionNotFound"
     assert outcome(node, "nvmlDeviceGetHandleByIndex(4)") == "NVMLError_InvalidArgument"
     assert outcome(node, "nvmlDeviceGetHandleByUUID('GPU-0')") == "NVMLError_NotFound"
@@ -145,3 +148,61 @@ def test_limits_are_lost_with_the_last_client_without_persistence_mode(emulate):
     assert outcome(node, "nvmlDeviceSetPowerManagementLimit(g, 150000)") == "None"
     assert ask(node, "n.nvmlDeviceGetPowerManagementLimit(g)") == 150_000
     assert outcome(node, "nvmlDeviceSetMemoryLockedClocks(g, 405, 405)") == "NVMLError_NotSupported"
+
+
+SIGNALS = """
+import json, time
+from slurm_energy.devices.gpu import nvml
+devices = nvml.discover()
+first = {one.signal: (one.value, one.source) for one in devices.signal_sensors[0].read(time.monotonic())}
+devices.signal_sensors[1].read(time.monotonic())
+time.sleep(0.3)
+later = [sensor.read(time.monotonic()) for sensor in devices.signal_sensors[:2]]
+busy, idle = ({one.signal: (one.value, one.source) for one in readings} for readings in later)
+print(json.dumps([first | busy, idle]))
+"""
+STATED = {
+    "sm_active_percent": 25.0,
+    "gpu_busy_percent": 90.0,
+    "pcie_receive_bytes_per_s": 4e9,
+    "nvlink_transmit_bytes_per_s": 2e9,
+    "gpu_memory_used_bytes": 8 * 2**30,
+    "gpu_temperature_celsius": 91.0,
+    "throttle_thermal_percent": 100.0,
+}
+
+
+@pytest.mark.parametrize("profile", ["xeon-h100", "epyc-7513-a100"])
+def test_the_signals_of_a_program_are_read_through_nvml(emulate, profile):
+    """GPM on Hopper, counters of throttling and NVLink and a sample of PCIe on older GPUs."""
+    emulated = emulate(profile)
+    kernel = {"op": "kernel", "kernel": "gemm", "device": "gpu", "gpus": [0], "full_speed_s": 600.0}
+    with socket.socket(socket.AF_UNIX) as connection:  # its end cancels the kernel
+        connection.connect(str(emulated.socket))
+        connection.sendall(json.dumps({**kernel, "signals": STATED}).encode() + b"\n")
+        busy, idle = json.loads(emulated.python(SIGNALS))
+    values = {name: value for name, (value, _) in busy.items()}
+    exact = ("gpu_busy_percent", "gpu_memory_used_bytes", "gpu_temperature_celsius")
+    assert {name: values[name] for name in exact} == {name: STATED[name] for name in exact}
+    rates = {"throttle_thermal_percent", "pcie_receive_bytes_per_s", "nvlink_transmit_bytes_per_s"}
+    if profile == "xeon-h100":
+        rates.add("sm_active_percent")
+        assert busy["sm_active_percent"][1] == busy["pcie_receive_bytes_per_s"][1] == "nvml:gpm"
+    else:
+        assert "sm_active_percent" not in values
+        assert busy["pcie_receive_bytes_per_s"][1] == "nvml:pcie (20 ms)"
+    assert {name: values[name] for name in rates} == pytest.approx(
+        {name: STATED[name] for name in rates}, rel=0.05
+    )
+    assert idle["gpu_busy_percent"][0] == idle["gpu_memory_used_bytes"][0] == 0
+
+
+@pytest.mark.parametrize(
+    "signals", [{"watts": 1}, {"sm_active_percent": -1}, {"sm_active_percent": "5"}, [1]]
+)
+def test_only_known_signals_are_accepted(node, signals):
+    from slurm_energy_lab import client
+
+    message = {"op": "kernel", "kernel": "gemm", "device": "gpu", "size": 1, "signals": signals}
+    with pytest.raises(EnergyError, match="signals"):
+        client.ask(node.socket, message, timeout_s=5)
