@@ -81,17 +81,22 @@ def main() -> int:
     parser.add_argument("data", type=Path, help="folder with price/ and carbon/")
     parser.add_argument("--part", choices=("first", "rest"), default="rest", help="part of the year shown")
     parser.add_argument("--days", type=float, default=240.0, help="days of the part that are simulated")
+    parser.add_argument("--seeds", type=int, default=2, help="number of workloads of the savings (default 2)")
+    parser.add_argument("--only-savings", action="store_true", help="skip the comparison with CE-DLA")
     parser.add_argument("--json", metavar="FILE", help="also write the rows to FILE as JSON")
     args = parser.parse_args()
     markets = [market(args.data, name, args.part, args.days) for name in SERIES]
     label = "in-sample" if args.part == "first" else "held-out"
     rows = []
     print(f"Savings against slack 0 ({label}, {args.days:g} days at most, {NODES} nodes)")
-    columns = ("series", "policy", "forecast", "slack h", "saved %", "in time %", "mean wait h")
+    columns = ("series", "policy", "forecast", "slack h", "saved %")
+    columns += ("in time %", "at once %", "difference", "95 % from", "to", "mean wait h")
     print(" | ".join(columns))
-    for row in savings(markets):
+    for row in savings(markets, seeds=args.seeds):
         rows.append({"part": args.part, "table": "savings", **row})
         print(" | ".join(_shown(row[column]) for column in columns), flush=True)
+    if args.only_savings:
+        markets = []
     print("\nCE-DLA's comparison, slack 24 h")
     columns = ("series", "policy", "jobs per $", "ratio", "<= 20 $/MWh %", "cheapest 31 % of hours %")
     print(" | ".join(columns))
@@ -159,8 +164,12 @@ def total_cost(result: SimulationResult, market: Market) -> float:
 
 
 def savings(
-    markets: list[Market], options: DeferralOptions | None = None, slacks: tuple[int, ...] = SLACK_HOURS
+    markets: list[Market],
+    options: DeferralOptions | None = None,
+    slacks: tuple[int, ...] = SLACK_HOURS,
+    seeds: int = 1,
 ) -> Iterator[dict[str, Any]]:
+    """Yield cost and deadlines of deferral beside those of running the same jobs at once."""
     options = options or DeferralOptions()
     for one in markets:
         seconds = one.end_s - one.begin_s
@@ -168,24 +177,64 @@ def savings(
         if one.signal is SignalName.CARBON:
             modes.remove(ForecastMode.DAY_AHEAD)
         names = ["cleanest"] if one.signal is SignalName.CARBON else ["cheapest"]
-        at_once = total_cost(
-            simulated(jobs(seconds, 0), deferral.OFF, one.feed(ForecastMode.PERFECT), options), one
-        )
+        perfect = one.feed(ForecastMode.PERFECT)
+        at_once = [
+            simulated(jobs(seconds, 0, seed), deferral.OFF, perfect, options) for seed in range(1, seeds + 1)
+        ]
         for name in names:
             for mode in modes:
                 for slack in slacks:
-                    work = jobs(seconds, slack)
-                    result = simulated(work, name if slack else deferral.OFF, one.feed(mode), options)
-                    late, count = result.late_starts()
+                    runs = [
+                        simulated(
+                            jobs(seconds, slack, seed),
+                            name if slack else deferral.OFF,
+                            one.feed(mode),
+                            options,
+                        )
+                        for seed in range(1, seeds + 1)
+                    ]
+                    costs = [sum(total_cost(run, one) for run in kind) for kind in (runs, at_once)]
                     yield {
                         "series": one.name,
                         "policy": name,
                         "forecast": str(mode),
                         "slack h": slack,
-                        "saved %": 100.0 * (1 - total_cost(result, one) / at_once),
-                        "in time %": 100.0 * (1 - late / count) if count else 100.0,
-                        "mean wait h": float(np.mean(result.wait_s())) / HOUR_S,
+                        "saved %": 100.0 * (1 - costs[0] / costs[1]),
+                        **deadlines(runs, at_once, slack),
+                        "mean wait h": float(np.mean([np.mean(run.wait_s()) for run in runs])) / HOUR_S,
                     }
+
+
+def deadlines(
+    runs: list[SimulationResult], at_once: list[SimulationResult], slack_hours: float
+) -> dict[str, float]:
+    """Return the shares of jobs that start in time, and a confidence interval of their difference.
+
+    The interval is a bootstrap over the days of submission, because jobs of one day are late together.
+    """
+    if not slack_hours:
+        return {"in time %": 100.0, "at once %": 100.0, "difference": 0.0, "95 % from": 0.0, "to": 0.0}
+    late, late_at_once = (
+        np.concatenate([run.wait_s() > slack_hours * HOUR_S + 1e-6 for run in kind])
+        for kind in (runs, at_once)
+    )
+    days = np.concatenate([1000 * at + run.workload.submit_s // DAY_S for at, run in enumerate(runs)]).astype(
+        np.int64
+    )
+    day = np.unique(days, return_inverse=True)[1]
+    more = np.bincount(day, late_at_once.astype(float) - late)
+    counts = np.bincount(day)
+    drawn = np.random.default_rng(1).integers(0, len(more), (4000, len(more)))
+    differences = 100.0 * np.sum(more[drawn], axis=1) / np.sum(counts[drawn], axis=1)
+    low, high = np.quantile(differences, (0.025, 0.975))
+    shares = [100.0 * (1 - float(np.mean(one))) for one in (late, late_at_once)]
+    return {
+        "in time %": shares[0],
+        "at once %": shares[1],
+        "difference": shares[0] - shares[1],
+        "95 % from": float(low),
+        "to": float(high),
+    }
 
 
 @deferral.register("threshold")

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from claims import Claim, at_least, at_most, claim, publish
-from live.deferral import CPUS, DAY, HOUR_S, JOB_CPUS, NODES, SLOT_S, SPEED, PlannedJob
+from live.deferral import CPUS, DAY, HOUR_S, JOB_CPUS, MARGIN_S, NODES, SLOT_S, SPEED, PlannedJob
 
 from slurm_energy.trusted_files import replace_public
 from slurm_energy_lab.cluster import configuration, layout, lifecycle, nodes_file
@@ -185,6 +185,7 @@ def running_lab(day: Sequence[float]) -> Iterator[DeferralLab]:
             "interval_s": INTERVAL_S,
             "max_slack_s": MAX_SLACK_S,
             "deadline_margin_s": 1800.0 / SPEED,
+            "start_margin_s": MARGIN_S,
         },
     }
     nodes = tuple(
@@ -289,7 +290,7 @@ def main() -> int:
     }
     if arguments.out:  # first the measurements, which cannot be repeated
         arguments.out.write_text(json.dumps(measured, indent=1))
-    simulated = simulate(jobs, first, DAY)
+    simulated = simulate(jobs, first, second["origin_s"] - first["origin_s"], DAY)
     if arguments.out:
         arguments.out.write_text(json.dumps(measured | {"simulated": simulated}, indent=1))
     return publish(evaluate(jobs, first, second, simulated, kill), arguments.json)

@@ -39,6 +39,18 @@ class DeferralConfig:
         "could use its full time limit.",
         between(0, 86400),
     )
+    start_margin_s: float = key(
+        7200.0,
+        "Seconds between the latest planned start of a job and its latest start, in which the job waits for "
+        "resources; at most half of the slack. Held jobs reserve no resources.",
+        between(0, 86400),
+    )
+    reserve_weight: float = key(
+        0.0,
+        "Standard deviations of the resources needed by jobs that have not arrived yet, which deferred jobs "
+        "leave free in addition to the mean. More protects urgent jobs better and saves less.",
+        between(0, 10),
+    )
     interval_s: float = key(30.0, "Seconds between two plans.", between(0.5, 600))
     max_held_jobs: int = key(
         1000,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.accounting import decisions
+from slurm_energy.accounting import arrivals, decisions
 from slurm_energy.accounting.decisions import Decision
 from slurm_energy.config import Config
 from slurm_energy.controller.begin_times import BeginTimes
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _SUBJECT: Final = "deferral"
 _IDLE_S: Final = 1.0
 _PAUSE_FACTOR: Final = 4.0  # times the duration of the last cycle: it uses at most a fifth of a core
+_ARRIVAL_CYCLES: Final = 10
 _LOOKBACK_S: Final = 40 * 86400.0
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class DeferralLoop:
         self._files: SignalFiles | None = None
         self._cycle_s, self._deferrable = 0.0, 0
         self._planned_s: float | None = None
+        self._next_arrivals_s = 0.0
         self._error: str | None = None
         self.permit: Callable[[], None] = lambda: None
         self.config = config
@@ -196,6 +198,7 @@ class DeferralLoop:
             return await self._turn_off(now_s)
         planner = await self._current_planner(config)
         signals = await self._signals(config, now_s)
+        await self._read_arrivals(config, planner, now_s)
         run = asyncio.get_running_loop().run_in_executor
         cycle: DeferralCycle = await run(self._thread, planner.plan, signals, self._clock())
         self._deferrable = cycle.deferrable
@@ -226,11 +229,19 @@ class DeferralLoop:
             before = self._clock() - _LOOKBACK_S
             stored = await self._store.read(decisions.since, config.cluster.name, before)
             planner.jobs = restored_jobs(stored)
-            self._planner, self._configured = planner, config
+            self._planner, self._configured, self._next_arrivals_s = planner, config, 0.0
         elif config is not self._configured:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._planner.configure, config)
             self._configured = config
         return self._planner
+
+    async def _read_arrivals(self, config: Config, planner: DeferralPlanner, now_s: float) -> None:
+        """Give the planner the arrivals of the past, which are read again every few cycles."""
+        if now_s < self._next_arrivals_s:
+            return
+        since_s = now_s - 86400.0 * config.signals.history_days
+        planner.arrivals = await self._store.read(arrivals.read_arrivals, config.cluster.name, since_s)
+        self._next_arrivals_s = now_s + _ARRIVAL_CYCLES * config.deferral.interval_s
 
     async def _signals(self, config: Config, now_s: float) -> SignalColumns:
         from slurm_energy.controller.deferral_signals import signal_columns

@@ -12,12 +12,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from slurm_energy.accounting.arrivals import PastArrival
 from slurm_energy.config import Config
 from slurm_energy.controller.begin_holds import BeginTimeHolds, pending_name
 from slurm_energy.controller.begin_times import BeginTimes
-from slurm_energy.controller.deferral_capacity import free_capacity, requested_units
 from slurm_energy.controller.deferral_jobs import DeferredJob
-from slurm_energy.deferral import DeferralOptions, DeferralPlan, DeferralQueue, latest_start_s, policy
+from slurm_energy.controller.deferral_table import DeferrableRows, deferral_table
+from slurm_energy.deferral import (
+    DeferralOptions,
+    DeferralPlan,
+    DeferralQueue,
+    latest_start_s,
+    policy,
+)
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.slack import parse_slack
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictor
@@ -70,6 +77,7 @@ class DeferralPlanner:
 
     Attributes:
         jobs: facts of the pending jobs that are or were deferred, by job id.
+        arrivals: jobs of the past, from which the resources that later jobs need are forecast.
 
     Raises:
         NotFoundError: the deferral policy is unknown.
@@ -89,6 +97,7 @@ class DeferralPlanner:
         self._holds = BeginTimeHolds(updater, begin_times)
         self._opted_out: set[int] = set()
         self.jobs: dict[int, DeferredJob] = {}
+        self.arrivals: Sequence[PastArrival] = ()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -105,6 +114,7 @@ class DeferralPlanner:
             slot_s=config.deferral.slot_s,
             uncertainty_weight=config.deferral.uncertainty_weight,
             min_saving=config.deferral.min_saving_percent / 100.0,
+            start_margin_s=config.deferral.start_margin_s,
         )
 
     def stop(self) -> None:
@@ -216,7 +226,7 @@ class DeferralPlanner:
         """Return the rows of the deferrable jobs, when they became eligible, and their latest starts."""
         slack_s, deadline_s = self._slack(queue), queue.deadline_s
         rows: Ints = np.flatnonzero(
-            self._may_wait(queue, leader, now_s) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
+            self._may_wait(queue, leader) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
         )
         eligible_s = np.array([self._eligible_s(queue, group, row) for row in rows.tolist()], np.float64)
         margin_s = self._settings.deadline_margin_s
@@ -229,19 +239,15 @@ class DeferralPlanner:
         later = latest_s > now_s
         return rows[later], eligible_s[later], latest_s[later]
 
-    def _may_wait(self, queue: QueueColumns, leader: Ints, now_s: float) -> Bools:
-        """Return the mask of the pending jobs that only our hold or their own begin time keeps from starting.
+    def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
+        """Return the mask of the pending jobs that may be held.
 
-        Jobs that wait for other jobs are planned when they are free to start. A job that has run before is
-        not deferred again.
+        Jobs that wait for other jobs are planned, too: they would start as soon as these have ended, before
+        a plan that is made then. A job that has run before is not deferred again.
         """
-        begins = queue.eligible_s > now_s
-        waits: Bools = queue.dependent & ~begins
         own = leader == np.arange(queue.count)
         opted_out = np.isin(queue.job_id, list(self._opted_out))
-        may: Bools = (
-            (queue.state == PENDING) & own & ~queue.held & ~waits & (queue.restart_count == 0) & ~opted_out
-        )
+        may: Bools = (queue.state == PENDING) & own & ~queue.held & (queue.restart_count == 0) & ~opted_out
         return may
 
     @staticmethod
@@ -291,23 +297,10 @@ class DeferralPlanner:
             nodes = self._nodes()
         except UnavailableError:
             nodes = ()
-        kinds, units = requested_units(queue)
-        is_planned = np.zeros(queue.count, np.bool_)
-        is_planned[rows] = True
-        capacity = free_capacity(queue, units, kinds, is_planned, predicted.time_s, nodes, signals, now_s)
-        table = DeferralQueue(
-            now_s=now_s,
-            job_id=queue.job_id[rows],
-            earliest_s=np.maximum(now_s, eligible_s),
-            latest_start_s=latest_s,
-            time_s=predicted.time_s[rows],
-            power_watts=predicted.power_watts[rows],
-            units=units[rows],
-            hardware=kinds[rows],
-            checkpointable=np.zeros(len(rows), np.bool_),
-            signals=signals,
-            capacity=capacity,
-            planned_s=self._planned_s(group[rows]),
+        jobs = DeferrableRows(rows, eligible_s, latest_s, self._planned_s(group[rows]))
+        table = deferral_table(
+            *(queue, leader, jobs, predicted.time_s, predicted.power_watts),
+            *(nodes, self.arrivals, self._settings.reserve_weight, signals, now_s),
         )
         return self._policy.plan(table, self._options), table
 
@@ -328,7 +321,8 @@ class DeferralPlanner:
         queue, signals = cycle.queue, table.signals
         assert signals is not None
         signal = _SIGNALS.get(plan.unit, SignalName.PRICE)
-        deferred = np.flatnonzero(plan.start_s > np.maximum(cycle.now_s, eligible_s) + _CHANGED_S)
+        starts_s = plan.start_s[: len(rows)]
+        deferred = np.flatnonzero(starts_s > np.maximum(cycle.now_s, eligible_s) + _CHANGED_S)
         for at in self._shared_fairly(queue, rows, deferred, plan):
             row = int(rows[at])
             job_id, submit_s = int(cycle.group[row]), float(queue.submit_s[row])

@@ -154,7 +154,7 @@ def solve(
         power = (fit.free.shape[0] - 1) * slots + slot
         uses.append(coo_matrix((watts[variable], (power, variable)), (fit.free.size, columns)))
     # Resources that are taken already beyond what is free refuse further jobs only.
-    room = LinearConstraint(sum(uses[1:], uses[0]), -np.inf, np.maximum(fit.free.ravel(), 0.0))
+    room = LinearConstraint(sum(uses[1:], uses[0]), -np.inf, np.maximum(fit.free_for_deferred.ravel(), 0.0))
     costs = np.append(score[jobs, starts], np.full(count, penalty(score)))
     scale = max(1e-300, float(np.max(np.abs(costs))))
     result = milp(

@@ -52,7 +52,7 @@ class StartTable:
 def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions) -> StartTable:
     """Return the costs of all deferrable jobs of a queue by start."""
     rows = np.flatnonzero(queue.deferrable)
-    latest = queue.latest_start_s[rows]
+    latest = queue.latest_planned_s(options.start_margin_s)[rows]
     starts = candidate_starts(queue.now_s, float(np.max(latest, initial=queue.now_s)), options.slot_s)
     count = np.searchsorted(starts, latest, side="right")
     earliest = np.searchsorted(starts, np.minimum(queue.earliest_s[rows], latest), side="left")
@@ -128,7 +128,7 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
             scores = np.where(possible, score[job, :count], np.inf)
             row = int(np.argmin(scores))
             if not np.isfinite(scores[row]):
-                continue
+                continue  # it may start at once
             end = int(ends[row])
         fit.take(row, end, *resources)
         slots[job] = row
@@ -173,7 +173,7 @@ def reserve_urgent(queue: DeferralQueue, table: StartTable, fit: SlotFit) -> Non
         if fit.fits(0, int(ends[0]), *resources):
             fit.take(0, int(ends[0]), *resources)
             continue
-        possible = fit.possible(ends, *resources)
+        possible = fit.possible(ends, *resources, urgent=True)
         if np.any(possible):
             row = int(np.argmax(possible))
             fit.take(row, int(ends[row]), *resources)

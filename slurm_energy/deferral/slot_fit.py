@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from slurm_energy.deferral.tables import Capacity
@@ -28,6 +30,16 @@ class SlotFit:
             tables = capacity.units if capacity.watts is None else np.vstack([capacity.units, capacity.watts])
             self.free = _by_slot(tables, capacity, starts_s)
         self.has_watts = capacity is not None and capacity.watts is not None
+        # Nothing is reserved in slot 0: jobs that start now start before later arrivals.
+        self._reserve = np.zeros_like(self.free)
+        if capacity is not None and capacity.reserve is not None:
+            kinds = len(capacity.reserve)
+            self._reserve[:kinds, 1:] = _by_slot(capacity.reserve, capacity, starts_s, np.maximum)[:, 1:]
+
+    @property
+    def free_for_deferred(self) -> Floats:
+        """Resources that are left beside those for jobs that have not arrived yet, shape (resources, s)."""
+        return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:
         """Return the first slot and the slot after the last of jobs that start in the slots `rows`."""
@@ -43,11 +55,16 @@ class SlotFit:
         if self.has_watts:
             np.add.at(used[-1], first, watts)
             np.add.at(used[-1], after, -watts)
-        return bool(np.all(np.cumsum(used, axis=1)[:, :-1] <= self.free + _SLACK))
+        return bool(np.all(np.cumsum(used, axis=1)[:, :-1] <= self.free_for_deferred + _SLACK))
 
     def fits(self, row: int, after: int, kind: int, units: float, watts: float) -> bool:
-        """Return whether a job fits in the slots from `row` up to, not including, `after`."""
-        if self.free[kind, row:after].min() + _SLACK < units:
+        """Return whether a job fits in the slots from `row` up to, not including, `after`.
+
+        A job that starts now, in slot 0, need not leave room for jobs that have not arrived yet.
+        """
+        free = self.free[kind, row:after]
+        left = free - self._reserve[kind, row:after] if row else free
+        if left.min() + _SLACK < units:
             return False
         return not self.has_watts or bool(self.free[-1, row:after].min() + _SLACK >= watts)
 
@@ -57,19 +74,36 @@ class SlotFit:
         if self.has_watts:
             self.free[-1, row:after] -= watts
 
-    def possible(self, afters: Ints, kind: int, units: float, watts: float) -> np.ndarray:
-        """Return whether a job fits from each start up to the slot `afters[start]`, shape (starts,)."""
-        full = self.free[kind] + _SLACK < units
+    def possible(
+        self, afters: Ints, kind: int, units: float, watts: float, *, urgent: bool = False
+    ) -> np.ndarray:
+        """Return whether a job fits from each start up to the slot `afters[start]`, shape (starts,).
+
+        Args:
+            afters: slot after the last by start.
+            kind: kind of hardware.
+            units: number of units.
+            watts: power.
+            urgent: whether the job need not leave room for jobs that have not arrived yet.
+        """
+        left = self.free[kind] if urgent else self.free_for_deferred[kind]
+        full = left + _SLACK < units
         if self.has_watts:
             full |= self.free[-1] + _SLACK < watts
         blocked = np.concatenate([[0], np.cumsum(full)])
-        starts = np.arange(len(afters))
-        result: np.ndarray = blocked[afters] == blocked[starts]
+        result: np.ndarray = blocked[afters] == blocked[np.arange(len(afters))]
+        if len(result):
+            result[0] = self.fits(0, int(afters[0]), kind, units, watts)
         return result
 
 
-def _by_slot(tables: Floats, capacity: Capacity, starts_s: Floats) -> Floats:
-    """Return the minimum of each resource in each planned slot, shape (resources, s)."""
+def _by_slot(
+    tables: Floats,
+    capacity: Capacity,
+    starts_s: Floats,
+    extreme: Callable[[Floats, Floats], Floats] = np.minimum,
+) -> Floats:
+    """Return the extreme of each resource in each planned slot, shape (resources, s)."""
     steps = tables.shape[1]
     first = np.floor((starts_s - capacity.start_s) / capacity.step_s + 1e-9).astype(np.int64)
     after = np.ceil((np.append(starts_s[1:], np.inf) - capacity.start_s) / capacity.step_s - 1e-9)
@@ -77,5 +111,5 @@ def _by_slot(tables: Floats, capacity: Capacity, starts_s: Floats) -> Floats:
     first = np.clip(first, 0, steps - 1)
     free = tables[:, first].astype(np.float64)
     for extra in range(1, int(np.max(last - first, initial=0)) + 1):
-        free = np.minimum(free, tables[:, np.minimum(first + extra, np.maximum(last, first))])
+        free = extreme(free, tables[:, np.minimum(first + extra, np.maximum(last, first))])
     return free

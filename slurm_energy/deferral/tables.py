@@ -14,6 +14,9 @@ from slurm_energy.signals import SignalColumns
 
 SLOT_S = 900.0
 """Default length of a slot, in which starts are planned: 15 minutes, as in CE-DLA."""
+START_MARGIN_S = 7200.0
+"""Default margin between the latest planned start and the latest start."""
+_MARGIN_SHARE = 0.5
 
 
 class DeferralReason(IntEnum):
@@ -45,12 +48,15 @@ class Capacity:
         units: units of each kind of hardware that running jobs and reservations leave free, counted as in
             `Alternatives.gpus`, shape (kinds, slots).
         watts: power that they leave free under the budget, shape (slots,); None: no budget.
+        reserve: units that jobs will need which have not arrived yet, shape (kinds, slots). A job is deferred
+            only to a slot in which they stay free. None: no arrivals are expected.
     """
 
     start_s: float
     step_s: float
     units: Floats
     watts: Floats | None = None
+    reserve: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,10 @@ class DeferralOptions:
         suspend: whether running checkpointable jobs may be suspended in expensive slots.
         restart_s: time that a checkpoint and a restart cost together.
         max_suspensions: maximum number of suspensions of one job.
+        reserve_weight: standard deviations of the demand of urgent arrivals that are kept free in addition to
+            its mean.
+        start_margin_s: time between the latest planned start and the latest start, in which jobs wait for
+            resources: held jobs reserve none. It is at most half of a job's slack.
         weights: further weights by name, for a site's own policies.
     """
 
@@ -83,6 +93,8 @@ class DeferralOptions:
     suspend: bool = True
     restart_s: float = 120.0
     max_suspensions: int = 3
+    reserve_weight: float = 0.0
+    start_margin_s: float = START_MARGIN_S
     weights: dict[str, float] = field(default_factory=dict)
 
 
@@ -104,6 +116,8 @@ class DeferralQueue:
         capacity: free resources; None: unlimited.
         planned_s: start that an earlier plan granted; NaN: none. None: there is no earlier plan. Jobs keep
             the room of that start until they find a better one.
+        slack_s: whole slack of each job, which limits the margin before its latest start; NaN: not
+            deferrable. None: no margin.
     """
 
     now_s: float
@@ -118,6 +132,7 @@ class DeferralQueue:
     signals: SignalColumns | None = None
     capacity: Capacity | None = None
     planned_s: Floats | None = None
+    slack_s: Floats | None = None
 
     @property
     def count(self) -> int:
@@ -129,6 +144,18 @@ class DeferralQueue:
         """Mask of the jobs that may start later than now."""
         later: Bools = self.latest_start_s > self.now_s  # False for NaN
         return later
+
+    def latest_planned_s(self, start_margin_s: float) -> Floats:
+        """Return the latest start that is planned for each job; at least `now_s`, NaN: not deferrable.
+
+        Args:
+            start_margin_s: `DeferralOptions.start_margin_s`.
+        """
+        margin_s = 0.0
+        if self.slack_s is not None:
+            margin_s = np.minimum(start_margin_s, _MARGIN_SHARE * self.slack_s)
+        latest: Floats = np.maximum(self.latest_start_s - margin_s, self.now_s)
+        return latest
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from slurm_energy.deferral import Capacity, DeferralQueue
+from slurm_energy.deferral.arrival_demand import ArrivalHistory, arrival_demand
 from slurm_energy.deferral.suspension import CheckpointableJobs, plan_suspensions
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.scheduling.registry import Policy
@@ -17,6 +18,9 @@ from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import Deferral, ScheduleSettings
 from slurm_energy.simulator.workload import Workload
+
+_HISTORY_S = 28 * 86400.0
+_MAX_ARRIVALS = 5000
 
 
 class DeferralControl:
@@ -65,6 +69,7 @@ class DeferralControl:
         self._shape = workload.first[:-1].copy()
         self._new: list[int] = []
         self._cycle_due = False
+        self._arrived = 0
         self.held: dict[int, float] = {}
         self.suspensions = np.zeros(workload.count, np.int64)
 
@@ -76,6 +81,7 @@ class DeferralControl:
 
     def takes(self, job: int) -> bool:
         """Take an arriving job, given by row; return False if it is not deferrable."""
+        self._arrived = job + 1
         if not self._latest_s[job] > self._events.now_s:
             return False
         if not self._new:
@@ -161,6 +167,7 @@ class DeferralControl:
             signals=self._feed.columns(now_s),
             capacity=self._capacity(float(np.nanmax(latest_s, initial=now_s)), others),
             planned_s=planned_s,
+            slack_s=latest_s - work.submit_s[rows],
         )
 
     def _choose_shapes(self, rows: Ints) -> None:
@@ -198,7 +205,22 @@ class DeferralControl:
                 free[self._workload.hardware[shape], first:after] -= self._workload.units[shape]
         left_watts = self._left_watts()
         watts = None if math.isinf(left_watts) else np.full(slots, left_watts)
-        return Capacity(start_s, step_s, free, watts)
+        return Capacity(start_s, step_s, free, watts, self._reserve(start_s, step_s, slots))
+
+    def _reserve(self, start_s: float, step_s: float, slots: int) -> Floats:
+        """Return the units that jobs will need which have not arrived yet, by kind of nodes and slot."""
+        work, now_s = self._workload, self._events.now_s
+        first = int(np.searchsorted(work.submit_s, now_s - _HISTORY_S))
+        first = max(first, self._arrived - _MAX_ARRIVALS)
+        rows = np.arange(first, self._arrived)
+        shapes = self._shape[rows]
+        history = ArrivalHistory(
+            *(float(work.submit_s[first]), work.submit_s[rows], work.predicted_time_s[shapes]),
+            *(work.units[shapes].astype(np.float64), work.hardware[shapes]),
+            np.nan_to_num(work.slack_s[rows]),
+        )
+        mean, deviation = arrival_demand(history, now_s, step_s, slots, len(self._cluster.free))
+        return mean + self._deferral.options.reserve_weight * deviation
 
     def _suspend_expensive(self) -> None:
         """Suspend the checkpointable jobs for which it pays to wait for a later slot."""

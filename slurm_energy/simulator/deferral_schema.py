@@ -72,6 +72,16 @@ class DeferralSection:
         DeferralOptions().uncertainty_weight, "Standard deviations added to later costs.", between(0, 10)
     )
     min_saving: float = key(DeferralOptions().min_saving, "Minimum saving that defers a job.", _share)
+    start_margin_s: float = key(
+        DeferralOptions().start_margin_s,
+        "Time between the latest planned start and the latest start; at most half of the slack.",
+        _not_negative,
+    )
+    reserve_weight: float = key(
+        DeferralOptions().reserve_weight,
+        "Standard deviations of the demand of later arrivals that are kept free beside its mean.",
+        between(0, 10),
+    )
     solver_limit_s: float = key(2.0, "Time limit of the solver of cedla.", _not_negative)
     suspend: bool = key(True, "Suspend running checkpointable jobs in expensive slots.")
     restart_s: float = key(120.0, "Time that a checkpoint and a restart cost together.", _not_negative)
@@ -84,6 +94,8 @@ class DeferralSection:
             best_share=self.best_share,
             uncertainty_weight=self.uncertainty_weight,
             min_saving=self.min_saving,
+            start_margin_s=self.start_margin_s,
+            reserve_weight=self.reserve_weight,
             solver_limit_s=self.solver_limit_s,
             suspend=self.suspend,
             restart_s=self.restart_s,

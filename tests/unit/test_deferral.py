@@ -299,3 +299,29 @@ def test_a_policy_of_a_site_may_not_exceed_the_latest_start(monkeypatch):
 
     with pytest.raises(UsageError, match="later than its latest start"):
         deferral.plan("test-late", queue_of([(1800, 900, 100, 1)], [0.1]), PLAIN)
+
+
+@pytest.mark.parametrize("name", ["cheapest", "cleanest", "cedla"])
+def test_deferred_jobs_leave_room_for_later_arrivals(name):
+    prices = [0.3, 0.3, 0.1, 0.2, 0.3, 0.3]
+    free = Capacity(0.0, SLOT, np.full((1, 6), 4.0), None, np.array([[0.0, 0.0, 3.0, 1.0, 0.0, 0.0]]))
+    queue = queue_of([(4 * SLOT, SLOT, 100.0, 2.0)] * 2, prices, free)
+    plan = deferral.plan(name, queue, PLAIN)
+    # The cheapest slot has one unit left, the next one room for one of the jobs.
+    assert sorted(plan.start_s.tolist()) == [0.0, 3 * SLOT]
+
+
+def test_a_job_that_starts_now_needs_no_room_for_later_arrivals():
+    free = Capacity(0.0, SLOT, np.full((1, 4), 4.0), None, np.full((1, 4), 4.0))
+    queue = queue_of([(3 * SLOT, SLOT, 100.0, 2.0)], [0.1, 0.2, 0.2, 0.2], free)
+    plan = deferral.plan("cheapest", queue, PLAIN)
+    assert plan.reason[0] == DeferralReason.GOOD_NOW
+
+
+@pytest.mark.parametrize(("margin_slots", "start_slot"), [(0, 8), (2, 6), (4, 4), (100, 4)])
+def test_planned_starts_leave_a_margin_of_at_most_half_the_slack(margin_slots, start_slot):
+    prices = [0.3 - 0.01 * slot for slot in range(12)]
+    queue = queue_of([(8 * SLOT, SLOT, 100.0, 1.0)], prices)
+    queue = replace(queue, slack_s=np.array([8 * SLOT]))
+    options = replace(PLAIN, start_margin_s=margin_slots * SLOT)
+    assert deferral.plan("cheapest", queue, options).start_s[0] == start_slot * SLOT

@@ -6,12 +6,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slurm_energy.accounting.arrivals import PastArrival
 from slurm_energy.accounting.decisions import Decision
 from slurm_energy.config import Config, parse
 from slurm_energy.config.loader import parse_source
 from slurm_energy.controller.begin_holds import BeginTimeHolds
 from slurm_energy.controller.begin_times import BeginTimes
+from slurm_energy.controller.deferral_capacity import (
+    free_capacity,
+    partition_pools,
+    requested_units,
+    resource_kinds,
+)
 from slurm_energy.controller.deferral_jobs import restored_jobs
 from slurm_energy.controller.deferral_planner import DeferralPlanner
 from slurm_energy.controller.deferral_signals import signal_columns
@@ -160,13 +169,13 @@ def test_begin_times_pass_by_themselves_after_senergyctld_has_died() -> None:
 def test_a_restarted_process_continues_the_holds_without_more_slack() -> None:
     slurm = Slurm()
     before = Site(slurm=slurm)
-    job = slurm.add("4h")
+    job = slurm.add("8h")
     before.run_until(NOW + 900.0)
     after = Site(slurm=slurm)
     after.planner.jobs = restored_jobs(before.stored)
     after.cycle(NOW + 930.0)
     assert after.planner.held == 1 and after.stored == []
-    assert after.planner.jobs[job].latest_start_s == NOW + 4 * HOUR
+    assert after.planner.jobs[job].latest_start_s == NOW + 8 * HOUR
     assert slurm.begin(job) > NOW + 930.0
     after.series = {}
     after.cycle(NOW + 960.0)  # released, but not before the begin time that it found
@@ -225,12 +234,11 @@ def test_jobs_that_must_not_wait_are_left_alone() -> None:
         site.slurm.add("12h", held=True),
         site.slurm.add("12h", restart_count=1),
         site.slurm.add("soon"),
-        site.slurm.add("12h", dependent=True),
         site.slurm.add("12h", state=RUNNING, start_s=NOW - 10.0),
     ]
     site.run_until(NOW + 90.0)
     assert site.slurm.moves == []
-    assert [site.slurm.begin(job) for job in left] == [NOW] * 5
+    assert [site.slurm.begin(job) for job in left] == [NOW] * 4
 
 
 def test_a_deadline_leaves_room_for_the_full_time_limit_and_a_margin() -> None:
@@ -375,3 +383,96 @@ def test_prio_explains_until_when_and_why() -> None:
         "expected saving 0.0013 EUR (75 %)"
     )
     assert deferral_lines({"deferral": None}, style) == []
+
+
+def test_a_full_cluster_releases_no_job_that_can_still_wait() -> None:
+    site = Site(cpus=4)
+    site.slurm.add("", state=RUNNING, start_s=NOW - 100.0, time_limit_s=HOUR)
+    job = site.slurm.add("12h")
+    site.run_until(NOW + 1800.0)
+    assert site.planner.held == 1 and site.slurm.begin(job) > NOW + 1800.0
+
+
+def test_a_job_that_exceeds_its_prediction_blocks_its_units_for_a_while_only() -> None:
+    site = Site(cpus=4)
+    site.slurm.add("", state=RUNNING, start_s=NOW - 10 * HOUR, time_limit_s=HOUR)
+    job = site.slurm.add("12h")
+    site.cycle()
+    assert site.planner.jobs[job].planned_start_s == CHEAP_S
+
+
+def test_urgent_jobs_that_wait_take_the_cheap_hours_first() -> None:
+    site = Site(cpus=4)
+    site.slurm.add("", state=RUNNING, start_s=NOW, time_limit_s=2 * (CHEAP_S - NOW))
+    for _ in range(2):  # half their limits is predicted: they fill the cheap hours after the running job
+        site.slurm.add("", time_limit_s=2 * HOUR, uid=1001, user="bob")
+    job = site.slurm.add("12h")
+    site.cycle()
+    assert job not in site.planner.jobs or site.planner.jobs[job].planned_start_s >= CHEAP_S + 2 * HOUR - 900
+
+
+def test_a_dependent_job_waits_for_its_plan() -> None:
+    site = Site()
+    job = site.slurm.add("12h", dependent=True)
+    site.cycle()
+    assert site.planner.jobs[job].planned_start_s == CHEAP_S
+    assert site.slurm.begin(job) == NOW + 300
+
+
+def test_arrivals_of_the_past_keep_cheap_hours_free() -> None:
+    past = [PastArrival("", NOW - at * 600.0, 2 * HOUR, "cpu=8", 0.0) for at in range(100, 0, -1)]
+    site = Site(cpus=8)
+    site.planner.arrivals = past
+    job = site.slurm.add("12h")
+    site.cycle()
+    assert job not in site.planner.jobs  # a job of 8 CPUs every ten minutes leaves nothing
+    site.planner.arrivals = [replace_slack(one) for one in past]
+    site.cycle()
+    assert job in site.planner.jobs
+
+
+def replace_slack(arrival: PastArrival) -> PastArrival:
+    """Return the arrival as one that can wait for four days, and therefore needs nothing now."""
+    return arrival._replace(slack_s=96 * HOUR)
+
+
+def test_partitions_without_common_nodes_are_planned_apart() -> None:
+    nodes = [
+        NodeResources("a1", frozenset({"cpu", "short"}), cpus=8),
+        NodeResources("a2", frozenset({"short"}), cpus=8),
+        NodeResources("b1", frozenset({"big"}), cpus=8),
+        NodeResources("b2", frozenset({"big", "huge"}), cpus=8),
+        NodeResources("c1", frozenset({"short", "long"}), cpus=8, usable=False),
+    ]
+    pools = partition_pools(nodes)
+    assert pools == {"cpu": 0, "short": 0, "long": 0, "big": 1, "huge": 1}
+    slurm = Slurm()
+    slurm.add("", state=RUNNING, start_s=NOW, time_limit_s=24 * HOUR, cpus=16, partition="big")
+    small, big = slurm.add("12h", partition="short,big"), slurm.add("12h", partition="huge")
+    queue = slurm.read()
+    kinds = resource_kinds(queue, nodes)
+    rows, units = requested_units(queue, kinds)
+    signals = signal_columns(parse(CONFIG), {"price_per_kwh": prices()}, NOW)
+    time_s = queue.time_limit_s
+    capacity = free_capacity(queue, units, rows, kinds, time_s, nodes, signals, NOW)
+    assert capacity is not None and rows.tolist() == [2, 0, 2]
+    assert capacity.units[:, 0].tolist() == [16.0, 0.0, 0.0, 0.0]
+    site = Site(slurm=slurm)
+    site.planner._nodes = lambda: nodes
+    site.cycle()
+    assert small in site.planner.jobs and big not in site.planner.jobs
+
+
+@given(st.lists(st.frozensets(st.sampled_from("abcdefg"), max_size=3), max_size=12))
+def test_pools_are_the_components_of_common_nodes(nodes: list[frozenset[str]]) -> None:
+    pools = partition_pools([NodeResources(f"n{at}", names) for at, names in enumerate(nodes)])
+    assert set(pools) == set().union(*nodes)
+    for names in nodes:
+        assert len({pools[name] for name in names}) <= 1
+    assert set(pools.values()) == set(range(len(set(pools.values()))))
+    for pool in set(pools.values()):  # no cut divides a pool
+        members = {name for name, at in pools.items() if at == pool}
+        reached = {min(members)}
+        for _ in members:
+            reached |= {name for names in nodes if names & reached for name in names}
+        assert reached == members

@@ -207,6 +207,7 @@ share = 1.0
 slack_hours = 3
 min_saving = 0.0
 uncertainty_weight = 0.0
+start_margin_s = 0
 """
 
 

@@ -1,0 +1,113 @@
+"""Units that jobs which have not arrived yet will need, from the arrivals of the past.
+
+A deferred job must not take the units that later arrivals will need. Arrivals count as a Poisson process. Its
+rate is the mean of the past, blended with that of the same hour of the day if enough days are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+
+_DAY_S: Final = 86400.0
+_HOUR_S: Final = 3600.0
+_HOURS: Final = 24
+_DAYS_FOR_PROFILE: Final = 7.0
+"""Minimum number of known days for rates by hour of the day."""
+_PROFILE_WEIGHT: Final = 0.5
+"""Weight of the rate of the hour of the day; the rest is the mean rate."""
+_MIN_ARRIVALS: Final = 10
+"""Fewer arrivals do not show a rate."""
+_FIXED_SHARE: Final = 0.25
+"""Share of the slack of a deferrable job after which it counts.
+
+Chosen by simulation: at 1 more deferrable jobs start late, at 0 deferral of long slacks saves less.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalHistory:
+    """Jobs that arrived in the past; columns have shape (n,).
+
+    Attributes:
+        since_s: start of the observed time. Earlier arrivals are ignored.
+        submit_s: time of each arrival.
+        time_s: run time.
+        units: number of units.
+        hardware: row of the kind of hardware in `Capacity.units`.
+        slack_s: slack; 0: the job was urgent.
+    """
+
+    since_s: float
+    submit_s: Floats
+    time_s: Floats
+    units: Floats
+    hardware: Ints
+    slack_s: Floats
+
+
+def arrival_demand(
+    history: ArrivalHistory, now_s: float, step_s: float, slots: int, kinds: int
+) -> tuple[Floats, Floats]:
+    """Return the units that jobs arriving from now on will hold, as mean and standard deviation.
+
+    Urgent jobs count from their arrival on, deferrable ones from a quarter of their slack on.
+
+    Args:
+        history: arrivals of the past.
+        now_s: current time in seconds.
+        step_s: length of a slot.
+        slots: number of slots from `now_s` on.
+        kinds: number of kinds of hardware.
+
+    Returns:
+        Mean and deviation at the end of each slot, shape (kinds, slots) each. All zero if fewer than 10
+        arrivals are known.
+    """
+    mean, variance = np.zeros((kinds, slots)), np.zeros((kinds, slots))
+    known = (history.submit_s > history.since_s) & (history.submit_s < now_s)
+    observed_s = now_s - history.since_s
+    if np.sum(known) < _MIN_ARRIVALS:
+        return mean, variance
+    rate = _relative_rate(history.submit_s[known], history.since_s, now_s, step_s, slots)
+    age_s: Floats = step_s * (np.arange(slots) + 0.5)  # of jobs that arrive in the middle of an earlier slot
+    for kind in range(kinds):
+        rows = known & (history.hardware == kind)
+        if not np.any(rows):
+            continue
+        for power, result in ((1, mean), (2, variance)):
+            weight = history.units[rows].astype(np.float64) ** power
+            delay_s = _FIXED_SHARE * history.slack_s[rows]
+            still = _weight_longer_than(delay_s + history.time_s[rows], weight, age_s)
+            still = still - _weight_longer_than(delay_s, weight, age_s)
+            result[kind] = np.convolve(rate, still)[:slots] * step_s / observed_s
+    # Differences of sums may be negative by rounding.
+    return np.maximum(mean, 0.0), np.sqrt(np.maximum(variance, 0.0))
+
+
+def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats:
+    """Return the sum of the weights of the jobs that run longer than each age."""
+    order = np.argsort(time_s)
+    below = np.concatenate([[0.0], np.cumsum(weight[order])])
+    longer: Floats = below[-1] - below[np.searchsorted(time_s[order], age_s, side="right")]
+    return longer
+
+
+def _relative_rate(submit_s: Floats, since_s: float, now_s: float, step_s: float, slots: int) -> Floats:
+    """Return the rate of arrivals in each slot from now on, relative to the mean rate."""
+    observed_s = now_s - since_s
+    if observed_s < _DAYS_FOR_PROFILE * _DAY_S:
+        return np.ones(slots)
+    whole_s = np.floor(observed_s / _DAY_S) * _DAY_S  # whole days contain each hour equally often
+    recent = submit_s[submit_s > now_s - whole_s]
+    counts = np.bincount(((recent % _DAY_S) // _HOUR_S).astype(np.int64), minlength=_HOURS)
+    if not np.sum(counts):
+        return np.ones(slots)
+    profile = counts / np.mean(counts)
+    hours = (((now_s + step_s * np.arange(slots)) % _DAY_S) // _HOUR_S).astype(np.int64)
+    rate: Floats = 1.0 + _PROFILE_WEIGHT * (profile[hours] - 1.0)
+    return rate

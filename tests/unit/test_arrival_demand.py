@@ -1,0 +1,73 @@
+"""Units that later arrivals need: the mean of a Poisson process, its deviation, and what is unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.deferral.arrival_demand import ArrivalHistory, arrival_demand
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+def history(count=100, span_s=DAY, time_s=HOUR, units=2.0, slack_s=0.0, kind=0):
+    """Return regular arrivals over a span that begins at 0."""
+    submit_s = np.linspace(0.0, span_s, count + 1)[:-1] + span_s / count / 2
+    columns = (np.full(count, value, np.float64) for value in (time_s, units))
+    return ArrivalHistory(0.0, submit_s, *columns, np.full(count, kind), np.full(count, slack_s))
+
+
+def test_demand_rises_to_rate_times_work():
+    mean, deviation = arrival_demand(history(), DAY, 900.0, 16, 1)
+    # 100 jobs a day of 2 units and an hour keep 8.33 units busy; after half an hour a half of them.
+    assert mean[0, 1] == pytest.approx(0.5 * 200 / 24)
+    assert mean[0, -1] == pytest.approx(200 / 24)
+    assert deviation[0, -1] == pytest.approx(np.sqrt(400 / 24))
+    assert np.all(np.diff(mean[0]) >= -1e-9)
+
+
+def test_deferrable_arrivals_count_later():
+    mean, _ = arrival_demand(history(slack_s=4 * HOUR), DAY, 900.0, 16, 1)
+    assert np.all(mean[0, :4] == 0)
+    assert mean[0, -1] == pytest.approx(200 / 24)
+
+
+def test_kinds_of_hardware_are_apart():
+    mean, _ = arrival_demand(history(kind=1), DAY, 900.0, 8, 3)
+    assert np.all(mean[[0, 2]] == 0) and np.all(mean[1] > 0)
+
+
+def test_few_arrivals_show_no_rate():
+    mean, deviation = arrival_demand(history(count=9), DAY, 900.0, 8, 1)
+    assert not mean.any() and not deviation.any()
+    later = arrival_demand(history(), -1.0, 900.0, 8, 1)
+    assert not later[0].any()
+
+
+def test_a_busy_hour_of_the_day_counts_more():
+    submit_s = np.sort(np.concatenate([day * DAY + np.linspace(9, 10, 20) * HOUR for day in range(8)]))
+    ones = np.ones(len(submit_s))
+    jobs = ArrivalHistory(0.0, submit_s, HOUR * ones, ones, np.zeros(len(ones), np.int64), 0 * ones)
+    mean, _ = arrival_demand(jobs, 8 * DAY + 8 * HOUR, 900.0, 24, 1)
+    assert mean[0, 6] > 5 * mean[0, 0] and mean[0, 6] > 2 * mean[0, 20]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, DAY), st.floats(1, DAY), st.integers(0, 64), st.floats(0, DAY)), max_size=40
+    ),
+    st.integers(1, 40),
+    st.floats(0, 2 * DAY),
+)
+def test_demand_is_between_zero_and_the_work_of_all_arrivals(rows, slots, now_s):
+    columns = np.array(rows, np.float64).reshape(-1, 4).T
+    jobs = ArrivalHistory(0.0, columns[0], columns[1], columns[2], np.zeros(len(rows), np.int64), columns[3])
+    mean, deviation = arrival_demand(jobs, now_s, 900.0, slots, 1)
+    assert mean.shape == deviation.shape == (1, slots)
+    assert np.all(np.isfinite(mean)) and np.all(mean >= -1e-9) and np.all(deviation >= 0)
+    if now_s > 1:
+        work = np.sum(columns[2] * (columns[1] + 900.0))
+        assert np.all(mean <= work / now_s * (1 + 1e-9) + 1e-9)
