@@ -7,7 +7,7 @@ from dataclasses import dataclass
 SPEED = 200.0
 HOUR_S = 3600.0 / SPEED
 SLOT_S = 900.0 / SPEED
-MARGIN_S = 7200.0 / SPEED
+MARGIN_S = 10_800.0 / SPEED
 CPUS, JOB_CPUS = 4, 2
 NODES = ("xeon-8358", "xeon-8358")
 DAY = (78, 96, 104, 92, 75, 60, 48, 42, 46, 58, 82, 118, 139, 128, 104, 90, 76, 68, 62, 55, 50, 48, 52, 60)

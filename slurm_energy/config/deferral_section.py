@@ -40,9 +40,9 @@ class DeferralConfig:
         between(0, 86400),
     )
     start_margin_s: float = key(
-        7200.0,
+        10_800.0,
         "Seconds between the latest planned start of a job and its latest start, in which the job waits for "
-        "resources; at most half of the slack. Held jobs reserve no resources.",
+        "resources; at most three quarters of the slack. Held jobs reserve no resources.",
         between(0, 86400),
     )
     reserve_weight: float = key(

@@ -74,7 +74,9 @@ def arrival_demand(
     if np.sum(known) < _MIN_ARRIVALS:
         return mean, variance
     rate = _relative_rate(history.submit_s[known], history.since_s, now_s, step_s, slots)
-    age_s: Floats = step_s * (np.arange(slots) + 0.5)  # of jobs that arrive in the middle of an earlier slot
+    age_s: Floats = np.asarray(
+        step_s * (np.arange(slots) + 0.5), np.float64
+    )  # of jobs that arrive in the middle of an earlier slot
     for kind in range(kinds):
         rows = known & (history.hardware == kind)
         if not np.any(rows):
@@ -82,8 +84,8 @@ def arrival_demand(
         for power, result in ((1, mean), (2, variance)):
             weight = history.units[rows].astype(np.float64) ** power
             delay_s = _FIXED_SHARE * history.slack_s[rows]
-            still = _weight_longer_than(delay_s + history.time_s[rows], weight, age_s)
-            still = still - _weight_longer_than(delay_s, weight, age_s)
+            after_end = _weight_longer_than(delay_s + history.time_s[rows], weight, age_s)
+            still: Floats = after_end - _weight_longer_than(delay_s, weight, age_s)
             result[kind] = np.convolve(rate, still)[:slots] * step_s / observed_s
     # Differences of sums may be negative by rounding.
     return np.maximum(mean, 0.0), np.sqrt(np.maximum(variance, 0.0))

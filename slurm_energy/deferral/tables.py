@@ -14,9 +14,9 @@ from slurm_energy.signals import SignalColumns
 
 SLOT_S = 900.0
 """Default length of a slot, in which starts are planned: 15 minutes, as in CE-DLA."""
-START_MARGIN_S = 7200.0
+START_MARGIN_S = 10_800.0
 """Default margin between the latest planned start and the latest start."""
-_MARGIN_SHARE = 0.5
+_MARGIN_SHARE = 0.75
 
 
 class DeferralReason(IntEnum):
@@ -80,7 +80,7 @@ class DeferralOptions:
         reserve_weight: standard deviations of the demand of urgent arrivals that are kept free in addition to
             its mean.
         start_margin_s: time between the latest planned start and the latest start, in which jobs wait for
-            resources: held jobs reserve none. It is at most half of a job's slack.
+            resources: held jobs reserve none. It is at most three quarters of a job's slack.
         weights: further weights by name, for a site's own policies.
     """
 
@@ -151,11 +151,10 @@ class DeferralQueue:
         Args:
             start_margin_s: `DeferralOptions.start_margin_s`.
         """
-        margin_s = 0.0
+        latest = self.latest_start_s
         if self.slack_s is not None:
-            margin_s = np.minimum(start_margin_s, _MARGIN_SHARE * self.slack_s)
-        latest: Floats = np.maximum(self.latest_start_s - margin_s, self.now_s)
-        return latest
+            latest = latest - np.minimum(start_margin_s, _MARGIN_SHARE * self.slack_s)
+        return np.maximum(latest, self.now_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class DeferralSection:
     min_saving: float = key(DeferralOptions().min_saving, "Minimum saving that defers a job.", _share)
     start_margin_s: float = key(
         DeferralOptions().start_margin_s,
-        "Time between the latest planned start and the latest start; at most half of the slack.",
+        "Time between the latest planned start and the latest start; at most 3/4 of the slack.",
         _not_negative,
     )
     reserve_weight: float = key(

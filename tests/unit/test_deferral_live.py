@@ -37,7 +37,7 @@ from slurm_energy.validation.host import this_host
 
 NOW = 1_790_000_100.0  # 100 s after a quarter of an hour
 HOUR = 3600.0
-CONFIG = '[price]\nprovider = "csv"\nfile = "/x"\n[deferral]\npolicy = "cheapest"\n'
+CONFIG = '[price]\nprovider = "csv"\nfile = "/x"\n[deferral]\npolicy = "cheapest"\nstart_margin_s = 0\n'
 CHEAP_S = (NOW // HOUR + 3) * HOUR
 """Start of the cheap hours of `prices`."""
 
@@ -447,7 +447,7 @@ def test_partitions_without_common_nodes_are_planned_apart() -> None:
     pools = partition_pools(nodes)
     assert pools == {"cpu": 0, "short": 0, "long": 0, "big": 1, "huge": 1}
     slurm = Slurm()
-    slurm.add("", state=RUNNING, start_s=NOW, time_limit_s=24 * HOUR, cpus=16, partition="big")
+    slurm.add("", state=RUNNING, start_s=NOW, time_limit_s=96 * HOUR, cpus=16, partition="big")
     small, big = slurm.add("12h", partition="short,big"), slurm.add("12h", partition="huge")
     queue = slurm.read()
     kinds = resource_kinds(queue, nodes)

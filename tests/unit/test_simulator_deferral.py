@@ -33,7 +33,9 @@ def feed(prices: list[float], mode: ForecastMode = ForecastMode.PERFECT) -> Sign
 
 
 def settings_of(name: str, signals: SignalFeed, **options: object) -> ScheduleSettings:
-    defaults = {"best_share": 0.0, "min_saving": 0.0, "uncertainty_weight": 0.0, "restart_s": 0.0}
+    defaults = dict.fromkeys(
+        ("best_share", "min_saving", "uncertainty_weight", "restart_s", "start_margin_s"), 0.0
+    )
     rules = DeferralOptions(**{**defaults, **options})  # type: ignore[arg-type]
     return ScheduleSettings(deferral=Deferral(deferral.policy(name), rules), signals=signals)
 
