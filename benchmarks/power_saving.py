@@ -42,8 +42,8 @@ from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.workload import Workload, workload
 
 IDLE_TIMES_S = (60.0, 300.0, 1200.0, 3600.0)
-RISKS = ((0.05, 0.15), (0.2, 0.5), (0.5, 0.8))
-RESERVES = (0.0, 0.05)
+RISKS = ((0.02, 0.06), (0.05, 0.15), (0.2, 0.5))
+RESERVES = (0.0, 0.02, 0.05)
 BUSY_WATTS = 350.0
 KIND = NodeKind(
     "node",
@@ -116,7 +116,7 @@ def traces(folder: Path) -> Iterator[Trace]:
     jobs = read_workload(
         folder / "lublin_256.swf", ["node"], WorkloadFormat(watts_per_unit=BUSY_WATTS)
     ).workload
-    yield Trace("lublin", part(jobs, 1000, stretch=3.0), replace(KIND, nodes=256))
+    yield Trace("lublin", part(jobs, 600, stretch=3.0), replace(KIND, nodes=256))
     yield eagle(folder / "sample_eagle_data.csv")
     names = {"submit_s": "arrival_time", "time_s": "length", "units": "cpus"}
     jobs = read_workload(
@@ -170,6 +170,7 @@ def compare(trace: Trace) -> Iterator[dict[str, Any]]:
             f"SuspendTime {idle_s:.0f} s{reserve_text(share)}": fixed_time(idle_s, share)
             for idle_s in IDLE_TIMES_S
             for share in RESERVES
+            if not share or idle_s < 3600.0
         },
         **{
             f"forecast, risk {risk:g}{reserve_text(share)}": forecast(share, risk=risk, wake_probability=wake)

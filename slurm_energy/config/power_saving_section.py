@@ -34,12 +34,12 @@ class PowerSavingConfig:
         show="observe",
     )
     risk: float = key(
-        0.2,
+        0.05,
         "Maximum probability that a node that is powered down is needed before this pays.",
         between(0, 1),
     )
     wake_probability: float = key(
-        0.5,
+        0.15,
         "Probability of being needed within its boot time from which on a node is powered up ahead; not "
         "below risk.",
         between(0, 1),

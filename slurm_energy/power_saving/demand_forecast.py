@@ -16,8 +16,10 @@ DAY_S: Final = 86400.0
 _HOUR_S: Final = 3600.0
 _WEEK_DAYS: Final = 7
 _HORIZONS_S: Final = (0.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
-_OTHER_HOUR_WEIGHT: Final = 0.02
-"""Weight of a sample from another hour of the day, relative to one from the same hour."""
+_OTHER_HOUR_WEIGHT: Final = 0.3
+"""Weight of a sample from another hour of the day, relative to one from the same hour, without history."""
+_POOLED_DAYS: Final = 2.0
+"""Days of history after which this weight has fallen to a half: the samples of one hour then suffice."""
 _OTHER_DAY_WEIGHT: Final = 0.25
 """Weight of a sample from a weekend on a working day, and conversely."""
 _HALF_LIFE_S: Final = 14 * DAY_S
@@ -199,7 +201,8 @@ class DemandHistory:
         hours = np.abs(self._hour_of_day(times_s) - self._hour_of_day(now_s))
         same_hour = np.minimum(hours, 24 - hours) <= 1.0
         same_day = self._is_weekend(times_s) == self._is_weekend(now_s)
-        weights = np.where(same_hour, 1.0, _OTHER_HOUR_WEIGHT) * np.where(same_day, 1.0, _OTHER_DAY_WEIGHT)
+        other_hour = _OTHER_HOUR_WEIGHT / (1.0 + self.covered_s / (_POOLED_DAYS * DAY_S))
+        weights = np.where(same_hour, 1.0, other_hour) * np.where(same_day, 1.0, _OTHER_DAY_WEIGHT)
         weights = weights * 0.5 ** (np.maximum(0.0, now_s - times_s) / _HALF_LIFE_S)
         normalised: Floats = weights / weights.sum()
         return normalised

@@ -60,8 +60,8 @@ class PowerSavingRules:
         max_down, max_up: maximum number of nodes that are powered down and up in one cycle.
     """
 
-    risk: float = 0.2
-    wake_probability: float = 0.5
+    risk: float = 0.05
+    wake_probability: float = 0.15
     min_saving: float = 0.5
     min_idle_s: float = 60.0
     min_on_s: float = 300.0
