@@ -153,7 +153,9 @@ class Simulation:
 
     def state(self) -> SimulationState:
         """Return the present state of the cluster and of the jobs."""
-        return state_of(self._events.now_s, self._watts(), self._jobs, self._cluster, self._runs)
+        now_s = self._events.now_s
+        power = self._watts(), self._meter.energy_joules(now_s)
+        return state_of(now_s, *power, self._jobs, self._cluster, self._runs)
 
     def _budget_control(self) -> BudgetControl | None:
         """Return the control loop of the power budget; None without a budget."""

@@ -20,6 +20,7 @@ class SimulationState:
     Attributes:
         now_s: simulated time in seconds.
         watts: power of the cluster.
+        energy_joules: energy of the cluster so far.
         free_units: free units by kind of nodes, shape (kinds,).
         total_units: all units by kind of nodes, shape (kinds,).
         release_s: expected end of each running job by its time limit, shape (running,).
@@ -30,6 +31,7 @@ class SimulationState:
 
     now_s: float
     watts: float
+    energy_joules: float
     free_units: Ints
     total_units: Ints
     release_s: Floats
@@ -38,13 +40,14 @@ class SimulationState:
 
 
 def state_of(
-    now_s: float, watts: float, jobs: Workload, cluster: Cluster, runs: RunningJobs
+    now_s: float, watts: float, energy_joules: float, jobs: Workload, cluster: Cluster, runs: RunningJobs
 ) -> SimulationState:
     """Return the present state of the cluster and of the jobs.
 
     Args:
         now_s: simulated time in seconds.
         watts: power of the cluster.
+        energy_joules: its energy so far.
         jobs: all jobs.
         cluster: the nodes.
         runs: the running jobs.
@@ -53,6 +56,7 @@ def state_of(
     return SimulationState(
         now_s=now_s,
         watts=watts,
+        energy_joules=energy_joules,
         free_units=cluster.free.copy(),
         total_units=cluster.total.copy(),
         release_s=np.array([run.start_s + run.limit_s for run in running], np.float64),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Queue
-from slurm_energy.scheduling.ranking import Ranking, fault
+from slurm_energy.scheduling.ranking import Options, Ranking, fault
 from slurm_energy.simulator.campaign import CampaignTask, prepare
 from slurm_energy.simulator.engine import Simulation
 from slurm_energy.simulator.scenario import Scenario
@@ -26,6 +26,8 @@ class Session:
     Attributes:
         queue: pending jobs of the present pass; None: the simulation has ended.
         result: result of the simulation; None: it has not ended.
+        options: options of the policies.
+        workload: the jobs.
 
     Raises:
         EnergyError: the scenario or the policy is wrong.
@@ -37,7 +39,8 @@ class Session:
         if scenario.sites:
             raise UsageError(f"{scenario.path}", "a session simulates one site", "use Study.run")
         prepared = prepare(scenario, CampaignTask(policy, seed), predict)
-        self._policy, self._options = prepared.policy, prepared.settings.options
+        self._policy = prepared.policy
+        self.options: Options = prepared.settings.options
         self._simulation = Simulation(prepared.workload, scenario.nodes(), prepared.policy, prepared.settings)
         self._steps = self._simulation.steps()
         self.workload: Workload = prepared.workload
@@ -51,6 +54,16 @@ class Session:
     def state(self) -> SimulationState:
         """Return the present state of the cluster and of the jobs."""
         return self._simulation.state()
+
+    def policy_ranking(self) -> Ranking:
+        """Return the ranking of the present queue by the policy of the session.
+
+        Raises:
+            UsageError: the simulation has ended, or the policy failed.
+        """
+        if self.queue is None:
+            raise UsageError("the simulation has ended", todo="begin a new session")
+        return self._policy.rank(self.queue, self.options)
 
     def step(self, ranking: Ranking | None = None) -> Queue | None:
         """Start the jobs that may start under a ranking, and simulate until the next pass.
@@ -67,7 +80,7 @@ class Session:
         if self.queue is None:
             raise UsageError("the simulation has ended", todo="begin a new session")
         if ranking is None:
-            ranking = self._policy.rank(self.queue, self._options)
+            ranking = self.policy_ranking()
         elif wrong := fault(ranking, self.queue):
             raise UsageError("the ranking", wrong, "see Ranking in slurm_energy.scheduling")
         try:

@@ -1,0 +1,57 @@
+"""Cost of a schedule as one number: energy of the cluster plus weighted time of the jobs in the system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.simulator.simulation_result import EnergyAccounts
+from slurm_energy.simulator.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeCost:
+    """Cost E / E0 + w T / T0 of a schedule.
+
+    E is the energy of the cluster, and T the sum over the jobs of the time from submission to completion, or
+    until now. E0 is the sum of the least predicted energies of the jobs, T0 that of their shortest run times.
+
+    Attributes:
+        submit_s: submission of the jobs.
+        energy_joules: E0.
+        time_s: T0.
+        delay_weight: w.
+    """
+
+    submit_s: Floats
+    energy_joules: float
+    time_s: float
+    delay_weight: float
+
+    @classmethod
+    def nothing(cls) -> EpisodeCost:
+        """Return the cost of a workload without jobs."""
+        return cls(np.zeros(0), 1.0, 1.0, 0.0)
+
+    @classmethod
+    def of(cls, work: Workload, delay_weight: float) -> EpisodeCost:
+        """Return the cost function of a workload."""
+        if not work.count:
+            return cls.nothing()
+        joules = np.minimum.reduceat(work.predicted_time_s * work.predicted_watts, work.first[:-1])
+        fastest_s = np.minimum.reduceat(work.predicted_time_s, work.first[:-1])
+        return cls(work.submit_s, max(1.0, float(joules.sum())), float(fastest_s.sum()), delay_weight)
+
+    def total(self, energy_joules: float, accounts: EnergyAccounts, now_s: float) -> float:
+        """Return the cost until now.
+
+        Args:
+            energy_joules: energy of the cluster.
+            accounts: ends of the jobs.
+            now_s: the present time in seconds.
+        """
+        end_s = np.where(np.isnan(accounts.end_s), now_s, np.minimum(accounts.end_s, now_s))
+        spent_s = float(np.sum(np.maximum(0.0, end_s - self.submit_s)))
+        return energy_joules / self.energy_joules + self.delay_weight * spent_s / self.time_s

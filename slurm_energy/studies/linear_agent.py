@@ -1,0 +1,83 @@
+"""Baseline agent: linear functions of the features, and their search by the cross-entropy method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.studies.observation import CLUSTER_FEATURES, JOB_FEATURES, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAgent:
+    """An agent whose priority and thrift of a job are logistic functions of a weighted sum of features.
+
+    Attributes:
+        weights: one row of weights for the priority and one for the thrift, shape (2, features); the features
+            are those of the job, then those of the cluster.
+    """
+
+    weights: Floats
+
+    @classmethod
+    def size(cls, kinds: int) -> int:
+        """Return the number of weights for a cluster with a number of kinds of nodes."""
+        return 2 * (len(JOB_FEATURES) + len(CLUSTER_FEATURES) + kinds)
+
+    @classmethod
+    def of(cls, vector: Floats) -> LinearAgent:
+        """Return the agent whose weights are the elements of a vector."""
+        return cls(vector.reshape(2, -1))
+
+    def act(self, observation: Observation) -> NDArray[np.float32]:
+        """Return the action for an observation of `SchedulingEnvironment`."""
+        jobs, cluster = observation["jobs"], observation["cluster"]
+        features = np.concatenate([jobs, np.tile(cluster, (len(jobs), 1))], axis=1)
+        action: NDArray[np.float32] = (1 / (1 + np.exp(-features @ self.weights.T))).astype(np.float32)
+        return action
+
+
+def cross_entropy_search(
+    cost: Callable[[Floats, Sequence[int]], float],
+    size: int,
+    *,
+    seeds: Sequence[int],
+    rounds: int = 15,
+    population: int = 24,
+    elite: int = 6,
+    episodes: int = 3,
+    random_seed: int = 0,
+    progress: Callable[[int, float], None] = lambda done, best: None,
+) -> Floats:
+    """Return the vector that the cross-entropy method finds, the mean of the last elite.
+
+    Each round draws vectors from a normal distribution, evaluates all of them on the same few workloads, and
+    fits the distribution to the best.
+
+    Args:
+        cost: function of a vector and of workload seeds that returns a cost.
+        size: length of the vector.
+        seeds: seeds of workloads for training.
+        rounds: number of rounds.
+        population: vectors of a round.
+        elite: vectors to which the distribution is fitted.
+        episodes: workloads on which a round evaluates.
+        random_seed: seed of all draws.
+        progress: function called after each round with its number and its lowest cost.
+    """
+    random = np.random.default_rng(random_seed)
+    mean, deviation = np.zeros(size), np.ones(size)
+    for number in range(rounds):
+        drawn = random.choice(np.asarray(seeds), min(episodes, len(seeds)), replace=False).tolist()
+        vectors = mean + deviation * random.standard_normal((population, size))
+        vectors[0] = mean
+        costs = np.array([cost(vector, drawn) for vector in vectors])
+        best = vectors[np.argsort(costs, kind="stable")[:elite]]
+        mean = best.mean(axis=0)
+        deviation = best.std(axis=0) + 0.2 / (1 + number)  # noise that falls keeps the search from stopping
+        progress(number + 1, float(costs.min()))
+    return mean

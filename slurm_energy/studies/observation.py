@@ -1,0 +1,110 @@
+"""Observation and action of a learning scheduler: fixed numbers of features of the first pending jobs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.scheduling.queue import Floats, Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, least, ranked
+from slurm_energy.simulator.simulation_state import SimulationState
+
+JOB_FEATURES: Final = (
+    "present",
+    "wait",
+    "fastest_time",
+    "time_ratio",
+    "energy_ratio",
+    "fast_size",
+    "thrifty_size",
+    "fast_fits",
+    "thrifty_fits",
+    "slack",
+)
+"""Features of a job; `observe` defines them."""
+CLUSTER_FEATURES: Final = ("pending", "unseen", "power")
+"""Features of the cluster, followed by the free share of each kind of nodes."""
+MAX_VALUE: Final = 20.0
+
+Observation = dict[str, NDArray[np.float32]]
+
+
+def visible(queue: Queue, count: int) -> NDArray[np.int64]:
+    """Return the rows of the first `count` pending jobs by submission, ties by job id."""
+    order: NDArray[np.int64] = np.lexsort((queue.jobs.job_id, queue.jobs.submit_s))
+    return order[:count]
+
+
+def observe(queue: Queue, state: SimulationState, count: int, max_watts: float) -> Observation:
+    """Return the observation of a scheduling pass, with all values from -20 to 20.
+
+    The features of a job are: 1; log(1 + wait / 60 s); log of its shortest run time in minutes; log of the
+    run time and of the energy in its thriftiest shape (least energy) relative to its fastest shape; the share
+    of the cluster that the fastest and the thriftiest shape take; whether each of them fits in the free
+    units; the time until its deadline relative to the shortest run time, at most 10, and 10 without a
+    deadline. Only possible shapes count; a job without any is a row of zeros.
+
+    Args:
+        queue: the pending jobs.
+        state: state of the cluster.
+        count: number of visible jobs; missing ones are rows of zeros.
+        max_watts: power by which the power of the cluster is divided.
+    """
+    table, rows = queue.alternatives, visible(queue, count)
+    fast, _ = least(table.time_s, table)
+    thrifty, _ = least(table.energy_joules, table)
+    possible = fast >= 0  # other rows index the last shape, and become zeros
+    total_units = float(state.total_units.sum())
+    free = state.free_units[table.hardware]
+    slack = np.clip((queue.jobs.deadline_s - queue.now_s) / table.time_s[fast], -10, 10)
+    columns = [
+        np.ones(queue.jobs.count),
+        np.log1p(queue.wait_s / 60),
+        np.log(np.maximum(table.time_s[fast], 1.0) / 60),
+        np.log(table.time_s[thrifty] / table.time_s[fast]),
+        np.log(np.maximum(table.energy_joules[thrifty], 1e-9) / np.maximum(table.energy_joules[fast], 1e-9)),
+        table.gpus[fast] / total_units,
+        table.gpus[thrifty] / total_units,
+        table.gpus[fast] <= free[fast],
+        table.gpus[thrifty] <= free[thrifty],
+        np.where(np.isnan(slack), 10.0, slack),
+    ]
+    features = np.stack([np.where(possible, column, 0.0) for column in columns], axis=1)
+    jobs = np.zeros((count, len(JOB_FEATURES)), np.float32)
+    jobs[: len(rows)] = np.clip(np.nan_to_num(features[rows]), -MAX_VALUE, MAX_VALUE)
+    cluster = [
+        np.log1p(queue.jobs.count),
+        np.log1p(max(0, queue.jobs.count - count)),
+        state.watts / max_watts,
+        *(state.free_units / np.maximum(1, state.total_units)),
+    ]
+    return {"jobs": jobs, "cluster": np.clip(np.array(cluster, np.float32), -MAX_VALUE, MAX_VALUE)}
+
+
+def ranking_of(queue: Queue, action: NDArray[np.floating], options: Options, rest: Ranking) -> Ranking:
+    """Return the ranking that an action means.
+
+    Args:
+        queue: the pending jobs.
+        action: for each visible job its priority and its thrift, from 0 to 1, shape (count, 2). A job with a
+            higher priority goes first. The job gets the shape with the least time^(1-thrift) * energy^thrift:
+            0 is the fastest, 0.5 has the least energy-delay product, 1 the least energy.
+        options: options of the policy.
+        rest: ranking of a policy for the jobs that are not visible, which go after all visible ones.
+    """
+    table, rows = queue.alternatives, visible(queue, len(action))
+    values = np.clip(np.asarray(action, np.float64), 0.0, 1.0)[: len(rows)]
+    thrift: Floats = np.zeros(queue.jobs.count)
+    thrift[rows] = values[:, 1]
+    weight = np.repeat(thrift, np.diff(table.first))
+    cost = (1 - weight) * np.log(table.time_s) + weight * np.log(np.maximum(table.energy_joules, 1e-9))
+    choice, _ = least(cost, table)
+    score = np.empty(queue.jobs.count)
+    score[rest.order(queue.jobs.job_id)] = np.arange(queue.jobs.count, dtype=np.float64)
+    unseen = np.ones(queue.jobs.count, np.bool_)
+    unseen[rows] = False
+    score[rows] = -values[:, 0] + 1e-9 * np.arange(len(rows))  # equal priorities: in order of submission
+    score[unseen] += 1.0
+    return ranked(queue, options, np.where(unseen, rest.choice, choice), score)
