@@ -1,9 +1,9 @@
 """Time, memory and size of `senergy timeline` for a 64-rank job of one hour with 10 million events.
 
-Event files and observations of the job are generated: 8 nodes with 8 GPUs, steps of data, copy, forward,
-backward, communication and optimizer, and 10 signals per GPU in 360 intervals. The trace and the page are
-written by `senergy timeline` in a process of its own, whose maximum resident memory is measured. The same run
-measures the speed of the disk and of gzip alone on the same bytes, which bound any writer.
+Event files of the job are generated: 8 nodes with 8 GPUs, steps of data, copy, forward, backward,
+communication and optimizer. The trace and the page are written by `senergy timeline` in a process of its own,
+whose maximum resident memory is measured. The same run measures the speed of the disk and of gzip alone on
+the same bytes, which bound any writer.
 
 Prints `CLAIM timeline_*`: seconds over 60 s, resident bytes over 1 GB, size of the page over 5 MB. --keep
 keeps the files in a directory.

@@ -95,7 +95,7 @@ def write_timeline(
     Raises:
         EnergyError: a file cannot be read or written.
     """
-    note_skipped(sources.skipped, _MAX_NOTES)
+    note_skipped(sources, _MAX_NOTES)
     overview = Overview(sources.window) if args.html else None
     inputs = TimelineSources(
         sources.window, sources.nodes, sources.findings, sources.processes, sources.profiles
@@ -110,7 +110,7 @@ def write_timeline(
         if writer:
             writer.finish()
     if overview:
-        write_file(args.html, _page(job_id, sources, overview, builder.reports))
+        write_file(args.html, _page(job_id, sources, overview, builder))
     _note_faults(builder.reports)
     events = sum(report.tally.shown for report in builder.reports)
     if trace_path and writer:
@@ -124,7 +124,7 @@ def write_timeline(
         emit_json(_document(args, job_id, sources, trace_path, builder.reports))
 
 
-def _page(job_id: str, sources: CollectedSources, overview: Overview, reports: Sequence[InputReport]) -> str:
+def _page(job_id: str, sources: CollectedSources, overview: Overview, builder: TimelineBuilder) -> str:
     from slurm_energy.reports.timeline_page import TimelinePage, timeline_page
 
     job = sources.usage.job if sources.usage else None
@@ -136,10 +136,11 @@ def _page(job_id: str, sources: CollectedSources, overview: Overview, reports: S
         sources.nodes,
         sources.findings,
         overview,
-        sum(report.tally.shown for report in reports),
+        sum(report.tally.shown for report in builder.reports),
+        builder.process_count,
         sources.node_count,
         sources.usage.energy_joules if sources.usage else None,
-        [text for report in reports for text in fault_texts(report)][:_MAX_NOTES],
+        [text for report in builder.reports for text in fault_texts(report)][:_MAX_NOTES],
     )
     return timeline_page(page, datetime.now())
 
@@ -198,4 +199,5 @@ def _document(
             for report in reports
         ],
         "skipped": [{"path": str(source.path), "reason": source.reason} for source in sources.skipped],
+        "other_jobs": len(sources.other_jobs),
     }

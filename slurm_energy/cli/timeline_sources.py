@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,7 +34,8 @@ class CollectedSources:
         findings: findings, the most important first.
         processes: event files.
         profiles: profiler traces.
-        skipped: files of the named directories that are left out.
+        skipped: files of the named directories that cannot be read.
+        other_jobs: event files of other jobs in the named directories.
         window: the shown part of the time; set by `collect`.
         start_s: start of the job or of its first event, Unix seconds; None: unknown.
     """
@@ -44,6 +46,7 @@ class CollectedSources:
     processes: list[EventInput] = field(default_factory=list)
     profiles: list[ProfileInput] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
+    other_jobs: list[Path] = field(default_factory=list)
     window: TimeWindow = TimeWindow(0, 0, 1)
     start_s: float | None = None
 
@@ -69,8 +72,9 @@ def collect(args: argparse.Namespace, job_id: str, paths: Iterable[Path]) -> Col
     if not args.offline:
         _ask_controller(args, job_id, sources)
     raw_id = sources.usage.first.job_id if sources.usage else int(job_id) if job_id.isdecimal() else None
-    for path in dict.fromkeys(paths):
-        _add_path(path, raw_id, ranks, sources, whole=args.offline)
+    seen: set[Path] = set()
+    for path in paths:
+        _add_path(path, raw_id, ranks, sources, seen, whole=args.offline)
     if ranks is not None:
         sources.nodes = [_selected(node, ranks) for node in sources.nodes]
     _set_window(args, sources)
@@ -94,21 +98,30 @@ def _ask_controller(args: argparse.Namespace, job_id: str, sources: CollectedSou
 
 
 def _add_path(
-    path: Path, raw_id: int | None, ranks: Sequence[range] | None, sources: CollectedSources, *, whole: bool
+    path: Path,
+    raw_id: int | None,
+    ranks: Sequence[range] | None,
+    sources: CollectedSources,
+    seen: set[Path],
+    *,
+    whole: bool,
 ) -> None:
-    """Add the inputs that a path names, without those of other jobs and ranks."""
+    """Add the inputs that a path names, without those of other jobs and ranks, and each file once."""
     is_folder = path.is_dir()
     for source in find_inputs(path, whole=whole):
+        if source.path.absolute() in seen:
+            continue
+        seen.add(source.path.absolute())
         if isinstance(source, SkippedFile):
             sources.skipped.append(source)
         elif isinstance(source, ProfileInput):
             if ranks is None or source.head.rank is None or _is_selected(source.head.rank, ranks):
                 sources.profiles.append(source)
         elif None not in (raw_id, source.header.job_id) and source.header.job_id != raw_id:
-            reason = f"it belongs to job {source.header.job_id}"
             if not is_folder:
-                raise UsageError(str(path), reason, f"name the files of job {raw_id}")
-            sources.skipped.append(SkippedFile(source.path, reason))
+                why = f"it belongs to job {source.header.job_id}"
+                raise UsageError(str(path), why, f"name the files of job {raw_id}")
+            sources.other_jobs.append(source.path)
         elif ranks is None or _is_selected(source.header.rank, ranks):
             sources.processes.append(source)
 
@@ -162,15 +175,20 @@ def _job_time(sources: CollectedSources) -> tuple[float | None, float]:
     bounds = [(start_s, end_s) for start_s, end_s in bounds if 0 <= start_s <= end_s <= MAX_UNIX_S]
     if not bounds:
         return None, max(lengths, default=0.0)
-    return min(start_s for start_s, _ in bounds), max(end_s for _, end_s in bounds)
+    start_s, end_s = min(start_s for start_s, _ in bounds), max(end_s for _, end_s in bounds)
+    # Floats of Unix seconds have steps of 0.2 microseconds: whole milliseconds contain every event.
+    return math.floor(start_s * 1000 - 1e-3) / 1000, math.ceil(end_s * 1000 + 1e-3) / 1000
 
 
-def note_skipped(skipped: Sequence[SkippedFile], limit: int) -> None:
-    """Print a note for each skipped file, up to a limit."""
-    for source in skipped[:limit]:
+def note_skipped(sources: CollectedSources, limit: int) -> None:
+    """Print a note for each file that cannot be read, up to a limit, and one about files of other jobs."""
+    for source in sources.skipped[:limit]:
         note(f"{source.path}: left out: {source.reason}")
-    if len(skipped) > limit:
-        note(f"{len(skipped) - limit} further files are left out")
+    if len(sources.skipped) > limit:
+        note(f"{len(sources.skipped) - limit} further files are left out")
+    if sources.other_jobs:
+        example = sources.other_jobs[0]
+        note(f"{len(sources.other_jobs)} event files of other jobs are left out, for example {example}")
 
 
 def job_facts(sources: CollectedSources) -> dict[str, Any]:

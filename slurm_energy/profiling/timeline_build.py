@@ -92,6 +92,7 @@ class TimelineBuilder:
         self._total_bytes = sum(map(_event_bytes, sources.processes)) + sum(
             profile.file_bytes for profile in sources.profiles
         )
+        self.process_count = len(sources.processes)
         self.reports: list[InputReport] = []
 
     def build(self) -> None:
@@ -149,6 +150,7 @@ class TimelineBuilder:
         ranks = [steps for steps in node.ranks if (node.node, steps.pid) not in known and steps.intervals]
         names = [_label(steps.rank, steps.pid) for steps in ranks]
         rows = self._overview.rows_for(names) if self._overview else []
+        self.process_count += len(ranks)
         for index, steps in enumerate(ranks):
             if self._writer:
                 gpu = "" if steps.gpu is None else f"gpu[{steps.gpu}]"

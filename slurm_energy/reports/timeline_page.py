@@ -47,6 +47,7 @@ class TimelinePage:
         findings: findings, the most important first.
         overview: time of the processes by phase.
         events: number of events in the overview.
+        process_count: number of processes of which events or steps are known.
         node_count: number of nodes of which anything is known.
         energy_joules: energy of the job; None: unknown.
         remarks: remarks at the top of the page.
@@ -58,6 +59,7 @@ class TimelinePage:
     findings: Sequence[JobFinding]
     overview: Overview
     events: int
+    process_count: int
     node_count: int
     energy_joules: float | None
     remarks: Sequence[str]
@@ -72,7 +74,6 @@ def timeline_page(page: TimelinePage, now: datetime | None = None) -> str:
     """
     window = page.overview.window
     rows = [row for row in page.overview.rows if row.nanoseconds]
-    processes = sum(row.members for row in page.overview.rows if not row.is_gpu)
     findings = page.findings[:MAX_FINDINGS]
     starts = [(number, finding_start_s(finding, window)) for number, finding in enumerate(findings, 1)]
     marks = [(number, start_s) for number, start_s in starts if start_s is not None]
@@ -82,12 +83,17 @@ def timeline_page(page: TimelinePage, now: datetime | None = None) -> str:
         "subtitle": escape_controls(page.subtitle),
         "tiles": [
             ("Shown time", format_duration(window.to_s - window.from_s), _start_text(window.from_s)),
-            ("Processes", str(processes), f"on {page.node_count} node{'' if page.node_count == 1 else 's'}"),
+            (
+                "Processes",
+                str(page.process_count),
+                f"on {page.node_count} node{'' if page.node_count == 1 else 's'}",
+            ),
             ("Events", f"{page.events:,}", "of event files and profiler traces"),
             ("Energy", with_unit(page.energy_joules, "J"), "of the whole job"),
         ],
         "legend": [(name, PHASE_COLORS[name]) for name in CATEGORIES if name in used],
         "rows": Markup(process_rows(page.overview, marks)) if rows else "",
+        "has_marks": bool(marks),
         "findings": [_finding_row(number, finding) for number, finding in enumerate(findings, 1)],
         "charts": _power_charts(page),
         "signals": _signal_cards(page),

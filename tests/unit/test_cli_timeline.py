@@ -22,7 +22,10 @@ from slurm_energy.cli.main import main
 from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
 from slurm_energy.diagnosis.json_codec import node_to_json
 from slurm_energy.diagnosis.signals import SIGNALS
-from slurm_energy.diagnosis.timeline.overview import CATEGORIES, MAX_ROWS, Overview
+from slurm_energy.diagnosis.timeline.chrome_scanner import MAX_CONTENT_BYTES, MAX_EVENT_CHARACTERS
+from slurm_energy.diagnosis.timeline.overview import CATEGORIES, COLUMNS, MAX_ROWS, Overview
+from slurm_energy.diagnosis.timeline.process_events import MAX_OVERLAPPING, MAX_PROCESS_LANES
+from slurm_energy.diagnosis.timeline.profile_events import MAX_PROFILE_LANES
 from slurm_energy.diagnosis.timeline.window import TimeWindow
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.reports.timeline_page import TimelinePage, timeline_page
@@ -75,7 +78,7 @@ def test_json_names_what_was_written(events: Path, capsys: pytest.CaptureFixture
     (events / "broken.json").write_text("nothing")
     (events / "cut.json").write_bytes((events / "trace.json").read_bytes()[:700])
     examples.write_events(events / "other.events", examples.steps(), job_id=13)
-    assert offline(events, "-o", "t.json", "--html", "t.html", "--json") == 0
+    assert offline(events, events / "0.events", "-o", "t.json", "--html", "t.html", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["trace"], document["page"]) == ("t.json", "t.html")
     assert [Path(file["path"]).name for file in document["files"]] == [
@@ -87,8 +90,8 @@ def test_json_names_what_was_written(events: Path, capsys: pytest.CaptureFixture
     assert re.match(r"byte \d+: the file ends", document["files"][2]["fault"])
     assert {Path(file["path"]).name: file["reason"] for file in document["skipped"]} == {
         "broken.json": "neither an event file nor a Chrome trace: byte 0: neither a JSON object nor a list",
-        "other.events": "it belongs to job 13",
     }
+    assert document["other_jobs"] == 1
     assert document["events"] == sum(file["shown"] for file in document["files"]) > 0
     judge.check(judge.load(Path("t.json")))
     assert "<h2>Processes by phase</h2>" in Path("t.html").read_text()
@@ -317,8 +320,20 @@ def test_the_page_of_the_largest_job_stays_below_5_mb(tmp_path: Path) -> None:
         for part in range(9)
     ]
     page = TimelinePage(
-        "T", "S", [examples.observation(*many)], [finding] * 500, overview, 1, 1, None, ["x" * 300] * 20
+        "T", "S", [examples.observation(*many)], [finding] * 500, overview, 1, 1, 1, None, ["x" * 300] * 20
     )
     text = timeline_page(page)
     judge_page(text)
     assert len(text.encode()) < 5_000_000
+
+
+def test_the_documentation_states_the_limits() -> None:
+    text = " ".join((Path(__file__).parents[2] / "docs" / "timeline.md").read_text().split())
+    for fact in (
+        f"an event ({MAX_EVENT_CHARACTERS >> 20} MiB)",
+        f"the content ({MAX_CONTENT_BYTES >> 30} GiB)",
+        f"lanes ({MAX_PROFILE_LANES} per trace, {MAX_PROCESS_LANES} per process)",
+        f"that overlap ({MAX_OVERLAPPING})",
+        f"summed in {COLUMNS} columns, and with more than {MAX_ROWS} processes",
+    ):
+        assert fact in text
