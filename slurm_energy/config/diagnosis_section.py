@@ -73,7 +73,7 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "small_batch_memory": _percent(35, "Small batch: GPU memory in use."),
     "copy_share": _percent(10, "Host-to-device copies: share of the step time."),
     "copy_pcie": Threshold(
-        1.5, "GB/s", 0, 1000, "Host-to-device copies: mean PCIe traffic to a stalled GPU.", _CORPUS
+        1.2, "GB/s", 0, 1000, "Host-to-device copies: mean PCIe traffic to a stalled GPU.", _CORPUS
     ),
     "communication_share": _percent(20, "Communication-bound: share of the step time that all ranks spend."),
     "communication_rate": Threshold(

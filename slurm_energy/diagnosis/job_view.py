@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
@@ -125,13 +125,15 @@ class RankView:
 class JobView:
     """Facts of a job for the rules. A property or method that returns None means unknown.
 
+    Values that include the use by other jobs count as unknown.
+
     Args:
         observation: the job.
         config: thresholds.
     """
 
     def __init__(self, observation: JobObservation, config: DiagnosisConfig) -> None:
-        self.observation = observation
+        self.observation = replace(observation, nodes=tuple(map(_own_node, observation.nodes)))
         self.context = observation.context
         self.config = config
         self.elapsed_s = observation.context.elapsed_s
@@ -323,6 +325,10 @@ class JobView:
         )
         limit = None if threshold is None else self.threshold(threshold)
         return FindingEvidence(signal, where, start, end, value, limit, text)
+
+
+def _own_node(node: NodeObservation) -> NodeObservation:
+    return replace(node, series=tuple(series for series in node.series if not series.is_shared))
 
 
 def mean_of(values: Sequence[float]) -> float | None:

@@ -17,6 +17,10 @@ MAX_POINTS: Final = 720
 """Maximum number of values per series; beyond it neighbours are merged and the interval doubles."""
 
 
+SHARED_MARKS: Final = ("(shared ", "(whole GPU")
+"""Parts of the source of a series whose values include the use by other jobs."""
+
+
 class SignalScope(StrEnum):
     """The object that one series of a signal describes.
 
@@ -141,6 +145,11 @@ class ObservedSeries:
     def end_s(self) -> float:
         """End of the last interval, Unix seconds."""
         return self.start_s + len(self.values) * self.interval_s
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the values include the use by other jobs, as the source says."""
+        return any(mark in self.source for mark in SHARED_MARKS)
 
     def known(self) -> list[float]:
         """Return the known values in order of time."""

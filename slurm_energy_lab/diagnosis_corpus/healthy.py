@@ -24,6 +24,13 @@ def _training(random: Random, *, steps: bool = True, gpm: bool = True, min_ranks
     return observe(shape, random)
 
 
+def _hidden_communication(random: Random) -> JobObservation:
+    """Return a job whose program reports no communication: it overlaps with the backward pass."""
+    shape = training_job(random, min_ranks=4)
+    shape.hide_phases = ("communication",)
+    return observe(shape, random)
+
+
 def _short(random: Random) -> JobObservation:
     shape = training_job(random)
     shape.elapsed_s, shape.startup_s = random.uniform(30, 300), random.uniform(10, 25)
@@ -50,6 +57,15 @@ def _checkpointing(random: Random) -> JobObservation:
     return observe(shape, random)
 
 
+def _staged(random: Random) -> JobObservation:
+    """Return a job that copies and unpacks its data for some minutes before it trains."""
+    shape = training_job(random)
+    shape.startup_s = random.uniform(300, 1200)
+    shape.elapsed_s += shape.startup_s
+    shape.has_steps = random.random() < 0.5
+    return observe(shape, random)
+
+
 def _power_only(random: Random) -> JobObservation:
     shape = training_job(random)
     shape.has_steps = shape.has_signals = False
@@ -67,8 +83,10 @@ HEALTHY: Final[tuple[PlantedJob, ...]] = (
     PlantedJob("training-no-steps", None, lambda r: _training(r, steps=False)),
     PlantedJob("training-no-steps-no-gpm", None, lambda r: _training(r, steps=False, gpm=False)),
     PlantedJob("training-on-many-gpus", None, lambda r: _training(r, min_ranks=8)),
+    PlantedJob("training-hidden-communication", None, _hidden_communication),
     PlantedJob("training-with-reserved-memory", None, _reserved_memory),
     PlantedJob("training-with-checkpoints", None, _checkpointing),
+    PlantedJob("training-after-staging", None, _staged),
     PlantedJob("training-under-a-limit", None, _capped),
     PlantedJob("training-power-only", None, _power_only),
     PlantedJob("short-job", None, _short),

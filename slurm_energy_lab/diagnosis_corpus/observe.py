@@ -18,6 +18,8 @@ Pattern = Callable[[int, float, Random], NodeLoad]
 START_S = 1_700_000_000.0
 _GPU_IDLE, _GPU_LIMIT, _GPU_MEMORY, _SM_MHZ = 60.0, 400.0, 80e9, 1980.0
 _CPU_IDLE, _CPU_PER_CORE, _OTHER = 60.0, 5.0, 90.0
+_MISSED = 0.005
+"""Share of values that the sampler misses."""
 _NODE_MEMORY, _CPU_MHZ = 256e9, 3000.0
 
 
@@ -173,7 +175,7 @@ class _NodeRecorder:
             self._put("dram_active_percent", part, self._percent(load.dram[gpu]))
             self._put("tensor_active_percent", part, self._percent(load.tensor[gpu]))
         self._put("pcie_receive_bytes_per_s", part, self._noisy(load.copy_bytes_per_s[gpu], 0.1))
-        was_used = load.busy[gpu] > 0 or any(self._values[("gpu_busy_percent", part)])
+        was_used = load.busy[gpu] > 0 or any(v > 0 for v in self._values[("gpu_busy_percent", part)])
         share = shape.gpu_memory_share + shape.gpu_memory_growth * progress if was_used else 0.006
         self._put("gpu_memory_used_bytes", part, min(_GPU_MEMORY, _GPU_MEMORY * share))
         self._put("gpu_memory_total_bytes", part, _GPU_MEMORY)
@@ -206,6 +208,8 @@ class _NodeRecorder:
         }
 
     def _put(self, name: str, part: str, value: float) -> None:
+        if self._random.random() < _MISSED and name != "power_watts":
+            value = math.nan
         self._values.setdefault((name, part), array("d")).append(value)
 
     def _noisy(self, value: float, deviation: float, maximum: float = math.inf) -> float:

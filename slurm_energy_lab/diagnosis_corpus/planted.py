@@ -293,6 +293,16 @@ PLANTED: Final[tuple[PlantedJob, ...]] = (
     PlantedJob("slow-network", _K.COMMUNICATION_BOUND, _layers(_slow_network)),
     PlantedJob("slow-network-no-steps", _K.COMMUNICATION_BOUND, _layers(_slow_network, **_NO_STEPS)),
     PlantedJob("straggler", _K.STRAGGLER, _layers(_straggler)),
+    PlantedJob(
+        "straggler-hidden-communication",
+        _K.STRAGGLER,
+        _layers(_straggler, hide_phases=("communication",)),
+    ),
+    PlantedJob(
+        "slow-network-hidden-communication",
+        _K.COMMUNICATION_BOUND,
+        _layers(_slow_network, hide_phases=("communication",)),
+    ),
     PlantedJob("straggler-no-steps", _K.STRAGGLER, _layers(_straggler, **_NO_STEPS)),
     PlantedJob("uneven-work", _K.LOAD_IMBALANCE, _layers(_uneven_work)),
     PlantedJob("uneven-work-no-steps", _K.LOAD_IMBALANCE, _layers(_uneven_work, **_NO_STEPS_NO_GPM)),

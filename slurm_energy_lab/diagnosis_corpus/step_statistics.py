@@ -50,8 +50,11 @@ def _one_rank(
             durations["forward"][-1] += (factor - 1) * mean.step
             at_s = start_s + shape.startup_s + window_s * index / simulated
             outliers.append(StepOutlier(at_s, factor * mean.step, mean.step, "forward"))
-    phases = {stage: _repeated(values, weight) for stage, values in durations.items()}
     whole = [sum(values) for values in zip(*durations.values(), strict=True)]
+    if "communication" in shape.hide_phases:  # it then overlaps with the backward pass
+        waits = zip(durations["backward"], durations["communication"], strict=True)
+        durations["backward"] = [sum(pair) for pair in waits]
+    phases = {stage: _repeated(values, weight) for stage, values in durations.items()}
     phases["step"] = _repeated(whole, weight)
     if shape.checkpoint_every_s:
         period = shape.checkpoint_every_s + shape.checkpoint_s

@@ -94,6 +94,24 @@ def test_missing_pressure_is_not_taken_as_no_pressure() -> None:
     assert kinds(job_of(ranks=(rank,)), data_share=60) == []
 
 
+@pytest.mark.parametrize("source", ["nvml:utilization (shared GPU)", "nvml:utilization (whole GPU with MIG)"])
+def test_use_of_a_shared_gpu_is_unknown_to_the_rules(source: str) -> None:
+    busy = series("gpu_busy_percent", [30.0] * 60, "gpu[0]")
+    assert kinds(job_of(dataclasses.replace(busy, source=source))) == []
+
+
+@pytest.mark.parametrize("waiting", ["communication", "backward"])
+def test_straggler_is_seen_although_others_wait_in_the_backward_pass(waiting: str) -> None:
+    ranks = []
+    for rank in range(8):
+        own = 1.5 if rank == 5 else 0.9
+        times = {"forward": own, waiting: 2.0 - own, "step": 2.0}
+        phases = {name: PhaseStatistics.of([value] * 300) for name, value in times.items()}
+        ranks.append(RankSteps("n1", rank, None, rank, phases))
+    (finding,) = find_causes(job_of(ranks=tuple(ranks)), DiagnosisConfig())
+    assert (finding.kind, finding.where) == (K.STRAGGLER, ("rank 5",))
+
+
 def test_short_job_gets_findings_about_failure_only() -> None:
     job = job_of(series("gpu_busy_percent", [0.0] * 6, "gpu[0]"), elapsed_s=60.0)
     assert kinds(job) == []

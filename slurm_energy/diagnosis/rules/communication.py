@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_energy.diagnosis.distribution import median
-from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import GpuView, JobView, RankView, mean_of
 from slurm_energy.diagnosis.stragglers import stragglers
 
@@ -80,49 +80,55 @@ def _power_level(view: JobView) -> float | None:
 def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
     """Yield stragglers or load imbalance from step times, else from the activity of GPUs or nodes."""
     ranks = [rank for rank in view.ranks if rank.step_count]
-    if len(ranks) >= 2:
-        yield from _uneven_steps(view, ranks)
-    elif not view.ranks and len(view.busy_gpus) >= 2:
-        yield from _uneven_gpus(view)
+    found = list(_uneven_steps(view, ranks)) if len(ranks) >= 2 else []
+    has_waits = any("communication" in rank.times.seconds for rank in view.ranks)
+    if not found and not has_waits and len(view.busy_gpus) >= 2:
+        found = list(_uneven_gpus(view))
     elif not view.ranks and not view.gpus:
-        yield from _uneven_nodes(view)
+        found = list(_uneven_nodes(view))
+    yield from found
+
+
+def _own_seconds(rank: RankView) -> float:
+    """Return the seconds per step in which a rank does not wait for others.
+
+    Without phase `communication` the wait is in the backward pass, which overlaps with communication.
+    """
+    waiting = rank.times.seconds.get("communication")
+    if waiting is None and "forward" in rank.steps.phases and "backward" in rank.steps.phases:
+        waiting = rank.steps.phases["backward"].sum_s
+    return max(0.0, rank.times.step_s - (waiting or 0.0)) / rank.step_count
 
 
 def _uneven_steps(view: JobView, ranks: Sequence[RankView]) -> Iterator[JobFinding]:
-    own = [rank.times.step_s - rank.times.seconds.get("communication", 0.0) for rank in ranks]
-    per_step = [seconds / rank.step_count for seconds, rank in zip(own, ranks, strict=True)]
-    middle, slowest, steps = median(per_step), max(per_step), max(rank.step_count for rank in ranks)
-    step_s = max(rank.times.step_s for rank in ranks)
-    if middle is None or middle <= 0 or step_s <= 0:
+    own = [_own_seconds(rank) for rank in ranks]
+    middle, slowest = median(own), max(own)
+    exchange_s = min(rank.times.seconds.get("communication", 0.0) for rank in ranks)
+    working_s = max(rank.times.step_s for rank in ranks) - exchange_s
+    if middle is None or middle <= 0 or working_s <= 0:
         return
-    ratio = view.threshold("straggler_ratio")
-    slow = stragglers(per_step, ratio)
+    slow = stragglers(own, view.threshold("straggler_ratio"))
     few = 100 * len(slow) <= view.threshold("straggler_ranks") * len(ranks)
-    is_one_sided = middle - min(per_step) < _ONE_SIDED * (slowest - middle)
+    is_one_sided = middle - min(own) < _ONE_SIDED * (slowest - middle)
     if slow and few and is_one_sided and len(ranks) >= _MIN_RANKS_FOR_MEDIAN:
         names = [ranks[index].name for index in slow]
-        facts = [
-            view.fact(
-                "step",
-                per_step[index] / middle,
-                f"{ranks[index].name} on {ranks[index].steps.node} needs {per_step[index] / middle:.2f} times"
-                " the median time per step.",
-                "straggler_ratio",
-                ranks[index].name,
-            )
-            for index in slow
-        ]
+        facts = [_straggler_fact(view, ranks[index], own[index] / middle) for index in slow]
         title = f"{', '.join(names[:3])}: {slowest / middle:.2f} times the median time per step"
-        lost = (slowest - middle) * steps
+        lost = (1 - middle / slowest) * working_s
         yield view.finding(FindingKind.STRAGGLER, title, facts, lost, 0.9, where=names)
         return
-    wait_s = (slowest - (mean_of(per_step) or 0.0)) * steps
-    share = 100 * wait_s / step_s
+    share = 100 * (1 - (mean_of(own) or 0.0) / slowest)
     if share >= view.threshold("imbalance"):
         text = f"Ranks waited for the slowest one for {share:.0f} % of the step time on average."
         title = f"Uneven work: ranks wait {share:.0f} % of the step time for the slowest one"
         fact = view.fact("step", share, text, "imbalance")
-        yield view.finding(FindingKind.LOAD_IMBALANCE, title, [fact], wait_s, 0.85)
+        lost = share / 100 * working_s
+        yield view.finding(FindingKind.LOAD_IMBALANCE, title, [fact], lost, 0.85)
+
+
+def _straggler_fact(view: JobView, rank: RankView, ratio: float) -> FindingEvidence:
+    text = f"{rank.name} on {rank.steps.node} needs {ratio:.2f} times the median time per step."
+    return view.fact("step", ratio, text, "straggler_ratio", rank.name)
 
 
 def _uneven_gpus(view: JobView) -> Iterator[JobFinding]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, between, mean_of
@@ -12,6 +13,8 @@ from slurm_energy.diagnosis.observation import NodeObservation
 _WRITES = ("block_write_bytes_per_s", "network_transmit_bytes_per_s", "infiniband_transmit_bytes_per_s")
 _IDLE_BUSY = 30.0
 _MIN_STALLS = 3
+_BURST = 2.0
+"""Minimum rate of writes in a stall over the rate while GPUs work, in which gradients are sent."""
 
 
 def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
@@ -55,20 +58,31 @@ def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | No
     if not gpus or not writes or window is None:
         return None, 0
     interval_s = max(series.interval_s for series in (*gpus, *writes))
+    starts = [
+        window[0] + index * interval_s for index in range(int((window[1] - window[0]) / interval_s + 1e-6))
+    ]
+    busy = [
+        mean_of([value for series in gpus for value in between(series, start, start + interval_s)])
+        for start in starts
+    ]
+    bursts = [0.0] * len(starts)
+    for series in writes:
+        rates = [mean_of(between(series, start, start + interval_s)) or 0.0 for start in starts]
+        bursts = [total + burst for total, burst in zip(bursts, _bursts(rates, busy), strict=True)]
     limit = view.threshold("checkpoint_write") * 1e9
-    count, stalled, stretches, before = 0, 0, 0, False
-    time = window[0]
-    while time + interval_s <= window[1] + 1e-6:
-        busy = mean_of([value for series in gpus for value in between(series, time, time + interval_s)])
-        rates = [mean_of(between(series, time, time + interval_s)) for series in writes]
-        written = sum(rate for rate in rates if rate is not None)
-        is_stall = busy is not None and busy < _IDLE_BUSY and written >= limit
-        stretches += is_stall and not before
-        stalled += is_stall
-        before = is_stall
-        count += 1
-        time += interval_s
-    return (100 * stalled / count if count else None), stretches
+    stalls = [
+        use is not None and use < _IDLE_BUSY and written >= limit
+        for use, written in zip(busy, bursts, strict=True)
+    ]
+    stretches = sum(now and not before for before, now in pairwise([False, *stalls]))
+    return (100 * sum(stalls) / len(stalls) if stalls else None), stretches
+
+
+def _bursts(rates: Sequence[float], busy: Sequence[float | None]) -> list[float]:
+    """Return the rates that exceed the usual rate while the GPUs work; others become 0."""
+    working = [rate for rate, use in zip(rates, busy, strict=True) if use is not None and use >= _IDLE_BUSY]
+    usual = mean_of(working) or 0.0
+    return [rate if rate >= _BURST * usual else 0.0 for rate in rates]
 
 
 def outliers(view: JobView) -> Iterator[JobFinding]:
