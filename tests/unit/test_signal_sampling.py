@@ -28,6 +28,7 @@ from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.signals import MAX_POINTS
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
 from slurm_energy.errors import ForbiddenError, UsageError
+from slurm_energy.protocol.live_reports import LiveReport
 
 GROUP = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_{}"
 
@@ -170,6 +171,19 @@ def test_the_agent_counts_the_cost_of_sampling(node: Node) -> None:
     assert (state["jobs"], state["interval_s"], state["passes"]) == (1, 10.0, 1)
     assert 0 < state["pass_cpu_s"] <= state["pass_duration_s"] * 1.5
     assert state["cpu_percent"] == pytest.approx(10 * state["pass_cpu_s"])
+
+
+def test_live_reports_show_the_latest_signals_without_single_cpus(node: Node) -> None:
+    begin(node)
+    run(node, 20)
+    report = node.manager.queries.report("n1", "lab")
+    again = LiveReport.from_json(json.loads(json.dumps(report.to_json())))
+    signals = {(name, part): value for name, part, value in dict(again.records[0].extra)["signals"]}
+    assert signals["cpu_busy_cores", ""] == pytest.approx(2.0)
+    assert signals["memory_used_bytes", ""] == 1000.0
+    assert not [part for _, part in signals if part.startswith("cpu[")]
+    begin(node, 6, signals="off")  # ends job 5, which has the whole node
+    assert "signals" not in dict(node.manager.queries.report("n1", "lab").records[0].extra)
 
 
 STEPS = rank_to_json(

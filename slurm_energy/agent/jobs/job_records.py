@@ -22,6 +22,8 @@ from slurm_energy.tuning_record import check_tuning
 _SHARED_STEP = "energy divided by CPU time among steps that ran at the same time"
 _RESTORE_REASONS = "not restored: "
 _LEFT_TO_OTHERS = "after the job: "
+MAX_LIVE_SIGNALS = 256
+"""Signals of a running job in a live report: a report of many jobs stays far below its maximum size."""
 
 
 def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
@@ -70,7 +72,8 @@ def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyR
 def running_record(session: Session, now: float) -> EnergyRecord:
     """Return a record of a running job that ends now. Nothing is changed.
 
-    It has the key `watts`: the mean power of the job by component in the last window.
+    It has the key `watts`: the mean power of the job by component in the last window. If the signals of the
+    job are sampled, it has the key `signals`: a list of signal, part and latest value.
 
     Args:
         session: the job.
@@ -88,8 +91,18 @@ def running_record(session: Session, now: float) -> EnergyRecord:
         peak_watts=_peak(session.power_monitor.peak_watts, energies, end - session.start_unix),
         uncertain_seconds=session.meter.uncertain_s,
         record_id=session.record_id,
-        extra=(("watts", {name: session.power_monitor.watts.get(name) for name in session.components}),),
+        extra=(
+            ("watts", {name: session.power_monitor.watts.get(name) for name in session.components}),
+            *([("signals", signals)] if (signals := _live_signals(session)) else []),
+        ),
     )
+
+
+def _live_signals(session: Session) -> list[list[str | float]]:
+    """Return the latest signals of a job, without those of single CPUs, at most `MAX_LIVE_SIGNALS`."""
+    latest = session.recording.latest if session.recording is not None else {}
+    shown = [(key, value) for key, value in latest.items() if not key[1].startswith("cpu[")]
+    return [[*key, float(f"{value:.6g}")] for key, value in shown[:MAX_LIVE_SIGNALS]]
 
 
 def _energies(session: Session) -> tuple[ComponentEnergy, ...]:

@@ -6,7 +6,7 @@ All methods run in the worker thread, except for those of `NodeSignalReader`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from slurm_energy.agent.jobs.sessions import OPEN, Session, SessionTable
@@ -100,12 +100,6 @@ class SignalSampling:
             "pass_cpu_s": self._cpu_s if passes else None,
             "pass_duration_s": self._duration_s if passes else None,
         }
-
-    def live_signals(self, key: tuple[int, int]) -> Mapping[tuple[str, str], float]:
-        """Return the latest readings of a job by signal and part; empty if there are none."""
-        session = self._sessions.get(key)
-        recording = session.recording if session is not None else None
-        return recording.latest if recording is not None else {}
 
     def _sampled(self) -> list[tuple[Session, float]]:
         """Return the jobs whose signals are sampled, each with its interval in seconds."""
