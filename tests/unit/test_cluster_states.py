@@ -86,7 +86,7 @@ states = st.builds(
 
 
 @given(states)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_state_survives_json(one: ClusterState) -> None:
     assert ClusterState.from_json(json.loads(json.dumps(one.to_json()))) == one
 
@@ -419,11 +419,11 @@ def test_the_fallback_stands_for_a_stale_source() -> None:
     assert signal_values(signal_columns(GridFactors(GridFactor(stale)), NOW, 86400.0)) == {}
 
 
-rows = st.lists(st.tuples(st.integers(1, 64), st.integers(0, 8), st.integers(1, 10**6)), max_size=2000)
+rows = st.lists(st.tuples(st.integers(1, 64), st.integers(0, 8), st.integers(1, 10**6)), max_size=1200)
 
 
 @given(rows)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_many_jobs_keep_their_units_and_work(jobs: list[tuple[int, int, int]]) -> None:
     table = np.array(jobs, np.float64).reshape(-1, 3)
     running = _grouped(table[:, [2, 0, 1]])

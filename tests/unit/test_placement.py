@@ -202,3 +202,18 @@ def test_weights_are_per_unit():
     options = PlacementOptions({"cost": 1.0, "carbon": 0.1, "time": 2.0, "energy": 0.5})
     placed = place(request(m=1), sites, loads(1), options, 0.0)
     assert placed.score[0] == pytest.approx(0.2 + 0.1 * 0.4 + 2.0 + 0.5)
+
+
+def test_a_copy_of_a_load_is_independent():
+    load = ExpectedLoad(4, 0.0, [(100.0, 4)])
+    copy = load.copy()
+    copy.add(4, 100.0, 50.0)
+    copy.advance(120.0)
+    assert (copy.earliest_start_s(1, 10.0, 120.0), load.earliest_start_s(4, 10.0, 0.0)) == (150.0, 100.0)
+
+
+@pytest.mark.parametrize("weights", [{}, {"cost": 0.0}])
+def test_a_weighted_choice_needs_weights(weights):
+    with pytest.raises(UsageError, match="there are no weights"):
+        options_of("weighted", weights)
+    assert options_of("cheapest", weights).weights == POLICIES["cheapest"]
