@@ -64,7 +64,7 @@ AccountingStoragePort={slurmdbd_port}
 AccountingStoragePass={munge}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,bf_resolution=1
 MpiDefault=none
 ReturnToService=2
 KillWait=1
