@@ -61,6 +61,7 @@ class BootWaitServer:
 
     Attributes:
         timeout_s: maximum wait in seconds.
+        slurm_uid: uid of SlurmUser, who may wait like root and the user of this process; None: unknown.
         max_age_s: maximum age of states by which a job whose nodes are on is released at once.
     """
 
@@ -78,6 +79,7 @@ class BootWaitServer:
         self._waits: set[_BootWait] = set()
         self._changed = asyncio.Event()
         self.timeout_s, self.max_age_s = _DEFAULT_TIMEOUT_S, _DEFAULT_AGE_S
+        self.slurm_uid: int | None = None
 
     async def loop(self) -> None:
         """Serve the socket until cancelled. A new path takes effect within a few polls."""
@@ -106,11 +108,10 @@ class BootWaitServer:
             # A killed process leaves its socket. Another senergyctld cannot run: the port is bound before.
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
-        mask = os.umask(0o077)
-        try:
-            return await asyncio.start_unix_server(self._serve, path, limit=_MAX_REQUEST_BYTES)
-        finally:
-            os.umask(mask)
+        server = await asyncio.start_unix_server(self._serve, path, limit=_MAX_REQUEST_BYTES)
+        # SlurmUser may be another user than this process. The kernel reports who connects.
+        path.chmod(0o666)
+        return server
 
     async def _watch(self, path: Path) -> None:
         """Read the nodes while jobs wait, and release the jobs whose nodes have booted."""
@@ -143,7 +144,7 @@ class BootWaitServer:
         with contextlib.suppress(
             OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError
         ):
-            if _peer_uid(writer.get_extra_info("socket")) in (0, os.geteuid()):
+            if _peer_uid(writer.get_extra_info("socket")) in {0, os.geteuid(), self.slurm_uid}:
                 line = await asyncio.wait_for(reader.readuntil(b"\n"), _REQUEST_TIMEOUT_S)
                 await self._wait(_names(line), reader)
                 writer.write(b"\n")

@@ -97,6 +97,11 @@ class PowerSavingEngine:
         self._since = 0.0
 
     @property
+    def slurm_uid(self) -> int | None:
+        """Uid of SlurmUser; None: not read yet."""
+        return None if self._settings is None else self._settings[1].slurm_uid
+
+    @property
     def boot_wait_s(self) -> float | None:
         """Maximum time that PrologSlurmctld may wait for a boot, in seconds; None: not read yet."""
         return None if self._settings is None else self._settings[1].boot_wait_s

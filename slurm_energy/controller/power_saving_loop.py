@@ -182,6 +182,7 @@ class PowerSavingLoop:
         )
         self._decided = now
         self._boot_waits.max_age_s = 1.5 * config.power_saving.cycle_s
+        self._boot_waits.slurm_uid = engine.slurm_uid
         self._boot_waits.timeout_s = engine.boot_wait_s or self._boot_waits.timeout_s
         self._note_changes(self._report, now)
 

@@ -16,13 +16,14 @@ DEFAULT_PASS_S: Final = 10.0
 PROLOG_PATH: Final = "/usr/local/lib/slurm-energy/prolog_slurmctld"
 _SETTING: Final = re.compile(
     r"^(Suspend(?:Time|Program|ExcNodes|ExcParts|ExcStates|Timeout)|Resume(?:Program|Timeout)"
-    r"|PrologSlurmctld|PrologEpilogTimeout|SlurmctldParameters)"
+    r"|SlurmUser|PrologSlurmctld|PrologEpilogTimeout|SlurmctldParameters)"
     r"\s*=[ \t]*(.*)$",
     re.MULTILINE,
 )
 _PROLOG_SHARE: Final = 0.8
 _SECONDS: Final = re.compile(r"(\d{1,9}) sec")
 _PASS: Final = re.compile(r"(?:^|,)power_save_interval=(\d{1,5})(?:,|$)", re.IGNORECASE)
+_USER: Final = re.compile(r"[^ ()]+\((\d{1,10})\)")
 _NO_VALUES: Final = frozenset({"", "(null)", "N/A", "NONE"})
 
 
@@ -42,6 +43,7 @@ class PowerSavingSettings:
         suspend_timeout_s: time after which a node that shuts down counts as off; None: unknown.
         prolog_slurmctld: program that slurmctld runs before each job; empty: none.
         prolog_timeout_s: time after which slurmctld ends this program; None: never.
+        slurm_uid: uid of SlurmUser; None: unknown.
         pass_s: maximum interval of slurmctld's passes over nodes that shut down and boot.
     """
 
@@ -56,6 +58,7 @@ class PowerSavingSettings:
     prolog_slurmctld: str = ""
     prolog_timeout_s: float | None = None
     pass_s: float = DEFAULT_PASS_S
+    slurm_uid: int | None = None
 
     @property
     def boot_wait_s(self) -> float | None:
@@ -126,12 +129,18 @@ def parse_power_saving_settings(text: str) -> PowerSavingSettings:
         given.get("PrologSlurmctld", ""),
         _seconds(given.get("PrologEpilogTimeout", "")),
         _pass_s(given.get("SlurmctldParameters", "")),
+        _uid(given.get("SlurmUser", "")),
     )
 
 
 def _seconds(text: str) -> float | None:
     match = _SECONDS.match(text)
     return float(match[1]) if match else None
+
+
+def _uid(text: str) -> int | None:
+    match = _USER.fullmatch(text)
+    return int(match[1]) if match else None
 
 
 def _pass_s(text: str) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_energy.controller import boot_wait_server
 from slurm_energy.controller.boot_wait_server import BootWaitServer
 from slurm_energy.controller.node_boots import NodeBoots
 from slurm_energy.errors import UnavailableError
@@ -140,7 +141,7 @@ def test_malformed_requests_are_answered_or_closed(tmp_path: Path, text: bytes) 
     asyncio.run(run())
 
 
-def test_socket_is_replaced_after_a_kill_and_closed_to_other_users(tmp_path: Path) -> None:
+def test_socket_is_replaced_after_a_kill(tmp_path: Path) -> None:
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "s"))
     left.close()
@@ -148,8 +149,6 @@ def test_socket_is_replaced_after_a_kill_and_closed_to_other_users(tmp_path: Pat
     async def run() -> None:
         nodes = Nodes(n1="IDLE")
         async with serving(tmp_path / "s", nodes):
-            while not (tmp_path / "s").exists() or (tmp_path / "s").stat().st_mode & 0o077:
-                await asyncio.sleep(0.01)
             await ended(await prolog(tmp_path / "s", "n1"))
 
     asyncio.run(run())
@@ -192,3 +191,25 @@ def test_boot_times_are_measured_from_the_request_to_the_response() -> None:
     boots.observe(status("DOWN+POWERED_DOWN"), 1400.0)
     boots.observe(status("IDLE"), 1401.0)
     assert boots.boot_s("k") == 50.0
+
+
+@pytest.mark.parametrize(("slurm_uid", "waits"), [(65534, True), (None, False), (1234, False)])
+def test_only_slurm_user_root_and_own_user_may_wait(
+    tmp_path: Path, slurm_uid: int | None, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot_wait_server, "_peer_uid", lambda connection: 65534)
+
+    async def run() -> None:
+        nodes = Nodes(n1="IDLE+POWERED_DOWN")
+        async with serving(tmp_path / "s", nodes) as server:
+            server.slurm_uid = slurm_uid
+            process = await prolog(tmp_path / "s", "n1")
+            if waits:
+                while nodes.reads < 2:
+                    await asyncio.sleep(0.02)
+                assert process.returncode is None
+            nodes.states["n1"] = "IDLE"
+            await ended(process)
+            assert (nodes.reads > 0) == waits
+
+    asyncio.run(run())

@@ -206,6 +206,8 @@ def test_advice_names_what_makes_jobs_wait_longer_for_a_boot() -> None:
     )
     full = parse_power_saving_settings(text)
     assert full.advice() == []
+    assert parse_power_saving_settings("SlurmUser = slurm(64030)\n").slurm_uid == 64030
+    assert full.slurm_uid is None
     # slurmctld requeues a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
     assert full.boot_wait_s == 80.0
     assert parse_power_saving_settings(text.replace("100 sec", "65534")).boot_wait_s == 330.0
