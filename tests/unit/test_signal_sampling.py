@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import random
 from array import array
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from slurm_energy.agent.signals.recording import MAX_SERIES, SignalRecording
 from slurm_energy.agent.signals.step_reports import MAX_REPORT_BYTES, StepReports
 from slurm_energy.agent.sockets import messages
 from slurm_energy.config import AgentConfig, Config
+from slurm_energy.devices.cpu.process_tree import NS_PER_TICK
 from slurm_energy.devices.signal_sensor import SignalReading
 from slurm_energy.diagnosis.json_codec import node_from_json, rank_to_json
 from slurm_energy.diagnosis.observation import NodeObservation
@@ -142,6 +144,35 @@ def test_a_restart_of_the_agent_keeps_signals_and_steps(node: Node) -> None:
     assert all(math.isnan(value) for value in busy[3:13])  # not measured: unknown, not 0
     assert busy[-1] == pytest.approx(2.0)
     assert [rank.rank for rank in observation.ranks] == [0]
+
+
+def test_the_first_step_of_a_job_is_sampled_at_once_without_control_groups(node: Node) -> None:
+    """Without Slurm's control groups the processes are read; a short job has its signals as well."""
+    page, second = os.sysconf("SC_PAGE_SIZE"), 10**9 // NS_PER_TICK
+    sampling = node.manager.signals
+    node.manager.begin(env())
+    assert sampling.has_new_job
+    sampling.sample()
+    assert not sampling.has_new_job
+
+    def process(cpu_s: float, read: int) -> None:
+        fields = f"S 1 1 1 0 -1 0 10 0 0 0 {round(cpu_s * second)} 0 0 0 20 0 1 0 5 99 7 0 0"
+        node.tree.put("proc/321/stat", f"321 (python) {fields}")
+        node.tree.put("proc/321/io", f"read_bytes: {read}\nwrite_bytes: 0")
+
+    process(5.0, 1000)
+    node.manager.step("start", 5, "batch", pid=321)
+    assert sampling.has_new_job
+    sampling.sample()
+    assert not sampling.has_new_job
+    node.clock.now += 4.0
+    process(10.0, 9000)
+    sampling.sample()
+    node.manager.end(env())
+    values = by_name(observed(node)[5])
+    assert list(values["cpu_busy_cores"]) == [1.25]
+    assert list(values["block_read_bytes_per_s"]) == [2000.0]
+    assert list(values["memory_used_bytes"]) == [7.0 * page]
 
 
 def test_damaged_files_of_signals_do_not_hold_up_the_agent(node: Node) -> None:

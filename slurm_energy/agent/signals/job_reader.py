@@ -9,21 +9,24 @@ from typing import Final
 
 from slurm_energy.agent.metering.monitoring_groups import PREFIX
 from slurm_energy.devices.cpu.cpu_time import JobProcesses
-from slurm_energy.devices.cpu.group_signals import group_sensor
+from slurm_energy.devices.cpu.group_signals import GroupSensor, group_sensor
 from slurm_energy.devices.cpu.job_groups import JobGroups, find_job_groups
 from slurm_energy.devices.cpu.job_tasks import processes_of_group
 from slurm_energy.devices.cpu.process_signals import ProcessSensor
 from slurm_energy.devices.cpu.processor_signals import CpuClockSensor
 from slurm_energy.devices.cpu.resctrl import TRAFFIC, MonitoringFiles
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
+from slurm_energy.devices.signal_sensor import RateMeter, SignalReading
 from slurm_energy.devices.sysfs import read_optional
 
-SEARCH_PAUSE_S: Final = 9.5
-"""Control groups and processes of a job are searched at most this often."""
-_FROM_PROCESSES: Final = frozenset({"cpu_busy_cores", "block_read_bytes_per_s", "memory_used_bytes"})
-"""Signals for which the processes are read where the control groups lack one of them."""
-_READINGS_BEFORE_FALLBACK: Final = 2
+FIRST_SEARCH_PAUSE_S, MAX_SEARCH_PAUSE_S = 0.9, 9.5
+"""Control groups and processes of a job are searched at growing intervals."""
+_FROM_PROCESSES: Final = {
+    "cpu": frozenset({"cpu_busy_cores"}),
+    "memory": frozenset({"memory_used_bytes", "page_faults_per_s"}),
+    "io": frozenset({"block_read_bytes_per_s", "block_write_bytes_per_s"}),
+}
+"""Signals for which the processes are read where the control groups do not count a resource."""
 _KIBI: Final = 1024
 _MON_GROUPS: Final = "mon_groups"
 
@@ -65,19 +68,25 @@ class JobReader:
         self._root = root
         self._traffic = monitoring if monitoring and TRAFFIC in monitoring.quantities else None
         self._groups = JobGroups()
-        self._group_sensor: SignalSensor | None = None
+        self._group_sensor: GroupSensor | None = None
+        self._missing = frozenset().union(*_FROM_PROCESSES.values())
         self._processes = ProcessSensor(root)
         self._clock: CpuClockSensor | None = None
         self._rates = RateMeter()
-        self._seen: set[str] = set()
-        self._readings = 0
-        self._searched_s: float | None = None
+        self._pids: tuple[int, ...] = ()
+        self._search_at_s = 0.0
+        self._search_pause_s = FIRST_SEARCH_PAUSE_S
         self._memory_bytes: int | None = None
 
-    def must_search(self, now_s: float) -> bool:
-        """Return whether the job's groups and processes are to be searched with this reading."""
-        needs = self._group_sensor is None or self._needs_processes
-        return needs and (self._searched_s is None or now_s - self._searched_s >= SEARCH_PAUSE_S)
+    def must_search(self, now_s: float, job: SampledJob) -> bool:
+        """Return whether the job's groups and processes are to be searched with this reading.
+
+        A Slurm step that has begun makes a search worthwhile at once.
+        """
+        if not self._missing:
+            return False
+        is_first = bool(job.processes.pids) and not self._pids
+        return is_first or now_s >= self._search_at_s
 
     def search(self, now_s: float, job: SampledJob, node: str) -> bool:
         """Search for the job's control groups and their processes.
@@ -85,11 +94,16 @@ class JobReader:
         Returns:
             Whether the processes have to be found in the tree of all processes.
         """
-        self._searched_s = now_s
+        self._pids = job.processes.pids
+        self._search_at_s = now_s + self._search_pause_s
+        self._search_pause_s = min(2 * self._search_pause_s, MAX_SEARCH_PAUSE_S)
         if self._group_sensor is None:
             self._groups = find_job_groups(self._root, node, job.processes)
             self._group_sensor = group_sensor(self._groups)
-        if not self._needs_processes:
+            counted = frozenset() if self._group_sensor is None else self._group_sensor.resources()
+            lacking = [signals for name, signals in _FROM_PROCESSES.items() if name not in counted]
+            self._missing = frozenset().union(*lacking)
+        if not self._missing:
             return False
         folders = [self._groups.unified, *self._groups.by_controller.values()]
         folder = next((one for one in folders if one is not None), None)
@@ -127,21 +141,12 @@ class JobReader:
             if sensor is not None:
                 sensor.close()
 
-    @property
-    def _needs_processes(self) -> bool:
-        if self._group_sensor is None:
-            return True
-        return self._readings >= _READINGS_BEFORE_FALLBACK and not self._seen >= _FROM_PROCESSES
-
     def _from_groups(self, now_s: float) -> list[SignalReading]:
         """Return the signals of the control groups, and of the processes those that the groups lack."""
         readings = [] if self._group_sensor is None else self._group_sensor.read(now_s)
-        self._readings += self._group_sensor is not None
-        self._seen |= {reading.signal for reading in readings}
-        if self._needs_processes:
-            own = [one for one in self._processes.read(now_s) if one.signal not in self._seen]
-            return own + readings
-        return readings
+        if not self._missing:
+            return readings
+        return [*readings, *(one for one in self._processes.read(now_s) if one.signal in self._missing)]
 
     def _clocks(self, now_s: float, job: SampledJob) -> list[SignalReading]:
         if self._clock is None and job.cpu_list:

@@ -90,7 +90,7 @@ class NodeSignalReader:
             reader = self._jobs.get(job.key)
             if reader is None:
                 reader = self._jobs[job.key] = JobReader(self._devices.root, self._devices.monitoring)
-            if reader.must_search(now_s) and reader.search(now_s, job, node):
+            if reader.must_search(now_s, job) and reader.search(now_s, job, node):
                 scanned[job.processes.job_id], pids[job.processes.job_id] = reader, job.processes.pids
         if scanned:
             for job_id, found in process_tree.job_pids(self._devices.root, pids).items():

@@ -45,7 +45,7 @@ class SignalSampling:
         self._devices = devices
         self._sessions = sessions
         self._config = config
-        self._begun: set[tuple[int, int]] = set()
+        self._seen: set[tuple[tuple[int, int], bool]] = set()
         self._passes = 0
         self._cpu_s = self._duration_s = 0.0
 
@@ -56,14 +56,18 @@ class SignalSampling:
 
     @property
     def has_new_job(self) -> bool:
-        """Whether a job to be sampled has begun since the last pass."""
-        return any(session.key not in self._begun for session, _ in self._sampled())
+        """Whether a job to be sampled, or the first Slurm step of one, has begun since the last pass.
+
+        The control groups of a job exist from its first step on.
+        """
+        return any(_with_step(session) not in self._seen for session, _ in self._sampled())
 
     def jobs(self) -> tuple[list[SampledJob], str]:
         """Return the jobs of the next pass, and Slurm's name of this node as the jobs have it."""
         users = Counter(index for session in self._sessions.values() for index in session.gpus)
         sampled = [session for session, _ in self._sampled()]
-        self._begun = {session.key for session in sampled}
+        running = {session.key for session in sampled}
+        self._seen = {one for one in self._seen if one[0] in running} | set(map(_with_step, sampled))
         node = next((session.node for session in sampled), "")
         return [self._sampled_job(session, users) for session in sampled], node
 
@@ -141,3 +145,8 @@ class SignalSampling:
             weight = 1 / min(self._passes, _AVERAGED_PASSES)
             self._cpu_s += (result.cpu_s - self._cpu_s) * weight
             self._duration_s += (result.duration_s - self._duration_s) * weight
+
+
+def _with_step(session: Session) -> tuple[tuple[int, int], bool]:
+    """Return a job's key, and whether one of its steps runs."""
+    return session.key, any(step.pid is not None for step in session.steps.values())

@@ -10,6 +10,7 @@ job that reads large files would seem to use all of its memory.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Final
 
@@ -33,14 +34,14 @@ _BLKIO: Final = {
 }
 
 
-def group_sensor(groups: JobGroups) -> SignalSensor | None:
+def group_sensor(groups: JobGroups) -> GroupSensor | None:
     """Return the sensor of a job's control groups; None if the job has none."""
     if groups.unified is not None:
         return UnifiedGroupSensor(groups.unified)
     return SplitGroupSensor(groups) if groups.by_controller else None
 
 
-class _GroupSensor(SignalSensor):
+class GroupSensor(SignalSensor):
     """Readings that both versions share.
 
     Args:
@@ -51,6 +52,10 @@ class _GroupSensor(SignalSensor):
         self._source = source
         self._rates = RateMeter()
         self._files: dict[str, KeptFile] = {}
+
+    @abstractmethod
+    def resources(self) -> frozenset[str]:
+        """Return which of `cpu`, `memory` and `io` the groups count."""
 
     def forget(self) -> None:
         """Discard the previous reading."""
@@ -99,7 +104,7 @@ class _GroupSensor(SignalSensor):
             yield from self._rate(signal, value, now_s)
 
 
-class UnifiedGroupSensor(_GroupSensor):
+class UnifiedGroupSensor(GroupSensor):
     """Signals from a control group of version 2.
 
     Args:
@@ -109,6 +114,11 @@ class UnifiedGroupSensor(_GroupSensor):
     def __init__(self, folder: str) -> None:
         super().__init__("cgroup2")
         self._folder = folder
+
+    def resources(self) -> frozenset[str]:
+        """Return which of `cpu`, `memory` and `io` the group counts."""
+        files = {"cpu": "cpu.stat", "memory": "memory.current", "io": "io.stat"}
+        return frozenset(name for name, file in files.items() if self._file(file) is not None)
 
     def read(self, now_s: float) -> list[SignalReading]:
         """Return the signals since the previous call."""
@@ -144,7 +154,7 @@ class UnifiedGroupSensor(_GroupSensor):
         return self._content(f"{self._folder}/{name}")
 
 
-class SplitGroupSensor(_GroupSensor):
+class SplitGroupSensor(GroupSensor):
     """Signals from control groups of version 1, which have a directory per controller.
 
     Args:
@@ -154,6 +164,11 @@ class SplitGroupSensor(_GroupSensor):
     def __init__(self, groups: JobGroups) -> None:
         super().__init__("cgroup1")
         self._folders = groups.by_controller
+
+    def resources(self) -> frozenset[str]:
+        """Return which of `cpu`, `memory` and `io` the groups count."""
+        controllers = {"cpu": "cpuacct", "memory": "memory", "io": "blkio"}
+        return frozenset(name for name, controller in controllers.items() if controller in self._folders)
 
     def read(self, now_s: float) -> list[SignalReading]:
         """Return the signals since the previous call."""
