@@ -34,14 +34,14 @@ class CudaTimer:
 
     Args:
         cuda: the module `torch.cuda`.
-        record: stores a phase: its name, start and end in ns of `time.perf_counter_ns`.
+        record: stores a phase: its name, start and end in ns of `time.perf_counter_ns`, and weight.
     """
 
-    def __init__(self, cuda: Any, record: Callable[[str, int, int], None]) -> None:
+    def __init__(self, cuda: Any, record: Callable[[str, int, int, int], None]) -> None:
         self._cuda = cuda
         self._record = record
         self._free: list[Any] = []
-        self._pending: collections.deque[tuple[str, Mark, Mark]] = collections.deque()
+        self._pending: collections.deque[tuple[str, Mark, Mark, int]] = collections.deque()
         self._anchor: Mark | None = None
         self._anchor_ns = 0
 
@@ -54,19 +54,20 @@ class CudaTimer:
         event.record()
         return mark
 
-    def add(self, name: str, begin: Mark | None, end: Mark | None) -> None:
+    def add(self, name: str, begin: Mark | None, end: Mark | None, weight: int = 1) -> None:
         """Add a phase between two marks. Its time is recorded by a later call of `poll`."""
         if begin is not None and end is not None and len(self._pending) < _MAX_PENDING:
-            self._pending.append((name, begin, end))
+            self._pending.append((name, begin, end, weight))
 
     def poll(self) -> None:
         """Record the phases that the GPU has completed."""
         if not self._pending or self._cuda.is_current_stream_capturing():
             return
         while self._pending and self._pending[0][2].event.query():
-            name, begin, end = self._pending.popleft()
+            name, begin, end, weight = self._pending.popleft()
             start_ns = self._start_ns(begin)
-            self._record(name, start_ns, start_ns + round(begin.event.elapsed_time(end.event) * 1e6))
+            duration_ns = round(begin.event.elapsed_time(end.event) * 1e6)
+            self._record(name, start_ns, start_ns + duration_ns, weight)
             self._free += [mark.event for mark in (begin, end) if mark is not self._anchor]
 
     def _start_ns(self, mark: Mark) -> int:

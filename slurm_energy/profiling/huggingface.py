@@ -47,7 +47,7 @@ class WatchCallback(_callback_class()):  # type: ignore[misc]
         self._samples = float(batch_size * accumulated) if isinstance(batch_size, int) else NO_VALUE
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         self._close()
-        self._marks = StepMarks(TorchPhases(model, optimizer, finds_evaluations=False))
+        self._marks = StepMarks(TorchPhases(model, optimizer))
 
     @never_fails
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:

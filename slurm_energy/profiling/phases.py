@@ -14,17 +14,24 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from slurm_energy.errors import UsageError
 from slurm_energy.profiling.progress import progress
-from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
+from slurm_energy.profiling.step_recorder import recorder
 from slurm_energy.profiling.step_statistics import phase_name
-from slurm_energy.profiling.torch_phases import TorchPhases, moved, report_loader
+from slurm_energy.profiling.torch_phases import (
+    TorchPhases,
+    batch_size,
+    missing_samples,
+    moved,
+    report_loader,
+)
 
 log = logging.getLogger("slurm_energy")
 
 _now = time.perf_counter_ns
+_FLUSH_NS: Final = 500_000_000
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
@@ -52,8 +59,6 @@ class phase:  # noqa: N801 (used like a function, as a context manager and as a 
         self._starts = threading.local()
 
     def __enter__(self) -> None:
-        if self._name == "evaluation":
-            recorder.explicit_evaluations += 1
         starts = self._starts.__dict__.setdefault("ns", [])
         starts.append(_now())
 
@@ -61,8 +66,6 @@ class phase:  # noqa: N801 (used like a function, as a context manager and as a 
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end_ns = _now()
-        if self._name == "evaluation":
-            recorder.explicit_evaluations = max(0, recorder.explicit_evaluations - 1)
         starts = self._starts.__dict__.get("ns")
         if starts:  # else the block began in another thread
             recorder.add(self._name, starts.pop(), end_ns)
@@ -130,31 +133,47 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
     def __iter__(self) -> Iterator[_Item]:
         """Yield the items of the loader and record the steps."""
         phases = self._attach()
-        request_ns = _now()
+        size, thread, append = batch_size(self._loader), threading.get_ident(), recorder.append_step
+        steps = reported = 0
+        flush_ns = 0
+        start_ns = _now()
         try:
             iterator = iter(self._loader)
             while True:
                 try:
                     item = next(iterator)
                 except StopIteration:
+                    recorder.add_samples(missing_samples(self._loader, steps))
                     return
-                recorder.add("data", request_ns, _now())
+                received_ns = _now()
+                if phases is not None:
+                    phases.begin_step(received_ns)
                 if self._device is not None:
                     item = _moved(item, self._device, phases)
                 yield item
                 end_ns = _now()
-                recorder.add("step", request_ns, end_ns, NO_VALUE if phases is None else phases.end_step())
-                request_ns = end_ns
-                progress(1, self._total)
+                if phases is not None:
+                    phases.end_step()
+                append((start_ns, received_ns, end_ns, size, thread))
+                start_ns = end_ns
+                steps += 1
+                if end_ns >= flush_ns:
+                    flush_ns = end_ns + _FLUSH_NS
+                    recorder.collect()
+                    progress(steps - reported, self._total)
+                    reported = steps
         finally:
+            progress(steps - reported, self._total)
             if phases is not None:
                 phases.detach()
 
     def _attach(self) -> TorchPhases | None:
-        """Return the timer of the model's phases; None if it cannot be attached."""
+        """Return the timer of the model's phases; None if there is none or it cannot be attached."""
         try:
             report_loader(self._loader)
-            return TorchPhases(self._model, self._optimizer, self._device, self._loader)
+            if self._model is None and self._optimizer is None and self._device is None:
+                return None
+            return TorchPhases(self._model, self._optimizer, self._device)
         except Exception as error:
             log.warning(
                 "slurm_energy: phases of the model are not recorded: %s: %s", type(error).__name__, error

@@ -71,6 +71,7 @@ class StepMarks:
         now = _now()
         self._step_ns = self._idle_ns
         recorder.add("data", self._step_ns + copy_ns, now)
+        self._phases.begin_step(now)
 
     def switch(self, name: str | None) -> None:
         """End the open phase of the model, and begin another one unless the name is None."""

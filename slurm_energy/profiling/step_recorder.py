@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from slurm_energy.diagnosis.json_codec import MAX_HINTS, MAX_NAME, rank_to_json
 from slurm_energy.diagnosis.steps import STANDARD_PHASES, Hint, RankSteps
@@ -33,13 +33,19 @@ NO_VALUE: Final = math.nan
 _PERIOD_NS: Final = 1_000_000_000
 _MAX_WAITING: Final = 4096
 _LOCK_TIMEOUT_S: Final = 0.02
+_STEP_FIELDS: Final = 5
 
 
 class StepRecorder:
     """Recorder of the phases of one process."""
 
     def __init__(self) -> None:
-        self._waiting: collections.deque[TimedPhase] = collections.deque()
+        self._waiting: collections.deque[tuple[Any, ...]] = collections.deque()
+        self.append_step = self._waiting.append
+        """Append a step of a loop: `(start_ns, received_ns, end_ns, samples, thread)`.
+
+        The caller calls `collect` about once a second.
+        """
         self._next_ns = 0
         self._lock = threading.Lock()
         self._statistics: StepStatistics | None = None
@@ -51,10 +57,14 @@ class StepRecorder:
         self._hints: dict[str, Hint] = {}
         self._has_new = False
         self._failed = False
-        self.explicit_evaluations = 0
-        """Number of running phases `evaluation` that the program marked itself."""
+        self.untimed_steps = 0
+        """Steps since the last one whose phases were timed."""
+        self.next_timed_ns = 0
+        """Earliest start of the next step whose phases are timed."""
 
-    def add(self, name: str, start_ns: int, end_ns: int, value: float = NO_VALUE, thread: int = 0) -> None:
+    def add(
+        self, name: str, start_ns: int, end_ns: int, value: float = NO_VALUE, thread: int = 0, weight: int = 1
+    ) -> None:
         """Record one execution of a phase.
 
         Args:
@@ -63,10 +73,11 @@ class StepRecorder:
             end_ns: end.
             value: samples of a step.
             thread: identifier of the thread; 0 for the calling thread.
+            weight: number of steps that the phase stands for.
         """
         if self._failed:
             return
-        self._waiting.append(TimedPhase(name, start_ns, end_ns, value, thread or threading.get_ident()))
+        self._waiting.append((name, start_ns, end_ns, value, thread or threading.get_ident(), weight))
         if end_ns >= self._next_ns or len(self._waiting) >= _MAX_WAITING:
             self.collect()
             progress(0)  # sends the document if it is time
@@ -74,7 +85,7 @@ class StepRecorder:
     def add_section(self, name: str, start_ns: int, end_ns: int) -> None:
         """Record a section of the profiler. Unlike `add`, open no connection to the agent for it."""
         if not self._failed:
-            self._waiting.append(TimedPhase(name, start_ns, end_ns, NO_VALUE, threading.get_ident()))
+            self._waiting.append((name, start_ns, end_ns, NO_VALUE, threading.get_ident(), 1))
             if end_ns >= self._next_ns or len(self._waiting) >= _MAX_WAITING:
                 self.collect()
 
@@ -89,11 +100,17 @@ class StepRecorder:
     def collect(self) -> None:
         """Add the recorded phases to the statistics and to the event file."""
         self._next_ns = time.perf_counter_ns() + _PERIOD_NS
-        if not self._failed and self._lock.acquire(blocking=False):  # otherwise another thread collects
+        if self._lock.acquire(blocking=False):  # otherwise another thread collects
             try:
                 self._collect()
             finally:
                 self._lock.release()
+
+    def add_samples(self, samples: float) -> None:
+        """Add a difference to the samples of the recorded steps."""
+        self.collect()
+        if self._statistics is not None:
+            self._statistics.add_samples(samples)
 
     def result(self) -> RankSteps | None:
         """Return the statistics so far; None if nothing was recorded or another thread holds the recorder."""
@@ -128,29 +145,41 @@ class StepRecorder:
 
     def reset_after_fork(self) -> None:
         """Start again in a forked child."""
-        writer = self._writer
+        writer, waiting = self._writer, self._waiting
+        waiting.clear()
         self.__dict__.update(StepRecorder().__dict__)
+        # A loop that goes on in the child has the method of this deque.
+        self._waiting, self.append_step = waiting, waiting.append
         self._is_fork = True
         if writer is not None:
             writer.abandon()
 
     def _collect(self) -> None:
         """Process the recorded phases. The caller holds the lock."""
-        if self._failed or not self._waiting:
+        if self._failed:
+            self._waiting.clear()
+        if not self._waiting:
             return
         try:
             statistics = self._statistics or self._open()
-            writer = self._writer
             for _ in range(len(self._waiting)):
-                phase = self._waiting.popleft()
-                statistics.add(phase)
-                if writer is not None:
-                    writer.add(phase)
+                item = self._waiting.popleft()
+                if len(item) == _STEP_FIELDS:
+                    start_ns, received_ns, end_ns, samples, thread = item
+                    self._store(statistics, TimedPhase("data", start_ns, received_ns, NO_VALUE, thread))
+                    self._store(statistics, TimedPhase("step", start_ns, end_ns, samples, thread))
+                else:
+                    self._store(statistics, TimedPhase(*item))
             self._has_new = True
         except Exception as error:
             self._failed = True
             self._waiting.clear()
             log.warning("slurm_energy: steps are not recorded: %s: %s", type(error).__name__, error)
+
+    def _store(self, statistics: StepStatistics, phase: TimedPhase) -> None:
+        statistics.add(phase)
+        if self._writer is not None:
+            self._writer.add(phase)
 
     def _open(self) -> StepStatistics:
         unix_offset_ns = time.time_ns() - time.perf_counter_ns()

@@ -44,6 +44,7 @@ class TimedPhase(NamedTuple):
         end_ns: end in ns of CLOCK_MONOTONIC.
         value: samples of a step; NaN: unknown, or another phase.
         thread: identifier of the thread; `GPU` for phases that the GPU has timed.
+        weight: number of steps that the phase stands for, because phases are not timed in every short step.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TimedPhase(NamedTuple):
     end_ns: int
     value: float
     thread: int
+    weight: int = 1
 
 
 GPU: Final = -1
@@ -73,13 +75,13 @@ class _Durations:
         self.count, self.sum_ns, self.sum_squares_s2 = 0, 0, 0.0
         self.histogram: dict[int, int] = {}
 
-    def add(self, duration_ns: int) -> None:
+    def add(self, duration_ns: int, weight: int = 1) -> None:
         seconds = duration_ns * 1e-9
-        self.count += 1
-        self.sum_ns += duration_ns
-        self.sum_squares_s2 += seconds * seconds
+        self.count += weight
+        self.sum_ns += weight * duration_ns
+        self.sum_squares_s2 += weight * seconds * seconds
         number = duration_bin(seconds)
-        self.histogram[number] = self.histogram.get(number, 0) + 1
+        self.histogram[number] = self.histogram.get(number, 0) + weight
 
     def statistics(self) -> PhaseStatistics:
         return PhaseStatistics(self.count, self.sum_ns * 1e-9, self.sum_squares_s2, dict(self.histogram))
@@ -160,6 +162,7 @@ class StepStatistics:
         self._outliers: list[tuple[float, int, StepOutlier]] = []
         self._intervals: _Intervals | None = None
         self._pauses: list[TimedPhase] = []
+        # Time by phase in the current step, and its mean in steps with the phase.
         self._in_step: dict[str, int] = {}
         self._expected: dict[str, float] = {}
 
@@ -170,7 +173,7 @@ class StepStatistics:
             self._add_step(phase, duration_ns)
             return
         name = self._counted(phase.name)
-        self._phases[name].add(duration_ns)
+        self._phases[name].add(duration_ns, phase.weight)
         if phase.name in PAUSES:
             if len(self._pauses) < _MAX_PAUSES:
                 self._pauses.append(phase)
@@ -178,6 +181,11 @@ class StepStatistics:
             self._in_step[name] = self._in_step.get(name, 0) + duration_ns
         if phase.name == "data":
             self._interval(phase).add(phase.end_ns, 0.0, 0.0, duration_ns * 1e-9)
+
+    def add_samples(self, samples: float) -> None:
+        """Add a difference to the samples of the steps: the last batch of an epoch may be smaller."""
+        if self._samples is not None:
+            self._samples += samples
 
     def result(
         self, *, node: str, rank: int | None, gpu: int | None, pid: int, hints: Mapping[str, Hint]
@@ -234,13 +242,16 @@ class StepStatistics:
         expected_ns = self._rolling.add(duration_ns)
         if expected_ns is not None:
             self._add_outlier(step, duration_ns, expected_ns)
-        self._learn_phases()
+        for name, ns in self._in_step.items():
+            before = self._expected.setdefault(name, float(ns))
+            self._expected[name] = before + (ns - before) / _WINDOW
+        self._in_step.clear()
 
     def _add_outlier(self, step: TimedPhase, duration_ns: int, expected_ns: float) -> None:
         excess_ns = duration_ns - expected_ns
         self._outlier_count += 1
         self._excess_ns += excess_ns
-        excesses = {name: ns - self._expected.get(name, 0.0) for name, ns in self._in_step.items()}
+        excesses = {name: ns - self._expected.get(name, ns) for name, ns in self._in_step.items()}
         phase = max(excesses, key=excesses.__getitem__, default="")
         if excesses.get(phase, 0.0) < excess_ns / 2:
             phase = ""  # no phase explains the greater part
@@ -251,11 +262,3 @@ class StepStatistics:
             heapq.heappush(self._outliers, entry)
         else:
             heapq.heappushpop(self._outliers, entry)
-
-    def _learn_phases(self) -> None:
-        """Update the mean duration of each phase per step, over about the last 50 steps."""
-        weight = 1 / min(_WINDOW, self._phases["step"].count)
-        for name in self._expected.keys() | self._in_step.keys():
-            before = self._expected.get(name, 0.0)
-            self._expected[name] = before + weight * (self._in_step.get(name, 0) - before)
-        self._in_step.clear()

@@ -1,8 +1,10 @@
 """Phases of a PyTorch model: forward, backward and optimizer, measured by hooks while a watched loop runs.
 
 The hooks change no value, force no synchronisation and raise no error in the program. They exist only while
-the loop runs. Copies of the model, and files to which it is saved as a whole, do not contain them. The module
-does not import PyTorch: a program that uses it has imported it.
+the loop runs, and only in steps whose phases are timed: all steps, but of short ones about 12 a second. After
+a computation that has emptied the processor's caches, a hook costs ten times as much as in a tight loop.
+Copies of the model, and files to which it is saved as a whole, do not contain the hooks. The module does not
+import PyTorch: a program that uses it has imported it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import math
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ log = logging.getLogger("slurm_energy")
 _now = time.perf_counter_ns
 _MAX_DEPTH: Final = 3
 _MAX_ITEMS: Final = 8
+_TIMED_EVERY_NS: Final = 80_000_000
 
 
 class _Hook:
@@ -71,33 +73,22 @@ class TorchPhases:
         model: a `torch.nn.Module`; None: no forward and backward.
         optimizer: an optimizer, or a list or tuple of them; None: no phase `optimizer`.
         device: device to which the program moves batches; None if unknown.
-        loader: loader of the batches, whose samples are counted; None: unknown.
-        finds_evaluations: record forward passes in evaluation mode as phase `evaluation`.
     """
 
-    def __init__(
-        self,
-        model: Any = None,
-        optimizer: Any = None,
-        device: Any = None,
-        loader: Any = None,
-        *,
-        finds_evaluations: bool = True,
-    ) -> None:
-        self._finds_evaluations = finds_evaluations
+    def __init__(self, model: Any = None, optimizer: Any = None, device: Any = None) -> None:
         self._torch = sys.modules.get("torch")
         self._optimizers = tuple(optimizer) if isinstance(optimizer, (list, tuple)) else (optimizer,)
         self._optimizers = tuple(entry for entry in self._optimizers if entry is not None)
-        self._samples = batch_samples(loader)
+        self._weight = 0
         self._is_cuda_lost = False
         self._cuda = self._cuda_timer(model, device)
         self._forward_ns: int | None = None
         self._backward_ns: int | None = None
         self._optimizer_ns = 0
         self._marks: dict[str, Mark | None] = {}
-        self._evaluation: list[int] | None = None
         self._nested_ns = 0
         self._removals: list[Callable[[], None]] = []
+        self._switches: list[tuple[Any, Any, _Hook]] = []
         compiler = getattr(self._torch, "compiler", None)
         self._is_compiling = getattr(compiler, "is_compiling", None)
         self._backward_hook = self._hook(self._begin_backward)
@@ -107,12 +98,32 @@ class TorchPhases:
             self.detach()
             raise
 
-    def end_step(self) -> float:
-        """Return the samples of the step that ends; NaN if unknown. Record the phases that are still open."""
+    @property
+    def times_step(self) -> bool:
+        """Whether the phases of the current step are timed."""
+        return self._weight > 0
+
+    def begin_step(self, now_ns: int) -> None:
+        """Time the phases of the step that begins, unless those of another one were timed just before."""
+        recorder.untimed_steps += 1
+        if now_ns >= recorder.next_timed_ns:
+            recorder.next_timed_ns = now_ns + _TIMED_EVERY_NS
+            # Previous steps that were not timed count as equal to this one.
+            self._weight, recorder.untimed_steps = recorder.untimed_steps, 0
+            for hooks, key, hook in self._switches:
+                hooks[key] = hook
+
+    def end_step(self) -> None:
+        """End the step."""
+        if self._weight:
+            self._switch_off()
+            self.poll()
+
+    def _switch_off(self) -> None:
+        self._weight = 0
         self._forward_ns = self._backward_ns = None
-        self._end_evaluation()
-        self.poll()
-        return next(self._samples, NO_VALUE)
+        for hooks, key, _ in self._switches:
+            hooks.pop(key, None)
 
     def poll(self) -> None:
         """Record the phases that the GPU has completed."""
@@ -124,7 +135,7 @@ class TorchPhases:
 
     def detach(self) -> None:
         """Remove the hooks."""
-        self._end_evaluation()
+        self._switch_off()
         while self._removals:
             with contextlib.suppress(Exception):
                 self._removals.pop()()
@@ -132,26 +143,33 @@ class TorchPhases:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Record the time of a block, on the GPU if the model runs there."""
+        """Record the time of a block in a timed step, on the GPU if the model runs there."""
+        if not self._weight:
+            yield
+            return
         start_ns, begin = _now(), self._mark()
         yield
         self._add(name, start_ns, _now(), begin)
 
     def _attach(self, model: Any) -> None:
         if model is not None:
-            for register, call in (
-                (model.register_forward_pre_hook, self._begin_forward),
-                (model.register_forward_hook, self._end_forward),
-            ):
-                self._removals.append(register(self._hook(call)).remove)
+            self._register(model.register_forward_pre_hook, self._begin_forward)
+            self._register(model.register_forward_hook, self._end_forward)
         for optimizer in self._optimizers:
             if hasattr(optimizer, "register_step_pre_hook"):  # PyTorch 2
-                self._removals += [
-                    optimizer.register_step_pre_hook(self._hook(self._begin_optimizer)).remove,
-                    optimizer.register_step_post_hook(self._hook(self._end_optimizer)).remove,
-                ]
+                self._register(optimizer.register_step_pre_hook, self._begin_optimizer)
+                self._register(optimizer.register_step_post_hook, self._end_optimizer)
             elif hasattr(optimizer, "step"):
                 self._removals.append(self._wrap_step(optimizer))
+        self._switch_off()
+
+    def _register(self, register: Callable[[_Hook], Any], call: Callable[..., None]) -> None:
+        hook = self._hook(call)
+        handle = register(hook)
+        self._removals.append(handle.remove)
+        reference = getattr(handle, "hooks_dict_ref", None)
+        if reference is not None:
+            self._switches.append((reference(), handle.id, hook))
 
     def _wrap_step(self, optimizer: Any) -> Callable[[], None]:
         """Replace `optimizer.step` by a method that also records its time.
@@ -188,32 +206,24 @@ class TorchPhases:
         return _Hook(call, self._is_compiling)
 
     def _begin_forward(self, module: Any, *_: Any) -> None:
-        now = _now()
-        if self._backward_ns is not None:
-            self._forward_ns = None  # the backward pass recomputes activations
-        elif self._optimizers and not module.training:
-            self._forward_ns = None
-            if self._finds_evaluations and self._evaluation is None and not recorder.explicit_evaluations:
-                self._evaluation = [now, now]
-        else:
-            self._end_evaluation()
-            self._forward_ns = now
+        is_evaluation = self._optimizers and not module.training
+        # In the backward pass a forward pass recomputes activations.
+        if self._weight and self._backward_ns is None and not is_evaluation:
+            self._forward_ns = _now()
             self._marks["forward"] = self._mark()
+        else:
+            self._forward_ns = None
 
     def _end_forward(self, _: Any, __: Any, output: Any) -> None:
-        now = _now()
-        if self._forward_ns is None:
-            if self._evaluation is not None:
-                self._evaluation[1] = now
-            return
-        self._add("forward", self._forward_ns, now, self._marks.get("forward"))
-        self._forward_ns = None
-        tensor = self._tensor_with_gradient(output, _MAX_DEPTH)
-        if tensor is not None:
-            tensor.register_hook(self._backward_hook)
+        if self._forward_ns is not None:
+            self._add("forward", self._forward_ns, _now(), self._marks.get("forward"))
+            self._forward_ns = None
+            tensor = self._tensor_with_gradient(output, _MAX_DEPTH)
+            if tensor is not None:
+                tensor.register_hook(self._backward_hook)
 
     def _begin_backward(self, *_: Any) -> None:
-        if self._backward_ns is None:
+        if self._weight and self._backward_ns is None:
             self._torch.autograd.Variable._execution_engine.queue_callback(self._hook(self._end_backward))  # type: ignore[union-attr]
             self._backward_ns = _now()
             self._marks["backward"] = self._mark()
@@ -224,19 +234,14 @@ class TorchPhases:
             self._backward_ns = None
 
     def _begin_optimizer(self, *_: Any) -> None:
-        self._optimizer_ns, self._nested_ns = _now(), 0
-        self._marks["optimizer"] = self._mark()
+        if self._weight:
+            self._optimizer_ns, self._nested_ns = _now(), 0
+            self._marks["optimizer"] = self._mark()
 
     def _end_optimizer(self, *_: Any) -> None:
         nested_ns = self._nested_ns  # a closure runs forward and backward within the optimizer
-        if self._cuda is None or not nested_ns:
+        if self._weight and (self._cuda is None or not nested_ns):
             self._add("optimizer", self._optimizer_ns + nested_ns, _now(), self._marks.get("optimizer"))
-
-    def _end_evaluation(self) -> None:
-        """Record the forward passes in evaluation mode as one evaluation, from the first to the last one."""
-        evaluation, self._evaluation = self._evaluation, None
-        if evaluation is not None:
-            recorder.add("evaluation", *evaluation)
 
     def _mark(self) -> Mark | None:
         try:
@@ -254,9 +259,9 @@ class TorchPhases:
     def _add(self, name: str, start_ns: int, end_ns: int, begin: Mark | None) -> None:
         self._nested_ns += end_ns - start_ns
         if self._cuda is not None:
-            self._cuda.add(name, begin, self._mark())
+            self._cuda.add(name, begin, self._mark(), self._weight)
         elif not self._is_cuda_lost:
-            recorder.add(name, start_ns, end_ns)
+            recorder.add(name, start_ns, end_ns, weight=self._weight)
 
     def _cuda_timer(self, model: Any, device: Any) -> CudaTimer | None:
         torch = self._torch
@@ -268,7 +273,7 @@ class TorchPhases:
             return None
         recorder.hint("timing", "cuda")
         recorder.gpu = gpu_index(torch.cuda.current_device())
-        return CudaTimer(torch.cuda, lambda name, start, end: recorder.add(name, start, end, thread=GPU))
+        return CudaTimer(torch.cuda, _record_on_gpu)
 
     def _tensor_with_gradient(self, output: Any, depth: int) -> Any:
         """Return the first tensor of a model's output that has a gradient; None if there is none."""
@@ -283,19 +288,24 @@ class TorchPhases:
         return None
 
 
-def batch_samples(loader: Any) -> Iterator[float]:
-    """Yield the samples of each batch of one pass over a loader, as far as they are known."""
+def _record_on_gpu(name: str, start_ns: int, end_ns: int, weight: int) -> None:
+    recorder.add(name, start_ns, end_ns, thread=GPU, weight=weight)
+
+
+def batch_size(loader: Any) -> float:
+    """Return the samples of each batch of a loader; NaN if unknown."""
+    size = getattr(loader, "batch_size", None)
+    return float(size) if isinstance(size, int) and not isinstance(size, bool) else NO_VALUE
+
+
+def missing_samples(loader: Any, batches: int) -> float:
+    """Return the difference that a smaller last batch makes to the samples of a whole pass; 0 if unknown."""
     try:
-        size = float(loader.batch_size)
-    except (AttributeError, TypeError, ValueError):
-        return
-    try:
-        left = math.inf if getattr(loader, "drop_last", False) else len(loader.sampler)
+        missing = len(loader.sampler) - batches * batch_size(loader)
     except (AttributeError, TypeError, NotImplementedError):
-        left = math.inf
-    while left > 0:
-        yield min(size, left)
-        left -= size
+        return 0.0
+    is_last = not getattr(loader, "drop_last", False) and -batch_size(loader) < missing < 0
+    return missing if is_last else 0.0
 
 
 def report_loader(loader: Any) -> None:

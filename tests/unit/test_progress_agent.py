@@ -69,7 +69,13 @@ def test_the_owner_of_a_job_reports_its_progress() -> None:
         agent.ask({"op": "begin", "env": {**env(5), "SLURM_JOB_UID": str(OWNER)}})
         assert run(agent, OWNER, PROGRAM) == [50, True]
         answer = run(agent, OWNER, ASK, str(agent.socket), report(units=3, total=10))
-        assert answer == {"ok": True, "units": 3.0, "remaining_s": None, "interval_s": 30.0}
+        assert answer == {
+            "ok": True,
+            "units": 3.0,
+            "remaining_s": None,
+            "interval_s": 30.0,
+            "steps_bytes": 49152,
+        }
         answer = run(agent, OTHER, ASK, str(agent.socket), report(units=4))
         assert (answer["ok"], answer["code"]) == (False, 5)
         command = [sys.executable, "-m", "slurm_energy.cli.main", "progress", "2", "--json", "--strict"]

@@ -26,9 +26,13 @@ from slurm_energy.profiling.torch_phases import TorchPhases, _Hook
 class Handle:
     """Handle of a hook."""
 
-    def __init__(self, hooks: list[Any], hook: Any) -> None:
-        hooks.append(hook)
-        self.remove = lambda: hooks.remove(hook)
+    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        self.id = id(hook)
+        hooks[self.id] = hook
+        self.hooks_dict_ref = lambda: hooks
+
+    def remove(self) -> None:
+        self.hooks_dict_ref().pop(self.id, None)
 
 
 class Tensor:
@@ -58,8 +62,8 @@ class Model:
     training = True
 
     def __init__(self) -> None:
-        self.before: list[Any] = []
-        self.after: list[Any] = []
+        self.before: dict[int, Any] = {}
+        self.after: dict[int, Any] = {}
 
     def register_forward_pre_hook(self, hook: Any) -> Handle:
         return Handle(self.before, hook)
@@ -72,9 +76,9 @@ class Model:
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         output = {"text": "x", "logits": [Tensor()]}
-        for hook in self.before:
+        for hook in self.before.values():
             assert hook(self, (batch,)) is None
-        for hook in self.after:
+        for hook in self.after.values():
             assert hook(self, (batch,), output) is None
         return output
 
@@ -83,8 +87,8 @@ class Optimizer:
     """Optimizer with the hooks of PyTorch 2."""
 
     def __init__(self) -> None:
-        self.before: list[Any] = []
-        self.after: list[Any] = []
+        self.before: dict[int, Any] = {}
+        self.after: dict[int, Any] = {}
 
     def register_step_pre_hook(self, hook: Any) -> Handle:
         return Handle(self.before, hook)
@@ -93,7 +97,7 @@ class Optimizer:
         return Handle(self.after, hook)
 
     def step(self) -> None:
-        for hook in (*self.before, *self.after):
+        for hook in (*self.before.values(), *self.after.values()):
             assert hook(self, (), {}) is None
 
 
@@ -130,13 +134,15 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(name)
 
     own = Recorder()
+    own.append_step = lambda _: names.append("step")
+    monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 0)
     for module in (phases, torch_phases, step_marks, step_recorder):
         monkeypatch.setattr(module, "recorder", own)
-    monkeypatch.setattr(phases, "progress", lambda *_: names.append("unit"))
+    monkeypatch.setattr(phases, "progress", lambda n, *_: names.extend(["unit"] * n))
     return names
 
 
-STEP = ["data", "forward", "backward", "optimizer", "step", "unit"]
+STEP = ["forward", "backward", "optimizer", "step"]
 
 
 @pytest.mark.parametrize("kind", [Optimizer, OldOptimizer])
@@ -145,11 +151,11 @@ def test_a_plain_loop_records_all_phases(kind: type, events: list[str]) -> None:
     for batch in slurm_energy.watch([1, 2], model, optimizer):
         model(batch)["logits"][0].backward()
         optimizer.step()
-    assert events == STEP * 2
-    assert model.before == model.after == []
+    assert events == [*STEP, "unit", *STEP, "unit"]
+    assert model.before == model.after == {}
     assert "step" not in vars(optimizer)
     assert getattr(optimizer, "steps", 2) == 2
-    assert getattr(optimizer, "before", []) == []
+    assert getattr(optimizer, "before", {}) == {}
 
 
 def test_hooks_are_removed_after_break_and_error(events: list[str]) -> None:
@@ -157,10 +163,10 @@ def test_hooks_are_removed_after_break_and_error(events: list[str]) -> None:
     for _ in slurm_energy.watch([1, 2], model):
         assert len(model.before) == 1
         break
-    assert model.before == []
+    assert model.before == {}
     with pytest.raises(KeyError):
         run_with_error(model)
-    assert model.before == model.after == []
+    assert model.before == model.after == {}
 
 
 def run_with_error(model: Model) -> None:
@@ -173,13 +179,30 @@ def test_evaluation_in_the_loop_is_no_forward_pass(events: list[str]) -> None:
     for batch in slurm_energy.watch([1], model, Optimizer()):
         model(batch)
         model.training = False
-        model(batch)
-        model(batch)
         with slurm_energy.phase("evaluation"):
+            model(batch)
             model(batch)
         model.training = True
         model(batch)
-    assert events == ["data", "forward", "evaluation", "evaluation", "forward", "step", "unit"]
+    assert events == ["forward", "evaluation", "forward", "step", "unit"]
+
+
+def test_short_steps_stand_for_their_neighbours(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, now = phases.recorder, 10**12
+    monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 80_000_000)
+    model, optimizer, weights = Model(), Optimizer(), []
+    monkeypatch.setattr(recorder, "add", lambda *_, weight=1, **__: weights.append(weight))
+    timer = TorchPhases(model, optimizer)
+    assert model.before == optimizer.before == {}
+    for _ in range(25):
+        timer.begin_step(now)
+        assert len(model.before) == len(optimizer.after) == timer.times_step
+        model(1)["logits"][0].backward()
+        optimizer.step()
+        timer.end_step()
+        now += 10_000_000
+    timer.detach()
+    assert weights == [1] * 3 + [8] * 9
 
 
 def test_inference_records_its_forward_passes(events: list[str]) -> None:
@@ -187,11 +210,12 @@ def test_inference_records_its_forward_passes(events: list[str]) -> None:
     model.training = False
     for batch in slurm_energy.watch([1], model):
         model(batch)
-    assert events == ["data", "forward", "step", "unit"]
+    assert events == ["forward", "step", "unit"]
 
 
 def test_a_recomputed_forward_pass_belongs_to_the_backward_pass(events: list[str]) -> None:
     timer = TorchPhases(model := Model(), Optimizer())
+    timer.begin_step(1)
     output = model(1)["logits"][0]
     output.hooks.append(lambda _: model(2) and None)
     output.backward()
@@ -237,7 +261,10 @@ def test_an_error_in_a_hook_is_logged_and_changes_nothing(
             model(batch)["logits"][0].backward()
             optimizer.step()
     assert len(caplog.messages) == 1
-    assert events == ["data", "forward", "optimizer", "step", "unit"] * 3
+    assert (
+        events
+        == ["forward", "optimizer", "step", "unit"] + ["forward", "optimizer", "step"] * 2 + ["unit"] * 2
+    )
     with caplog.at_level(logging.WARNING):
         assert list(slurm_energy.watch([1], model=object())) == [1]
     assert "not recorded" in caplog.messages[-1]
@@ -347,7 +374,7 @@ def test_transformers_events_in_order(monkeypatch: pytest.MonkeyPatch, events: l
     step = ["data", "forward", "backward", "forward", "backward", "optimizer", "step"]
     assert events == step * 2 + ["evaluation", "checkpoint"]
     assert calls == [(1, 9)] * 2
-    assert model.before == optimizer.before == []
+    assert model.before == optimizer.before == {}
 
 
 @pytest.mark.parametrize("name", ["lightning", "huggingface"])

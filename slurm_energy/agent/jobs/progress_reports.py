@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from slurm_energy.agent.jobs.sessions import Session, SessionTable
 from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.signals.step_reports import MAX_REPORT_BYTES
 from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.errors import ForbiddenError, UsageError
 
@@ -87,7 +88,7 @@ class ProgressReports:
         if message.steps is not None:
             session.step_reports.put(process, message.steps, pid)
         if message.units is None:
-            return {"interval_s": _MAX_INTERVAL_S}
+            return {"interval_s": _interval_s(session, len(job.latest)), "steps_bytes": MAX_REPORT_BYTES}
         if process not in job.latest and len(job.latest) >= MAX_PROCESSES:
             raise UsageError(f"progress: more than {MAX_PROCESSES} processes of job {message.job_id} report")
         last = job.latest.get(process)
@@ -104,6 +105,7 @@ class ProgressReports:
             "units": report.units,
             "remaining_s": remaining_s,
             "interval_s": _interval_s(session, len(job.latest)),
+            "steps_bytes": MAX_REPORT_BYTES,
         }
 
     def collect(self, key: tuple[int, int]) -> list[ProgressReport]:
