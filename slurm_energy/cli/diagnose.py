@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.observed_job import fetch_documents, fetch_job
+from slurm_energy.cli.observed_job import fetch_documents, fetch_job, with_live_observation
 from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.cli.record_query import job_ids
@@ -33,7 +33,11 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy diagnose`."""
     parser.epilog = EPILOG
-    parser.add_argument("job", metavar="JOBID", help="12, 12_3 or 14+0; a running job is judged so far")
+    parser.add_argument(
+        "job",
+        metavar="JOBID",
+        help="12, 12_3 or 14+0; a running job is judged so far, with signals on its own node",
+    )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write an HTML page instead")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     parser.add_argument(
@@ -56,7 +60,11 @@ def run(args: argparse.Namespace) -> int:
     client = connection.connect(args)
     job = fetch_job(client, ids[0])
     config = connection.configuration(args)
-    observation = job_observation(job, fetch_documents(client, ids[0]), config)
+    if job.job.state == "RUNNING":
+        job, documents = with_live_observation(args, job)
+    else:
+        documents = fetch_documents(client, ids[0])
+    observation = job_observation(job, documents, config)
     diagnosis = diagnose(observation, config.diagnosis)
     advice = list(recommendations(job, config))
     if args.json:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.cli.output import note
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    import argparse
+
     from slurm_energy.protocol.controller_client import ControllerClient
     from slurm_energy.reports.usage import JobUsage
+
+_MAX_OBSERVATION_BYTES: Final = 16 << 20
 
 
 def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
@@ -41,8 +46,6 @@ def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
 
 def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:
     """Return a running job so far; None if it is not running, or its id is not a plain number."""
-    from dataclasses import replace
-
     from slurm_energy.protocol.live_reports import RUNNING_PATH
     from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise
 
@@ -66,3 +69,26 @@ def fetch_documents(client: ControllerClient, job_id: str) -> list[Any]:
     if not documents:
         note(f"job {job_id}: no signals were observed; only its energy and power are known")
     return documents
+
+
+def with_live_observation(args: argparse.Namespace, job: JobUsage) -> tuple[JobUsage, list[Any]]:
+    """Return a running job with its power trace so far, and its observation on this node as JSON.
+
+    senergyd of this node supplies them. If it does not run the job, the job is returned unchanged and the
+    list is empty.
+    """
+    from slurm_energy.cli import connection
+    from slurm_energy.protocol.agent_socket import ask_agent
+
+    path = connection.configuration(args).for_this_node().agent.socket
+    message = {"op": "observation", "job_id": job.first.job_id}
+    try:
+        answer = ask_agent(path, message, max_bytes=_MAX_OBSERVATION_BYTES)
+    except UnavailableError:
+        answer = {}
+    node, document, trace = (answer.get(key) for key in ("node", "observation", "trace"))
+    if isinstance(trace, dict) and node in job.nodes:
+        job = replace(job, traces={**job.traces, str(node): trace})
+    if document is None:
+        note(f"job {job.display_id}: no signals so far; run senergy diagnose on a node of the job")
+    return job, [] if document is None else [document]

@@ -292,6 +292,8 @@ class JobView:
                 joules_lost = scaled(self.waiting_watts, seconds_lost)
             if time_share is None and self.elapsed_s > 0:
                 time_share = seconds_lost / self.elapsed_s
+        if time_share is not None:
+            time_share = min(max(time_share, 0.0), 1.0)
         return JobFinding(
             kind, title, tuple(evidence), time_share, seconds_lost, joules_lost, confidence, tuple(where)
         )

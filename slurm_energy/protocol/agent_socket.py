@@ -31,12 +31,13 @@ def root_socket_path(path: Path) -> Path:
     return path.with_name(path.name + ROOT_SOCKET_SUFFIX)
 
 
-def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
+def ask_agent(path: Path, message: dict[str, Any], *, max_bytes: int = _MAX_RESPONSE_BYTES) -> dict[str, Any]:
     """Send one message to this node's senergyd and return its response.
 
     Args:
         path: path of the public socket (`agent.socket`). If the caller is root, root's socket is tried first.
         message: a JSON object as described in `agent.sockets.messages`.
+        max_bytes: maximum size of the response.
 
     Raises:
         UnavailableError: no agent responds at `path`, or the response is not a JSON object.
@@ -45,7 +46,7 @@ def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
         with _connect(path) as connection:
             connection.sendall(json.dumps(message).encode() + b"\n")
             with connection.makefile("rb") as stream:
-                response = json.loads(stream.readline(_MAX_RESPONSE_BYTES))
+                response = json.loads(stream.readline(max_bytes))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UnavailableError(f"agent {path}", reason, "is senergyd running on this node?") from None

@@ -12,6 +12,7 @@ import pytest
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ForbiddenError, NotFoundError
+from slurm_energy.protocol import agent_socket
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
 from slurm_energy_lab.diagnosis_corpus.scores import build
 
@@ -84,18 +85,37 @@ def test_hostile_observation_of_a_node_is_left_out(
     assert "Diagnosis of job 7" in capsys.readouterr().out
 
 
-def test_running_job_is_judged_so_far(
+def test_running_job_is_judged_by_the_signals_of_its_node(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = diagnosis_examples.answers(SLOW_STORAGE)
-    records = [item | {"job": None, "trace": None} for item in answers["/v1/jobs/7"]["records"]]
+    full = answers["/v1/jobs/7"]["records"]
+    (node,) = answers["/v1/jobs/7/observation"]["nodes"]
     answers["/v1/jobs/7"] = NotFoundError("job 7", "no energy record")
+    records = [item | {"job": None, "trace": None} for item in full]
     answers["/v1/running"] = {"scope": "own", "nodes": [], "records": records}
     fake = fake_controller.install(monkeypatch, answers)
+    live = {"ok": True, "node": "n1", "observation": node, "trace": full[0]["trace"]}
+    monkeypatch.setattr(agent_socket, "ask_agent", lambda path, message, **_: live if message else {})
     assert main(["diagnose", "7"]) == 0
     text = capsys.readouterr().out
     assert "RUNNING" in text and "1. Steps wait for data" in text
     assert ("/v1/running", {"job": "7"}) in fake.asked
+
+
+def test_running_job_on_another_node_is_judged_by_its_energy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    answers = diagnosis_examples.answers(SLOW_STORAGE)
+    records = [item | {"job": None, "trace": None} for item in answers["/v1/jobs/7"]["records"]]
+    answers |= {"/v1/jobs/7": NotFoundError("job 7", "no energy record")}
+    answers["/v1/running"] = {"scope": "own", "nodes": [], "records": records}
+    fake_controller.install(monkeypatch, answers)
+    config = tmp_path / "energy.toml"
+    config.write_text(f'[agent]\nsocket = "{tmp_path}/no.sock"\n')
+    assert main(["diagnose", "7", "--config", str(config)]) == 0
+    captured = capsys.readouterr()
+    assert "None." in captured.out and "on a node of the job" in captured.err
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,18 @@ def test_running_job_has_no_idle_tail() -> None:
     assert kinds(dataclasses.replace(job, context=dataclasses.replace(job.context, state=None))) == []
 
 
+def test_share_of_a_signal_beyond_its_range_is_limited() -> None:
+    (found,) = find_causes(job_of(series("cpu_pressure_percent", [150.0] * 60)), DiagnosisConfig())
+    assert (found.kind, found.time_share) == (K.CPU_CONTENTION, 1.0)
+
+
+def test_missed_sample_does_not_divide_an_idle_tail() -> None:
+    values = [90.0] * 60 + [0.0] * 30 + [math.nan] + [0.0] * 29
+    assert kinds(job_of(series("gpu_busy_percent", values, "gpu[0]"), elapsed_s=1200.0)) == [K.IDLE_TAIL]
+    values = [90.0] * 60 + [0.0] * 20 + [math.nan] * 20 + [0.0] * 20
+    assert kinds(job_of(series("gpu_busy_percent", values, "gpu[0]"), elapsed_s=1200.0)) == []
+
+
 def finding(kind: FindingKind, joules: float | None, seconds: float | None = None) -> JobFinding:
     fact = FindingEvidence("step", "", None, None, 1.0, None, "A fact.")
     return JobFinding(kind, kind.value, (fact,), None, seconds, joules, 0.9)

@@ -20,7 +20,13 @@ from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import AgentConfig, Config, DefaultsConfig
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import discover
-from slurm_energy.errors import AlreadyRunningError, ForbiddenError, NotFoundError, UsageError
+from slurm_energy.errors import (
+    AlreadyRunningError,
+    ForbiddenError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from slurm_energy.policies import WAITING_FOR_CPUS
 from slurm_energy.records import EnergyRecord
 
@@ -399,6 +405,22 @@ def test_energy_of_a_running_job(node: Node) -> None:
     assert node.manager.energy(5, reader=1001) == (uid, found)
     with pytest.raises(ForbiddenError):
         node.manager.energy(5, reader=1002)
+
+
+def test_observation_of_a_running_job_is_for_its_owner_and_at_a_limited_rate(node: Node) -> None:
+    node.manager.begin(env())
+    queries = node.manager.queries
+    answer = queries.observation(5, 1001)
+    assert set(answer) == {"node", "observation", "trace"} and answer["observation"] is None
+    with pytest.raises(ForbiddenError):
+        queries.observation(5, 1002)
+    with pytest.raises(NotFoundError):
+        queries.observation(6, 1001)
+    for _ in range(9):
+        queries.observation(5, 1001)
+    with pytest.raises(UnavailableError, match="too many requests"):
+        queries.observation(5, 1001)
+    assert queries.observation(5, None)["node"] == answer["node"]  # root has no limit
 
 
 def test_a_sample_is_as_fresh_as_requested_within_the_user_s_rate_limit(node: Node) -> None:

@@ -14,11 +14,12 @@ from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
+from slurm_energy.agent.signals.observation import node_observation, observation_json
 from slurm_energy.agent.sockets import responses
 from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
-from slurm_energy.errors import ForbiddenError
+from slurm_energy.errors import ForbiddenError, UnavailableError
 from slurm_energy.protocol.live_reports import MAX_LIVE_RECORDS, LiveReport
 
 _SAMPLE_AGE_S = 0.1
@@ -26,6 +27,8 @@ _MIN_SAMPLE_AGE_S = 0.001
 """Counters update every millisecond (RAPL) or less often, so a younger sample has no new values."""
 _FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
 """Samples that one user can request: 200 per second keep the agent below a tenth of a core."""
+_OBSERVATIONS_PER_S, _OBSERVATIONS_BURST = 0.5, 10.0
+"""Observations that one user can request: each is compressed in the thread that also serves hooks."""
 
 
 class LiveQueries:
@@ -59,6 +62,7 @@ class LiveQueries:
         self._budget = budget
         self._settings = settings
         self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
+        self._observations = UserTokenBuckets(_OBSERVATIONS_PER_S, _OBSERVATIONS_BURST)
 
     @property
     def announced_jobs(self) -> int:
@@ -97,6 +101,31 @@ class LiveQueries:
         sampled_s = self._meter.sampled_at
         age_s = max(0.0, self._clock.boottime() - sampled_s)
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
+
+    def observation(self, job_id: int, reader: int | None) -> dict[str, Any]:
+        """Return the signals, steps and power trace of a job so far; null: not observed.
+
+        Args:
+            job_id: id of the job.
+            reader: uid of the requesting user; None for a user who may read everything.
+
+        Raises:
+            NotFoundError: the job does not run here.
+            ForbiddenError: the job belongs to another user.
+            UnavailableError: the user exceeds the rate limit.
+        """
+        session = self._running.require_run(job_id)
+        if reader not in (None, session.uid):
+            raise ForbiddenError(f"observation: job {job_id} belongs to another user")
+        if reader is not None and not self._observations.try_take(reader, self._clock.boottime()):
+            raise UnavailableError("observation: too many requests", todo="try again in 2 seconds")
+        observed = node_observation(session.node, session.recording, session.step_reports, session.unix_at)
+        trace = session.trace
+        return {
+            "node": session.node,
+            "observation": observation_json(observed),
+            "trace": trace.encode(session.unix_at(trace.start)) if trace and trace.is_plot else None,
+        }
 
     def report(self, node: str, cluster: str) -> LiveReport:
         """Return the present power of the node and the energy so far of its running jobs.

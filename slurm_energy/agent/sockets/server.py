@@ -41,7 +41,19 @@ __all__ = ["LINE_LIMIT", "AgentServer", "peer_uid", "privileged", "refuse_if_ser
 log = logging.getLogger(__name__)
 
 _ACCT_GATHER = "acct_gather_energy"
-_OPERATIONS = ("begin", "end", "step", "set", "energy", _ACCT_GATHER, "progress", "status", "spool", "resend")
+_OPERATIONS = (
+    "begin",
+    "end",
+    "step",
+    "set",
+    "energy",
+    "observation",
+    _ACCT_GATHER,
+    "progress",
+    "status",
+    "spool",
+    "resend",
+)
 
 Work = Callable[..., Awaitable[Any]]
 
@@ -133,6 +145,9 @@ class AgentServer:
             return dict(await self._work(jobs.status, _reader(uid)))
         if operation == "energy":
             return await self._energy(message, uid)
+        if operation == "observation":
+            job_id = messages.job_id(message)
+            return dict(await self._work(jobs.queries.observation, job_id, _reader(uid)))
         if operation == "progress":
             report = messages.progress(message)
             return dict(await self._work(jobs.progress.receive, report, _reader(uid), pid))

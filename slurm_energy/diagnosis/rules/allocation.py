@@ -12,6 +12,8 @@ from slurm_energy.diagnosis.signals import ObservedSeries
 
 _Activity = list[tuple[float, float, bool]]
 """Start, end and activity of equal intervals in order of time."""
+_MAX_GAP = 3.5
+"""Maximum time without a known value inside a stretch, in intervals."""
 
 
 def idle_time(view: JobView) -> Iterator[JobFinding]:
@@ -111,15 +113,18 @@ def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
 
 
 def _idle_stretches(activity: _Activity) -> list[tuple[float, float]]:
-    """Return the start and end of each stretch without activity."""
+    """Return the start and end of each stretch without activity, across short gaps of unknown activity."""
     stretches: list[tuple[float, float]] = []
+    was_active = True
     for start, end, is_active in activity:
         if is_active:
+            was_active = True
             continue
-        if stretches and abs(stretches[-1][1] - start) < 1e-6:
+        if stretches and not was_active and start - stretches[-1][1] <= _MAX_GAP * (end - start):
             stretches[-1] = (stretches[-1][0], end)
         else:
             stretches.append((start, end))
+        was_active = False
     return stretches
 
 
