@@ -223,7 +223,7 @@ class ConstrainedSelection:
         """Return the timeline of the cluster without any job."""
         rules = self._rules
         shared = np.append(rules.total_licenses, np.inf)
-        free = FreeResources(rules.total_units, rules.memory_gib, shared)
+        free = FreeResources(rules.total_units.copy(), rules.memory_gib.copy(), shared)
         is_off = np.zeros(len(rules.total_units), np.bool_)
         return NodeTimeline(self._events.now_s, free, is_off, rules.reservations)
 

@@ -74,7 +74,14 @@ class JobConstraints:
         self.total_licenses: Floats = np.array([count for _, count in constraints.licenses], np.float64)
         rows = {name: row for row, name in enumerate(work.license_names)}
         self._license_columns = [rows.get(name, -1) for name, _ in constraints.licenses]
+        self._holds_licenses = any(column >= 0 for column in self._license_columns)
         self._nodes: dict[tuple[int, int, int], Ints] = {}
+        self._limits: dict[tuple[int, int], list[tuple[str, JobLimits]]] = {}
+        self._no_licenses: Floats = np.zeros(len(constraints.licenses))
+        self._no_licenses.setflags(write=False)
+        self._unit_memory_gib: list[float] = np.where(
+            work.unit_memory_gib > 0, work.unit_memory_gib, 0.0
+        ).tolist()
 
     def partition(self, job: int) -> int:
         """Return the number of the partition of a job; -1: none that binds it."""
@@ -91,7 +98,10 @@ class JobConstraints:
     def limits(self, job: int) -> list[tuple[str, JobLimits]]:
         """Return the limits that bind a job, each with a name for people."""
         partition, qos = self.partition(job), self.qos(job)
-        named = []
+        known = self._limits.get((partition, qos))
+        if known is not None:
+            return known
+        named = self._limits[partition, qos] = []
         if partition >= 0:
             named.append(
                 (
@@ -126,11 +136,12 @@ class JobConstraints:
 
     def unit_memory_gib(self, job: int) -> float:
         """Return the memory that each unit of a job needs; 0: none."""
-        memory_gib = float(self._work.unit_memory_gib[job])
-        return memory_gib if memory_gib > 0 else 0.0
+        return self._unit_memory_gib[job]
 
     def licenses(self, job: int) -> Floats:
         """Return the licenses that a job holds while it runs, shape (l,)."""
+        if not self._holds_licenses:
+            return self._no_licenses
         own = self._work.licenses[job]
         return np.array([own[column] if column >= 0 else 0 for column in self._license_columns], np.float64)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
 
 import numpy as np
@@ -51,6 +53,17 @@ class FreeResources:
     memory_gib: Floats
     shared: Floats
 
+    def copy(self) -> FreeResources:
+        """Return a copy with arrays of its own."""
+        return FreeResources(self.units.copy(), self.memory_gib.copy(), self.shared.copy())
+
+    def add(self, allocation: Allocation, unit_memory_gib: float, shared: Floats) -> None:
+        """Add resources; negative numbers take them."""
+        for node, count in allocation:
+            self.units[node] += count
+            self.memory_gib[node] += count * unit_memory_gib
+        self.shared[:] += shared
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRelease:
@@ -67,7 +80,7 @@ class NodeTimeline:
 
     Args:
         now_s: begin of the timeline.
-        free: resources that are free now.
+        free: resources that are free now; the timeline changes these arrays.
         is_off: whether a node is off, shape (n,). Jobs get such nodes last.
         reservations: reservations of the cluster, each with the nodes as a mask, shape (n,).
         releases: resources that running jobs release.
@@ -83,49 +96,43 @@ class NodeTimeline:
     ) -> None:
         self._is_off = is_off
         self._reservations = reservations
-        after_s = float(
-            np.nextafter(now_s, np.inf)
-        )  # a job that runs longer than expected still holds its units
-        later = [(max(after_s, release.time_s), release) for release in releases]
-        times = sorted({now_s, *(time_s for time_s, _ in later)})
-        self._times = times
-        rows = {time_s: row for row, time_s in enumerate(times)}
-        units = np.zeros((len(times), len(free.units)), np.int64)
-        memory, shared = np.zeros(units.shape), np.zeros((len(times), len(free.shared)))
-        units[0], memory[0], shared[0] = free.units, free.memory_gib, free.shared
-        for time_s, release in later:
-            row = rows[time_s]
-            for node, count in release.allocation:
-                units[row, node] += count
-                memory[row, node] += count * release.unit_memory_gib
-            shared[row] += release.shared
-        self._units: Ints = np.cumsum(units, axis=0)
-        self._memory: Floats = np.cumsum(memory, axis=0)
-        self._shared: Floats = np.cumsum(shared, axis=0)
+        after_s = float(np.nextafter(now_s, np.inf))  # a job that outlasts its limit still holds its units
+        self._times = [now_s]
+        # Rows have arrays of their own: a new row copies one row, not the whole timeline.
+        self._rows = [free]
+        for release in sorted(releases, key=lambda one: one.time_s):
+            self._begin_row(max(after_s, release.time_s))
+            self._rows[-1].add(release.allocation, release.unit_memory_gib, release.shared)
 
     @property
     def first(self) -> FreeResources:
         """Resources that are free at the begin."""
-        return FreeResources(self._units[0], self._memory[0], self._shared[0])
+        return self._rows[0]
+
+    def _begin_row(self, time_s: float) -> None:
+        """Append a row that begins at `time_s`, unless the last one does."""
+        if self._times[-1] < time_s:
+            self._times.append(time_s)
+            self._rows.append(self._rows[-1].copy())
 
     def place(self, request: NodeRequest, start_s: float) -> Allocation | None:
         """Return the units that a job would get at `start_s`; None: it cannot start then."""
-        first = int(np.searchsorted(self._times, start_s, "right")) - 1
-        last = max(first + 1, int(np.searchsorted(self._times, start_s + request.length_s, "left")))
-        capacity = self._capacity(request, slice(first, first + 1))
+        first = bisect_right(self._times, start_s) - 1
+        last = max(first + 1, bisect_left(self._times, start_s + request.length_s))
+        capacity = self._capacity(request, first, first + 1)
         if capacity.sum() < request.units:
             return None
         if last > first + 1:
-            capacity = self._capacity(request, slice(first, last))
+            capacity = np.minimum(capacity, self._capacity(request, first + 1, last))
         allowed = self._allowed(request, start_s)
         if allowed is None:
             return None
         capacity = np.where(allowed, capacity, 0)
         if capacity.sum() < request.units:
             return None
-        if np.any(self._shared[first:last].min(axis=0) + _SLACK < request.shared):
+        if any(np.any(row.shared + _SLACK < request.shared) for row in self._rows[first:last]):
             return None
-        free = self._units[first, request.nodes]
+        free = self._rows[first].units[request.nodes]
         chosen = choose_units(capacity, free, self._is_off[request.nodes], request.units)
         return [(int(request.nodes[index]), count) for index, count in chosen]
 
@@ -142,23 +149,19 @@ class NodeTimeline:
         """Reserve the resources of a job that starts at `start_s`."""
         first = self._split(start_s)
         last = self._split(start_s + request.length_s)
-        for node, count in allocation:
-            self._units[first:last, node] -= count
-            self._memory[first:last, node] -= count * request.unit_memory_gib
-        self._shared[first:last] -= request.shared
+        for row in self._rows[first:last]:
+            _take(row, request, allocation)
 
     def take_all(self, request: NodeRequest, allocation: Allocation) -> None:
         """Reserve the resources of a job for ever."""
-        for node, count in allocation:
-            self._units[:, node] -= count
-            self._memory[:, node] -= count * request.unit_memory_gib
-        self._shared -= request.shared
+        for row in self._rows:
+            _take(row, request, allocation)
 
-    def _capacity(self, request: NodeRequest, rows: slice) -> Ints:
-        """Return the units that the job can get on each of its nodes at all times in `rows`, shape (e,)."""
-        units = self._units[rows, request.nodes].min(axis=0)
+    def _capacity(self, request: NodeRequest, first: int, last: int) -> Ints:
+        """Return the units that the job can get on each of its nodes in all rows from first to last - 1."""
+        units = reduce(np.minimum, (row.units for row in self._rows[first:last]))[request.nodes]
         if request.unit_memory_gib > 0:
-            free_gib = self._memory[rows, request.nodes].min(axis=0)
+            free_gib = reduce(np.minimum, (row.memory_gib for row in self._rows[first:last]))[request.nodes]
             by_memory = np.floor((free_gib + _SLACK) / request.unit_memory_gib)
             units = np.minimum(units, np.clip(by_memory, 0, 2**62).astype(np.int64))
         result: Ints = np.maximum(units, 0)
@@ -184,16 +187,17 @@ class NodeTimeline:
 
     def _split(self, time_s: float) -> int:
         """Return the row that begins at `time_s`. Split a row if none begins there."""
-        row = int(np.searchsorted(self._times, time_s, "left"))
-        if row < len(self._times) and self._times[row] == time_s:
-            return row
-        if np.isinf(time_s):
+        row = bisect_left(self._times, time_s)
+        if np.isinf(time_s) or (row < len(self._times) and self._times[row] == time_s):
             return row
         self._times.insert(row, time_s)
-        self._units = np.insert(self._units, row, self._units[row - 1], axis=0)
-        self._memory = np.insert(self._memory, row, self._memory[row - 1], axis=0)
-        self._shared = np.insert(self._shared, row, self._shared[row - 1], axis=0)
+        self._rows.insert(row, self._rows[row - 1].copy())
         return row
+
+
+def _take(row: FreeResources, request: NodeRequest, allocation: Allocation) -> None:
+    held = [(node, -count) for node, count in allocation]
+    row.add(held, request.unit_memory_gib, -request.shared)
 
 
 def choose_units(capacity: Ints, free: Ints, is_off: Bools, units: int) -> list[tuple[int, int]]:

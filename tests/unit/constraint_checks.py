@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.constraints import Constraints, JobLimits, Partition, Qos, Reservation
 from slurm_energy.simulator.engine import Simulation
-from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
 from slurm_energy.simulator.workload import workload
 
 EPSILON = 1e-6
@@ -246,6 +247,80 @@ class BruteForce:
         return math.inf
 
 
+class ResourceChecks(BruteForce):
+    """Checks of running jobs that have two shapes, on nodes that fail or are off, with interruptions."""
+
+    def __init__(self, seed, discipline, policy_name):
+        random = np.random.default_rng([seed, 1])
+        kinds, constraints, jobs = random_case(seed)
+        kinds = [
+            replace(kind, boot_s=7.0, failures_per_s=float(random.choice([0.0, 1 / 3000])), repair_s=20.0)
+            for kind in kinds
+        ]
+        count = jobs.count
+        double = np.repeat(np.arange(count), 2)
+        jobs = replace(
+            jobs,
+            first=np.arange(count + 1) * 2,
+            deadline_s=np.where(random.random(count) < 0.3, jobs.submit_s + 3 * jobs.time_s, np.nan),
+            time_limit_s=np.where(random.random(count) < 0.5, 2 * jobs.time_s, np.nan),
+            hardware=random.integers(0, len(kinds), 2 * count),
+            units=random.integers(1, 9, 2 * count),
+            batch=np.zeros(2 * count, np.int64),
+            cap_watts=np.full(2 * count, np.nan),
+            time_s=jobs.time_s[double],
+            power_watts=random.uniform(1, 9, 2 * count),
+            predicted_time_s=jobs.time_s[double],
+            predicted_watts=random.uniform(1, 9, 2 * count),
+        )
+        settings = ScheduleSettings(
+            discipline,
+            constraints=constraints,
+            idle_off_s=float(random.choice([5.0, 60.0])) if random.random() < 0.5 else None,
+            kill_at_limit=bool(random.random() < 0.5),
+            preemption=Preemption(checkpoint_s=10.0, restart_s=2.0),
+            seed=seed,
+        )
+        self.kinds, self.constraints, self.jobs = kinds, constraints, jobs
+        self.kind_of = [index for index, kind in enumerate(kinds) for _ in range(kind.nodes)]
+        self.known_windows = {}
+        self.simulation = Simulation(jobs, kinds, policy(policy_name), settings, self.check)
+
+    def check(self, now_s, _watts):
+        running = self.simulation._runs.running
+        units, memory, licenses = self.held([(job, run.allocation) for job, run in running.items()])
+        for node, kind in enumerate(self.kind_of):
+            assert units[node] <= self.kinds[kind].units
+            assert memory[node] <= self.kinds[kind].memory_gib + EPSILON
+        assert licenses <= self.constraints.licenses[0][1]
+        for job, run in running.items():
+            assert sum(count for _, count in run.allocation) == self.jobs.units[run.shape]
+            for node, _ in run.allocation:
+                assert self.kind_of[node] == self.jobs.hardware[run.shape]
+                self.check_node(job, run, node)
+        for table, of in ((self.constraints.partitions, self.partition), (self.constraints.qos, self.qos)):
+            for one in table:
+                group = [run for job, run in running.items() if of(job) is one]
+                sets = [(group, one.limits.max_jobs, one.limits.max_units)]
+                for user in (0, 1):
+                    own = [run for run in group if self.jobs.user[run.job] == user]
+                    sets.append((own, one.limits.max_jobs_per_user, one.limits.max_units_per_user))
+                for members, max_jobs, max_units in sets:
+                    assert not max_jobs or len(members) <= max_jobs
+                    assert not max_units or sum(self.jobs.units[run.shape] for run in members) <= max_units
+
+    def check_node(self, job, run, node):
+        partition, own = self.partition(job), self.reservation(job)
+        end_s = run.start_s + run.limit_s
+        assert partition is None or partition.nodes is None or node in partition.nodes
+        if own is not None:
+            assert own.nodes is None or node in own.nodes
+            assert any(b <= run.start_s and end_s <= e + EPSILON for b, e in self.windows(own))
+        for other in self.constraints.reservations:
+            if other is not own and (other.nodes is None or node in other.nodes):
+                assert not any(b < end_s - EPSILON and run.start_s < e for b, e in self.windows(other))
+
+
 def check_case(seed, discipline, *, priorities=True):
     """Simulate a random case, check every event, and return the result with the brute force."""
     kinds, constraints, jobs = random_case(seed, priorities=priorities)
@@ -260,4 +335,6 @@ if __name__ == "__main__":  # arguments: number of random cases, first seed
             if number % 2:
                 for waiter, latest_s in checks.promised.items():
                     assert simulated.accounts.start_s[waiter] <= latest_s + EPSILON, (number, rule, waiter)
+            for name in ("zeus", "kairos", "metis"):
+                ResourceChecks(number, rule, name).simulation.run()
     print(f"{sys.argv[1]} cases under {len(Discipline)} disciplines: no fault")

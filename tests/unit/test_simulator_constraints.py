@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from constraint_checks import check_case
+from constraint_checks import ResourceChecks, check_case
 
 from slurm_energy.errors import EnergyError
 from slurm_energy.scheduling import policy
@@ -122,7 +122,7 @@ def test_compiled_engines_leave_enforced_limits_to_the_general_engine():
 @pytest.mark.parametrize("discipline", list(Discipline))
 def test_no_resource_is_ever_exceeded_and_the_first_job_does_not_wait(discipline):
     """A brute force checks nodes, memory, licenses, limits, windows and the first pending job."""
-    for seed in range(12):
+    for seed in range(6):
         result, force = check_case(seed, discipline)
         again, _ = check_case(seed, discipline)
         np.testing.assert_array_equal(result.accounts.start_s, again.accounts.start_s)
@@ -138,11 +138,22 @@ def test_no_resource_is_ever_exceeded_and_the_first_job_does_not_wait(discipline
             assert not any(force.fits(job, time, []) for time in [force.jobs.submit_s[job], *late])
 
 
+@pytest.mark.parametrize("name", ["zeus", "kairos", "metis"])
+def test_no_resource_is_exceeded_with_failures_interruptions_and_nodes_that_are_off(name):
+    interrupted = 0
+    for seed in range(8):
+        checks = ResourceChecks(seed, list(Discipline)[seed % 4], name)
+        result = checks.simulation.run()
+        interrupted += int(np.sum(result.accounts.preemptions + result.accounts.failures))
+        assert np.all(result.accounts.outcome != JobOutcome.RUNNING)
+    assert interrupted > 0
+
+
 @pytest.mark.parametrize("discipline", [Discipline.EASY, Discipline.CONSERVATIVE])
 def test_backfill_does_not_delay_the_first_job(discipline):
     """Without priorities, the first job starts no later than it could if no other job started."""
     promises = 0
-    for seed in range(100, 120):
+    for seed in range(100, 112):
         result, force = check_case(seed, discipline, priorities=False)
         for job, promised_s in force.promised.items():
             assert result.accounts.start_s[job] <= promised_s + 1e-6, (seed, job)
