@@ -234,7 +234,7 @@ def test_processes_report_steps_and_the_last_report_counts(node: Node) -> None:
     begin(node)
     report(node, "rank0", STEPS | {"samples": 1}, reader=1001, pid=4711)
     answer = report(node, "rank0", STEPS, reader=1001, pid=4711, units=3)
-    assert answer["units"] == 3
+    assert (answer["units"], answer["interval_s"], answer["steps_bytes"]) == (3, 10.0, MAX_REPORT_BYTES)
     report(node, "rank1", STEPS | {"rank": 1}, reader=1001)
     with pytest.raises(ForbiddenError, match="another user"):
         report(node, "rank0", STEPS, reader=1002)

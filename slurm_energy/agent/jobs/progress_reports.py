@@ -18,6 +18,8 @@ MAX_PENDING: Final = 8192
 """Reports of one job that wait for the tuner; older ones are dropped, totals lose nothing."""
 _MESSAGES_PER_S: Final = 20.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.5, 30.0
+_STEPS_INTERVAL_S: Final = 10.0
+"""Seconds between two reports of a process that reports steps."""
 _MAX_AGE_S: Final = 10.0
 
 
@@ -88,7 +90,7 @@ class ProgressReports:
         if message.steps is not None:
             session.step_reports.put(process, message.steps, pid)
         if message.units is None:
-            return {"interval_s": _interval_s(session, len(job.latest)), "steps_bytes": MAX_REPORT_BYTES}
+            return {"interval_s": _STEPS_INTERVAL_S, "steps_bytes": MAX_REPORT_BYTES}
         if process not in job.latest and len(job.latest) >= MAX_PROCESSES:
             raise UsageError(f"progress: more than {MAX_PROCESSES} processes of job {message.job_id} report")
         last = job.latest.get(process)
@@ -104,7 +106,10 @@ class ProgressReports:
         return {
             "units": report.units,
             "remaining_s": remaining_s,
-            "interval_s": _interval_s(session, len(job.latest)),
+            "interval_s": min(
+                _interval_s(session, len(job.latest)),
+                _MAX_INTERVAL_S if message.steps is None else _STEPS_INTERVAL_S,
+            ),
             "steps_bytes": MAX_REPORT_BYTES,
         }
 
