@@ -1,0 +1,167 @@
+"""The examples of docs/step-recorder.md with the real PyTorch, Lightning and transformers.
+
+Any interpreter may have them: this one, Debian's (python3-torch), or the one that TORCH_PYTHON names.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "step-recorder.md"
+REPORT = """
+from slurm_energy.profiling import step_recorder as _module
+import json as _json
+_steps = _module.recorder.result()
+print("RESULT", _json.dumps({
+    "counts": {name: phase.count for name, phase in _steps.phases.items()},
+    "samples": _steps.samples, "hints": dict(_steps.hints),
+}))
+"""
+EVERY_STEP = "from slurm_energy.profiling import torch_phases as _t\n_t._TIMED_EVERY_NS = 0\n"
+COMPILED = """
+import copy, io
+import slurm_energy
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def step(inputs):
+    return model(inputs).sum()
+
+
+compiled = torch.compile(step, backend="eager", fullgraph=True)
+inputs = torch.randn(3, 4)
+for _ in slurm_energy.watch(range(5), model, optimizer):
+    compiled(inputs).backward()
+    optimizer.step()
+outer = torch.compile(model, backend="eager", fullgraph=True)
+for _ in slurm_energy.watch(range(5), outer, optimizer):
+    outer(inputs).sum().backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save(copy.deepcopy(model), file)
+assert b"slurm_energy" not in file.getvalue()
+"""
+CLOSURE = """
+import slurm_energy
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+inputs = torch.randn(3, 4)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = model(inputs).square().sum()
+    loss.backward()
+    return loss
+
+
+for _ in slurm_energy.watch(range(4), model, [optimizer, schedule.optimizer]):
+    optimizer.step(closure)
+    schedule.optimizer.step()
+    schedule.step()
+assert type(optimizer).step is not None and "step" not in vars(optimizer)
+"""
+
+
+def example(number: int) -> str:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[number]
+
+
+@functools.cache
+def python_with(module: str) -> str:
+    """Return an interpreter that has a module, or skip the test."""
+    for python in (os.environ.get("TORCH_PYTHON"), sys.executable, "/usr/bin/python3"):
+        if python and Path(python).exists():
+            check = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+            if subprocess.run([python, "-c", check], check=False).returncode == 0:
+                return python
+    pytest.skip(f"no interpreter has {module} (Debian: python3-torch; others: TORCH_PYTHON)")
+
+
+def run(code: str, module: str, directory: Path, every_step: bool = True) -> dict[str, dict[str, int]]:
+    """Run a program with a framework; return what it recorded."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SENERGY_EVENTS_DIR": str(directory)}
+    program = (EVERY_STEP if every_step else "") + code + REPORT
+    done = subprocess.run(
+        [python_with(module), "-c", program],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "slurm_energy" not in done.stderr, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    result: dict[str, dict[str, int]] = json.loads(lines[-1].removeprefix("RESULT "))
+    return result
+
+
+def test_the_example_for_any_program(tmp_path: Path) -> None:
+    result = run(example(3), "json", tmp_path)
+    assert result["counts"] == {"communication": 100, "data": 100, "step": 100, "checkpoint": 1}
+
+
+@pytest.mark.slow
+def test_the_example_for_pytorch(tmp_path: Path) -> None:
+    result = run(example(0), "torch", tmp_path)
+    names = ("data", "copy", "forward", "backward", "optimizer", "step")
+    assert result["counts"] == dict.fromkeys(names, 30) | {"evaluation": 3, "checkpoint": 3}
+    assert result["samples"] == 3 * 640
+    assert result["hints"]["batch_size"] == 64
+
+
+@pytest.mark.soak
+def test_short_steps_are_a_sample_with_the_right_totals(tmp_path: Path) -> None:
+    result = run(example(0), "torch", tmp_path, every_step=False)["counts"]
+    assert result["step"] == 30
+    assert 0 < result["forward"] == result["backward"] <= 30
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("code", [COMPILED, CLOSURE])
+def test_compiled_models_and_closures(code: str, tmp_path: Path) -> None:
+    if code is COMPILED:
+        check = "import sys, torch; sys.exit(not hasattr(torch, 'compile'))"
+        if subprocess.run([python_with("torch"), "-c", check], check=False).returncode:
+            pytest.skip("torch.compile needs PyTorch 2")
+    counts = run(code, "torch", tmp_path)["counts"]
+    if code is COMPILED:
+        # A hook inside the compiled function records nothing and breaks nothing.
+        assert (counts["step"], counts["optimizer"], counts["forward"]) == (10, 10, 5)
+    else:
+        assert counts["optimizer"] == 8
+        assert counts["forward"] == counts["backward"] > 4
+
+
+@pytest.mark.soak
+def test_the_example_for_lightning(tmp_path: Path) -> None:
+    counts = run(example(1), "lightning", tmp_path)["counts"]
+    names = ("data", "copy", "forward", "backward", "optimizer", "step")
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 30)
+    assert counts["checkpoint"] >= 1
+
+
+@pytest.mark.soak
+def test_the_example_for_hugging_face(tmp_path: Path) -> None:
+    counts = run(example(2), "transformers", tmp_path)["counts"]
+    names = ("data", "forward", "backward", "optimizer", "step")
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 30)
+    assert (counts["evaluation"], counts["checkpoint"]) == (3, 3)
