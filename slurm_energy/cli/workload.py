@@ -39,6 +39,7 @@ _ROWS = {
     "watts_per_unit": ("power (W/unit)", "number"),
     "unit_memory_gib": ("memory (GiB/unit)", "number"),
 }
+_MAX_CLUSTER = 1_000_000_000
 _COLUMNS = ("min", "p25", "median", "mean", "p75", "p95", "max")
 
 
@@ -64,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
         ) from None
     for flag in ("units", "nodes"):
         value = getattr(args, flag)
-        if value is not None and value < 1:
-            raise UsageError(f"--{flag}: {value} is not a positive number")
+        if value is not None and not 1 <= value <= _MAX_CLUSTER:
+            raise UsageError(f"--{flag}: {value} is not a number from 1 to {_MAX_CLUSTER}")
         if value is not None and args.scenario:
             raise UsageError(f"--{flag}", "is not possible together with --scenario, which has a cluster")
     files, how, kinds, selection = _inputs(args)

@@ -20,6 +20,7 @@ _count = between(0, 1e9)
 _priority = between(-1e9, 1e9)
 _PRIORITY = "Jobs with a higher priority go before all others, whatever the policy ranks."
 _NODES = "Kinds of nodes, or nodes such as gpu-[0-3] of the kind gpu; empty: all nodes."
+_MIN_PERIOD_HOURS: Final = 0.01
 TABLES: Final = ("partition", "qos", "reservation", "licenses")
 
 
@@ -103,6 +104,8 @@ def check_tables(tables: ConstraintTables, kinds: Sequence[NodeKind], reader: Ta
     for name, reservation in tables.reservation.items():
         table = f"reservation.{name}"
         _numbers(reservation.nodes, kinds, table, reader)
+        if 0 < reservation.every_hours < _MIN_PERIOD_HOURS:
+            raise reader.fail(table, "every_hours", f"must be 0 or at least {_MIN_PERIOD_HOURS}")
         if 0 < reservation.every_hours <= reservation.hours:
             raise reader.fail(table, "every_hours", "must be above hours, or the nodes are never free")
 

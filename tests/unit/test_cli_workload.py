@@ -93,7 +93,8 @@ def test_a_scenario_gives_files_columns_selection_and_cluster(
     [
         ([], "no file given"),
         (["missing.swf"], "No such file"),
-        (["w.csv", "--units", "0"], "--units: 0 is not a positive number"),
+        (["w.csv", "--units", "0"], "--units: 0 is not a number from 1"),
+        (["w.csv", "--nodes", "9" * 30], "--nodes: 999"),
         (["w.csv", "--format", "pdf"], "format 'pdf' is not known"),
         (["--scenario", "training", "--units", "2"], "not possible together with --scenario"),
         (["--scenario", "training"], "no file given"),

@@ -245,6 +245,7 @@ def test_a_sweep_changes_constraints(tmp_path):
         ("[partition.p]\nnodes = ['n-[0-9999999999]']\n", "more than"),
         ("[partition.p]\nmax_hours = 1\ndefault_hours = 2\n", "default_hours"),
         ("[reservation.r]\nhours = 2\nevery_hours = 1\n", "every_hours"),
+        ("[reservation.r]\nhours = 1e-6\nevery_hours = 1e-5\n", "at least 0.01"),
         ("[licenses]\nm = -1\n", "licenses.m"),
         ("[licenses]\nm = true\n", "licenses.m"),
         ("[qos]\nq = 3\n", "must be tables"),
