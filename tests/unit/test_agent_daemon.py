@@ -444,7 +444,7 @@ def test_what_is_dropped_at_the_limit_is_said_once(tmp_path: Path, caplog: pytes
     for job_id in range(100):
         spool.add(record(job_id), {**TRACE, "columns": {"cpu": "A" * 1000}})
     assert [entry.message for entry in caplog.records] == [
-        "spool at agent.spool_limit_mb: the oldest power traces are dropped",
+        "spool at agent.spool_limit_mb: the oldest traces and observations are dropped",
         "spool's records: the oldest are dropped: too many are undelivered",
     ]
     assert sum(path.stat().st_size for path in spool.folder.iterdir()) <= 20_000

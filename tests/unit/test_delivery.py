@@ -37,6 +37,7 @@ class Controller:
         self.traces: dict[str, Any] = {}
         self.posts: list[list[str]] = []
         self.bad: set[str] = set()
+        self.look: Callable[[list[Any]], None] = lambda _: None
 
     def post(self, _path: str, body: Any) -> Any:
         accepted, refusals = [], {"rejected": [], "retry": []}
@@ -53,6 +54,7 @@ class Controller:
                 if item["trace"] is not None:
                     self.traces.setdefault(record_id, item["trace"])
         self.posts.append([item["record"]["record_id"] for item in body["items"]])
+        self.look(body["items"])
         return {"accepted": accepted, **refusals, **self.answer}
 
 
@@ -238,6 +240,61 @@ def test_resend_by_hand(node: Node) -> None:
     assert responses.resend_response(node.spool, None) == {"resent": 1}
     node.deliver()
     assert node.files() == []
+
+
+OBSERVATION = {"node": "n1", "series": [], "ranks": []}
+
+
+def test_an_observation_is_delivered_with_its_record(node: Node) -> None:
+    sent: list[Any] = []
+    node.controller.look = sent.extend
+    node.spool.add(record(1), TRACE, OBSERVATION)
+    node.spool.add(record(2), None)
+    node.deliver()
+    assert sent[0]["observation"] == OBSERVATION
+    assert "observation" not in sent[1]  # nothing new for a node without signals
+    assert node.files() == []  # also with an older controller, which ignores observations
+
+
+def test_a_record_survives_an_observation_that_is_refused(node: Node) -> None:
+    """The record is stored; resent with its observation to another release, it adds only the observation."""
+    node.spool.add(record(1), TRACE, OBSERVATION)
+    refusal = {"index": 0, "record_id": "id1", "error": "new kind"}
+    node.controller.answer |= {"observations_rejected": [refusal]}
+    node.deliver()
+    assert list(node.controller.records) == ["id1"]
+    assert len(node.files()) == 4  # record, trace, observation, reason
+    assert "its observation: new kind" in next(node.spool.rejected.listing()).reason
+    node.restart()
+    assert node.spool.resend() == 1
+    node.controller.answer["observations_rejected"] = []
+    node.deliver()
+    assert node.files() == []
+
+
+def test_a_body_that_is_too_large_is_delivered_without_attachments(node: Node) -> None:
+    node.spool.add(record(1), None, OBSERVATION)
+
+    def post(path: str, body: Any) -> Any:
+        if any("observation" in item for item in body["items"]):
+            raise UsageError("body too long")
+        return Controller.post(node.controller, path, body)
+
+    node.controller.post = post
+    node.deliver()
+    assert list(node.controller.records) == ["id1"]
+    assert node.spool.rejected.count() == 1
+
+
+def test_observations_are_dropped_before_records(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", 40_000)
+    for job_id in range(20):
+        spool.add(record(job_id), None, {**OBSERVATION, "x": "y" * 5000})
+    assert spool.count() == 20
+    observed = [item for item in spool.items(10**9, 100) if item.observation]
+    assert 0 < len(observed) < 20
+    spool.expire(1e12, 0.0)
+    assert not [item for item in spool.items(10**9, 100) if item.observation]
 
 
 def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from store_examples import NOW, Accounting, item, record
 
-from slurm_energy.accounting import ingest, integrity, traces
+from slurm_energy.accounting import ingest, integrity, observation_tables, retention, traces
 from slurm_energy.accounting.ingest import RefusalOutcome
 from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.errors import UsageError
@@ -29,6 +29,42 @@ from slurm_energy.reports.trace import encode_trace
 @pytest.fixture
 def accounting(store_location):
     return Accounting(store_location)
+
+
+class TestObservations:
+    def test_they_are_stored_once_and_deleted_by_age_or_with_their_records(self, accounting):
+        seen = {"node": "n1", "series": [], "ranks": []}
+        entries = [item(job_id=n, end=1100.0 + n) | {"observation": seen} for n in range(4)]
+        accounting.deliver(*entries)
+        accounting.deliver(*entries)
+        count = "SELECT count(*) FROM observations"
+        assert accounting.rows(count) == [(4,)]
+        with accounting.connect() as connection:
+            assert traces.drop_old_attachments(connection, observation_tables.observations, 1101.5) == 2
+            counts = retention.delete_old(connection, ("observations",), 1102.5)
+        assert counts == {"observations": 1}
+        assert accounting.rows(count) == [(1,)]
+        assert len(accounting.find()) == 4
+        with accounting.connect() as connection:
+            retention.delete_old(connection, ("records",), 2000.0)
+        assert accounting.rows(count) == [(0,)]
+
+    @pytest.mark.parametrize(
+        ("raw", "fault"),
+        [
+            ([], "not a JSON object"),
+            ({str(n): n for n in range(99)}, "at most 32 keys"),
+            ({"node": "n2"}, "another node"),
+            ({"series": []}, "another node"),
+            ({"node": "n1", "x": float("nan")}, "cannot be stored"),
+            ({"node": "n1", "x": "y" * 9_000_000}, "too long"),
+        ],
+    )
+    def test_bad_ones_are_refused_and_their_records_stored(self, raw, fault):
+        items, (refusal,) = ingest.read_items([item() | {"observation": raw}])
+        assert fault in refusal.error
+        assert refusal.outcome is RefusalOutcome.OBSERVATION_REJECTED
+        assert [one.observation for one in items] == [None]
 
 
 class TestOnce:

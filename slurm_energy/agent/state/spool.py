@@ -363,7 +363,7 @@ class Spool:
         if any(not name.endswith(ATTACHMENT_SUFFIXES) for name in dropped):
             self._failures.report(_LOST, "the oldest are dropped: too many are undelivered", logging.ERROR)
         else:
-            self._failures.report(_LIMIT, "the oldest power traces are dropped")
+            self._failures.report(_LIMIT, "the oldest traces and observations are dropped")
         self._drop(dropped)
 
     def _drop(self, names: Iterable[str]) -> None:
