@@ -66,19 +66,19 @@ def run(args: argparse.Namespace) -> int:
         documents = fetch_documents(client, ids[0])
     observation = job_observation(job, documents, config)
     diagnosis = diagnose(observation, config.diagnosis)
-    advice = list(recommendations(job, config))
+    settings = list(recommendations(job, config))
     if args.json:
         from slurm_energy.reports.diagnosis_json import diagnosis_json
 
-        emit_json(diagnosis_json(job, diagnosis, advice))
+        emit_json(diagnosis_json(job, diagnosis, settings))
     if args.html:
         from slurm_energy.reports.diagnosis_html import diagnosis_document
 
-        write_file(args.html, diagnosis_document(job, diagnosis, advice, config.diagnosis, datetime.now()))
+        write_file(args.html, diagnosis_document(job, diagnosis, settings, config.diagnosis, datetime.now()))
     if not (args.json or args.html):
         from slurm_energy.reports.diagnosis_text import diagnosis_page
         from slurm_energy.reports.text_plot import ASCII, glyphs_for
 
         glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
-        emit_fitted(diagnosis_page(job, diagnosis, advice, config.diagnosis, glyphs))
+        emit_fitted(diagnosis_page(job, diagnosis, settings, config.diagnosis, glyphs))
     return EXIT_OK

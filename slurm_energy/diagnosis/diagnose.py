@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.advice import Advice, advise
 from slurm_energy.diagnosis.causes import ordered
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.job_view import JobView
@@ -54,11 +55,13 @@ class Diagnosis:
     Attributes:
         summary: figures of the job.
         findings: causes of lost time and energy, the most expensive first.
+        advice: changes that remove causes, in the order of the findings.
         is_short: whether the job is too short for findings about waste.
     """
 
     summary: JobSummary
     findings: tuple[JobFinding, ...]
+    advice: tuple[Advice, ...]
     is_short: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +69,7 @@ class Diagnosis:
         return {
             "summary": self.summary.to_json(),
             "findings": [finding.to_json() for finding in self.findings],
+            "advice": [advice.to_json() for advice in self.advice],
             "is_short": self.is_short,
         }
 
@@ -79,7 +83,8 @@ def diagnose(observation: JobObservation, config: DiagnosisConfig | None = None)
     """
     config = config or DiagnosisConfig()
     is_short = observation.context.elapsed_s < config.value("minimum_time")
-    return Diagnosis(summarise_job(observation), find_causes(observation, config), is_short)
+    findings = find_causes(observation, config)
+    return Diagnosis(summarise_job(observation), findings, advise(observation, findings, config), is_short)
 
 
 def find_causes(observation: JobObservation, config: DiagnosisConfig) -> tuple[JobFinding, ...]:

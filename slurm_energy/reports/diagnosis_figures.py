@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slurm_energy.diagnosis.advice import Advice
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.summary import JobSummary, SignalSummary
 from slurm_energy.quantities import format_duration
@@ -98,3 +99,11 @@ def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
         parts.append(with_unit(finding.joules_lost, "J"))
     lost = f"costs up to {', '.join(parts)}" if parts else "cost unknown"
     return f"{lost}; confidence {100 * finding.confidence:.0f} %"
+
+
+def gain_text(advice: Advice) -> str:
+    """Return the expected gain of an advice, its source and its check as text."""
+    parts = [duration_text(advice.seconds_gain)] if advice.seconds_gain else []
+    if advice.joules_gain is not None:
+        parts.append(with_unit(advice.joules_gain, "J"))
+    return f"expected gain: {', '.join(parts)} ({advice.source}); check: {advice.verify}"

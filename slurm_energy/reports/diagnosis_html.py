@@ -11,7 +11,7 @@ from slurm_energy.diagnosis.diagnose import Diagnosis
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.summary import PhaseSummary
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.diagnosis_figures import confidence_text, duration_text, use_rows
+from slurm_energy.reports.diagnosis_figures import confidence_text, duration_text, gain_text, use_rows
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.html_document import render
 from slurm_energy.reports.note import Note
@@ -24,7 +24,7 @@ _MAX_RANKS = 256
 def diagnosis_document(
     job: JobUsage,
     diagnosis: Diagnosis,
-    advice: Sequence[Note],
+    settings: Sequence[Note],
     config: DiagnosisConfig,
     now: datetime | None = None,
 ) -> str:
@@ -32,8 +32,8 @@ def diagnosis_document(
 
     Args:
         job: the job.
-        diagnosis: its summary and findings.
-        advice: settings to try.
+        diagnosis: its summary, findings and advice.
+        settings: power settings to try.
         config: thresholds, for the classes of variation.
         now: current time for the footer; None omits the date.
     """
@@ -58,7 +58,8 @@ def diagnosis_document(
         ],
         "phases": [_phase(phase, config) for phase in summary.phases[:_MAX_RANKS]],
         "hidden_phases": max(0, len(summary.phases) - _MAX_RANKS),
-        "advice": list(advice),
+        "advice": [(advice.text, advice.line, gain_text(advice)) for advice in diagnosis.advice],
+        "settings": list(settings),
     }
     return render("diagnosis.html.j2", context, (), now)
 

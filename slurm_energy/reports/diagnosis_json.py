@@ -13,7 +13,7 @@ from slurm_energy.reports.usage import JobUsage
 FORMAT_VERSION = 1
 
 
-def diagnosis_json(job: JobUsage, diagnosis: Diagnosis, advice: Sequence[Note]) -> dict[str, Any]:
+def diagnosis_json(job: JobUsage, diagnosis: Diagnosis, settings: Sequence[Note]) -> dict[str, Any]:
     """Return the JSON document of `senergy diagnose --json`."""
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
@@ -25,5 +25,5 @@ def diagnosis_json(job: JobUsage, diagnosis: Diagnosis, advice: Sequence[Note]) 
             "nodes": list(job.nodes),
         },
         **diagnosis.to_json(),
-        "advice": [{"text": note.text, "directive": note.directive or None} for note in advice],
+        "settings": [{"text": note.text, "directive": note.directive or None} for note in settings],
     }

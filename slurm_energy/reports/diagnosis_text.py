@@ -10,7 +10,7 @@ from slurm_energy.diagnosis.diagnose import Diagnosis
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.summary import JobSummary, PhaseSummary
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.diagnosis_figures import UseRow, confidence_text, duration_text, use_rows
+from slurm_energy.reports.diagnosis_figures import UseRow, confidence_text, duration_text, gain_text, use_rows
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.note import Note
 from slurm_energy.reports.text_plot import Glyphs, share_bar
@@ -25,14 +25,14 @@ _MIN_SHARE = 0.005
 
 
 def diagnosis_page(
-    job: JobUsage, diagnosis: Diagnosis, advice: Sequence[Note], config: DiagnosisConfig, glyphs: Glyphs
+    job: JobUsage, diagnosis: Diagnosis, settings: Sequence[Note], config: DiagnosisConfig, glyphs: Glyphs
 ) -> list[str]:
     """Return the lines of the diagnosis of one job.
 
     Args:
         job: the job.
-        diagnosis: its summary and findings.
-        advice: settings to try, each with a measured or predicted figure.
+        diagnosis: its summary, findings and advice.
+        settings: power settings to try, each with a measured or predicted figure.
         config: thresholds, for the classes of variation.
         glyphs: characters that the terminal can show.
     """
@@ -43,7 +43,7 @@ def diagnosis_page(
         *_section("Time by phase", _phase_shares(diagnosis.summary, glyphs)),
         *_section("Steps", list(_steps(diagnosis.summary, config))),
         *_section("Findings", _findings(diagnosis)),
-        *_section("Try next", _advice(advice)),
+        *_section("Try next", _advice(diagnosis, settings)),
     ]
     return [line.rstrip() for section in sections for line in section] + ["=" * WIDTH]
 
@@ -139,9 +139,13 @@ def _finding(number: int, finding: JobFinding, elapsed_s: float) -> list[str]:
     return [*lines, f"     see docs/findings/{finding.kind}.md"]
 
 
-def _advice(advice: Sequence[Note]) -> list[str]:
+def _advice(diagnosis: Diagnosis, settings: Sequence[Note]) -> list[str]:
     lines: list[str] = []
-    for note in advice:
+    for advice in diagnosis.advice:
+        lines += _wrapped(advice.text, "  ", "  ")
+        lines += [f"    {part}" for part in advice.line.split("; ")]
+        lines += _wrapped(gain_text(advice), "    ", "    ")
+    for note in settings:
         lines += _wrapped(note.text, "  ", "  ")
         if note.directive:
             lines.append(f"    #SBATCH {note.directive}")

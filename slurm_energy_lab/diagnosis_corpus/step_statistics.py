@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from random import Random
 
@@ -37,8 +38,8 @@ def _one_rank(
         pause = shape.checkpoint_s / (shape.checkpoint_every_s + shape.checkpoint_s)
     slow = 1 + (shape.outlier_factor - 1) / shape.outlier_every if shape.outlier_every else 1.0
     total = max(1, round(window_s * (1 - pause) / (mean.step * slow)))
-    simulated = min(total, _SIMULATED)
-    weight = max(1, round(total / simulated))
+    weight = math.ceil(total / _SIMULATED)
+    simulated = max(1, round(total / weight))
     durations: dict[str, list[float]] = {stage: [] for stage in _STAGES}
     outliers: list[StepOutlier] = []
     for index in range(simulated):

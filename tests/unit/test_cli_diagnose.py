@@ -52,7 +52,7 @@ def test_json_has_summary_findings_and_null_for_unknown(
     assert document["findings"][0]["kind"] == "data-stall-io"
     assert document["findings"][0]["joules_lost"] > 0
     assert document["summary"]["joules_per_step"] > 0
-    assert set(document) == {"meta", "job", "summary", "findings", "is_short", "advice"}
+    assert set(document) == {"meta", "job", "summary", "findings", "is_short", "advice", "settings"}
 
 
 def test_html_escapes_text_from_users(controller: fake_controller.FakeController, tmp_path: Path) -> None:

@@ -1,0 +1,236 @@
+"""Advice: from a finding to the line to change, with the expected gain. Without a figure: no advice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding, finite_or_none
+from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
+from slurm_energy.diagnosis.observation import JobObservation
+
+_SPARE_WORKERS = 1.1
+_CHECKPOINT_SHARE = 0.03
+_TIME_LIMIT_MARGIN = 1.1
+_MIN_GAIN = 0.03
+"""Minimum gain, as a share of the job's time or energy, for which something is advised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change that removes the cause of a finding.
+
+    Attributes:
+        kind: kind of the finding.
+        text: what to change, in one or two sentences.
+        line: the exact line or argument.
+        seconds_gain: expected gain of time; 0 if the time does not change.
+        joules_gain: expected gain of energy; None if the energy of the job is unknown.
+        source: where the expectation comes from.
+        verify: how to check the gain.
+    """
+
+    kind: FindingKind
+    text: str
+    line: str
+    seconds_gain: float
+    joules_gain: float | None
+    source: str
+    verify: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the advice as a JSON object."""
+        return {name: finite_or_none(getattr(self, name)) for name in self.__slots__}
+
+
+_Adviser = Callable[[JobView, JobFinding], Iterator[Advice]]
+
+
+def advise(
+    observation: JobObservation, findings: Sequence[JobFinding], config: DiagnosisConfig
+) -> tuple[Advice, ...]:
+    """Return the advice for the findings of a job, in their order."""
+    view = JobView(observation, config)
+    return tuple(
+        advice
+        for finding in findings
+        if (adviser := _ADVISERS.get(finding.kind)) is not None
+        for advice in adviser(view, finding)
+        if _is_worthwhile(view, advice)
+    )
+
+
+def _is_worthwhile(view: JobView, advice: Advice) -> bool:
+    watts = view.mean_watts
+    energy = None if watts is None else watts * view.elapsed_s
+    saves_energy = advice.joules_gain is not None and energy and advice.joules_gain >= _MIN_GAIN * energy
+    return advice.seconds_gain >= _MIN_GAIN * view.elapsed_s or bool(saves_energy)
+
+
+def _share_of(finding: JobFinding, seconds: float) -> float | None:
+    """Return the energy of a part of the time that a finding lost; None if unknown."""
+    if finding.joules_lost is None or not finding.seconds_lost:
+        return None
+    return finding.joules_lost * min(1.0, seconds / finding.seconds_lost)
+
+
+def _more_workers(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+    """Yield the number of loader workers that keeps up with the rest of the step."""
+    workers, cpus = _workers(view), _cpus_per_rank(view)
+    timed = [_data_and_step_s(rank) for rank in view.ranks]
+    if workers is None or cpus is None or not timed:
+        return
+    data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))
+    rest_s = step_s - data_s
+    if rest_s <= 0 or data_s <= 0:
+        return
+    work_s = workers * step_s if workers else data_s  # CPU time of the loader per step
+    wanted = max(1, math.ceil(_SPARE_WORKERS * work_s / rest_s))
+    fits = max(1, math.floor(cpus) - 1)
+    lines = [f"DataLoader(num_workers={wanted})"]
+    text = f"With {wanted} loader workers per rank instead of {workers}, loading keeps up with the steps."
+    if wanted > fits:
+        lines.append(f"#SBATCH --cpus-per-task={wanted + 1}")
+        text += f" They need {wanted + 1} CPUs per rank; the job has {cpus:.0f}."
+    if wanted <= workers:
+        return
+    gain_s = (step_s - max(rest_s, work_s / wanted)) * max(rank.step_count for rank in view.ranks)
+    yield Advice(
+        finding.kind,
+        text,
+        "; ".join(lines),
+        gain_s,
+        _share_of(finding, gain_s),
+        "step times of this job, if workers scale",
+        "phase data of the next run: senergy diagnose",
+    )
+
+
+def _data_and_step_s(rank: RankView) -> tuple[float, float]:
+    steps = max(1, rank.step_count)
+    return rank.times.seconds.get("data", 0.0) / steps, rank.times.step_s / steps
+
+
+def _workers(view: JobView) -> int | None:
+    """Return the loader workers per rank; None if unknown or different."""
+    hints = {rank.steps.hints.get("num_workers") for rank in view.ranks}
+    hint = hints.pop() if len(hints) == 1 else None
+    return hint if isinstance(hint, int) and not isinstance(hint, bool) and 0 <= hint <= 1024 else None
+
+
+def _cpus_per_rank(view: JobView) -> float | None:
+    """Return the CPUs of the job per rank; None if unknown."""
+    cpus = [
+        max(series.known())
+        for node in view.observation.nodes
+        if (series := view.node_series(node, "cpu_allocated_cores")) is not None
+    ]
+    total = sum(cpus) if len(cpus) == len(view.observation.nodes) else view.context.cpus
+    return total / len(view.ranks) if total and view.ranks else None
+
+
+def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+    """Yield a longer interval between checkpoints, so that they take 3 % of the time."""
+    phases = [p for rank in view.ranks if (p := rank.steps.phases.get("checkpoint")) is not None and p.count]
+    if not phases or finding.seconds_lost is None or view.elapsed_s <= 0:
+        return
+    count, seconds = max(phase.count for phase in phases), finding.seconds_lost
+    kept = max(1, math.floor(count * _CHECKPOINT_SHARE * view.elapsed_s / seconds))
+    if kept >= count:
+        return
+    interval_s, gain_s = view.elapsed_s / kept, seconds * (1 - kept / count)
+    yield Advice(
+        finding.kind,
+        f"Write {kept} checkpoints instead of {count}: they then take {100 * _CHECKPOINT_SHARE:.0f} % of the"
+        f" time. A failure costs {interval_s / 120:.0f} minutes on average.",
+        f"one checkpoint every {interval_s / 60:.0f} minutes",
+        gain_s,
+        _share_of(finding, gain_s),
+        "duration of the checkpoints of this job",
+        "phase checkpoint of the next run: senergy diagnose",
+    )
+
+
+def _pinned_memory(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+    """Yield pinned memory, if the loader does not use it."""
+    pinned = {rank.steps.hints.get("pin_memory") for rank in view.ranks}
+    if pinned != {False} or finding.seconds_lost is None:
+        return
+    yield Advice(
+        finding.kind,
+        "Pinned memory lets copies overlap with computation; at most their whole time is gained.",
+        "DataLoader(pin_memory=True); tensor.to(device, non_blocking=True)",
+        finding.seconds_lost,
+        finding.joules_lost,
+        "time of the copies of this job, an upper bound",
+        "phase copy of the next run: senergy diagnose",
+    )
+
+
+def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+    used = dict.fromkeys((gpu.node for gpu in view.gpus), 0)
+    for gpu in view.gpus:
+        used[gpu.node] += gpu.name not in finding.where
+    counts = set(used.values())
+    if finding.joules_lost is None or len(counts) != 1:
+        return
+    count = counts.pop()
+    line = f"#SBATCH --gpus-per-node={count}" if count else "no --gpus option"
+    yield Advice(
+        finding.kind,
+        f"Request the GPUs that the program uses: {count} per node.",
+        line,
+        0.0,
+        finding.joules_lost,
+        "measured energy of the unused GPUs",
+        "energy of the next run: senergy job OLD NEW --html FILE",
+    )
+
+
+def _fewer_nodes(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+    if not finding.where or finding.joules_lost is None:
+        return
+    count = len(view.observation.nodes) - len(finding.where)
+    yield Advice(
+        finding.kind,
+        f"{count} of {len(view.observation.nodes)} nodes do all the work.",
+        f"#SBATCH --nodes={count}",
+        0.0,
+        finding.joules_lost,
+        "measured energy of the unused nodes",
+        "energy of the next run: senergy job OLD NEW --html FILE",
+    )
+
+
+def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+    if finding.seconds_lost is None or finding.joules_lost is None:
+        return
+    active_s = view.elapsed_s - finding.seconds_lost
+    limit_minutes = math.ceil(_TIME_LIMIT_MARGIN * active_s / 60)
+    gain_s = view.elapsed_s - 60 * limit_minutes
+    if gain_s <= 0:
+        return
+    hours, minutes = divmod(limit_minutes, 60)
+    yield Advice(
+        finding.kind,
+        f"The work ends after {active_s / 60:.0f} minutes. A time limit with a tenth as margin ends the job"
+        " then.",
+        f"#SBATCH --time={hours:02d}:{minutes:02d}:00",
+        gain_s,
+        _share_of(finding, gain_s),
+        "activity of this job; equal runs take equally long",
+        "duration of the next run: senergy diagnose",
+    )
+
+
+_ADVISERS: Final[Mapping[FindingKind, _Adviser]] = {
+    FindingKind.DATA_STALL_CPU: _more_workers,
+    FindingKind.CHECKPOINT_STALL: _fewer_checkpoints,
+    FindingKind.HOST_TO_DEVICE_COPY: _pinned_memory,
+    FindingKind.UNUSED_GPU: _fewer_gpus,
+    FindingKind.IDLE_ALLOCATION: _fewer_nodes,
+    FindingKind.IDLE_TAIL: _shorter_limit,
+}

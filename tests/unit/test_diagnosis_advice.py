@@ -1,0 +1,96 @@
+"""Advice: the line to change, and a gain that the model of the training loop confirms."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.advice import Advice
+from slurm_energy.diagnosis.diagnose import diagnose
+from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
+from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
+from slurm_energy_lab.diagnosis_corpus.observe import observe
+from slurm_energy_lab.diagnosis_corpus.planted import PLANTED, training_job
+from slurm_energy_lab.diagnosis_corpus.scores import build
+from slurm_energy_lab.diagnosis_corpus.training_loop import step_times
+from tests.unit.test_diagnosis_rules import job_of, series
+
+JOBS = {job.name: job for job in (*PLANTED, *HEALTHY)}
+
+
+def only(observation: JobObservation) -> Advice:
+    (advice,) = diagnose(observation, DiagnosisConfig()).advice
+    return advice
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gain_of_more_workers_is_that_of_the_model(seed: int) -> None:
+    shape = training_job(Random(seed), max_ranks=1)
+    shape.elapsed_s, loop = 1800.0, shape.loop
+    assert loop is not None
+    compute_s = step_times(loop)[0].compute
+    loop.workers, loop.cpus, shape.cpus = 1, 64, 64
+    loop.sample_cpu_s = compute_s / loop.batch * (2 + seed)
+    before = step_times(loop)[0].step
+    advice = only(observe(shape, Random(seed)))
+    loop.workers = int(advice.line.removeprefix("DataLoader(num_workers=").partition(")")[0])
+    after = step_times(loop)[0].step
+    steps = (shape.elapsed_s - shape.startup_s) / before
+    assert advice.seconds_gain == pytest.approx((before - after) * steps, rel=0.1)
+    assert advice.joules_gain is not None and advice.source and advice.verify
+
+
+def test_more_workers_than_cpus_need_more_cpus() -> None:
+    steps = {"step": [2.0] * 300, "data": [1.5] * 300}
+    phases = {name: PhaseStatistics.of(values) for name, values in steps.items()}
+    rank = RankSteps("n1", 0, None, 5, phases, hints={"num_workers": 2})
+    signals = [("cpu_busy_cores", 2.0), ("cpu_allocated_cores", 2.0), ("io_pressure_percent", 1.0)]
+    parts = [series(name, [value] * 60) for name, value in signals]
+    advice = only(job_of(*parts, ranks=(rank,)))
+    assert advice.line == "DataLoader(num_workers=9); #SBATCH --cpus-per-task=10"
+    assert advice.seconds_gain == pytest.approx(450.0)
+    assert advice.joules_gain is None  # the energy of the job is unknown
+
+
+def test_no_advice_without_the_figures_that_it_needs() -> None:
+    steps = {"step": [2.0] * 300, "data": [1.5] * 300}
+    phases = {name: PhaseStatistics.of(values) for name, values in steps.items()}
+    rank = RankSteps("n1", 0, None, 5, phases)
+    signals = [("cpu_busy_cores", 2.0), ("cpu_allocated_cores", 2.0), ("io_pressure_percent", 1.0)]
+    diagnosis = diagnose(job_of(*(series(name, [v] * 60) for name, v in signals), ranks=(rank,)))
+    assert diagnosis.findings and diagnosis.advice == ()
+    for name in ("training", "cpu-program"):
+        assert diagnose(build(JOBS[name], 3)).advice == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("cpu-program-on-gpus", "no --gpus option"),
+        ("one-node-works", "#SBATCH --nodes=1"),
+        ("frequent-checkpoints", "one checkpoint every"),
+        ("idle-tail", "#SBATCH --time="),
+    ],
+)
+def test_line_to_change(name: str, line: str) -> None:
+    advice = only(build(JOBS[name], 6))
+    assert advice.line.startswith(line) and advice.joules_gain is not None and advice.joules_gain > 0
+
+
+def test_gain_is_never_more_than_the_finding_lost() -> None:
+    for name in ("one-worker", "frequent-checkpoints", "idle-tail"):
+        diagnosis = diagnose(build(JOBS[name], 7))
+        losses = {finding.kind: finding for finding in diagnosis.findings}
+        for advice in diagnosis.advice:
+            lost = losses[advice.kind]
+            assert lost.seconds_lost is not None and advice.seconds_gain <= lost.seconds_lost * 1.001
+            assert advice.joules_gain is None or advice.joules_gain <= (lost.joules_lost or 0) * 1.001
+
+
+def test_pinned_memory_is_advised_only_if_the_loader_does_not_use_it() -> None:
+    phases = {"step": PhaseStatistics.of([2.0] * 300), "copy": PhaseStatistics.of([0.6] * 300)}
+    rank = RankSteps("n1", 0, None, 5, phases, hints={"pin_memory": False})
+    assert only(job_of(ranks=(rank,))).line.startswith("DataLoader(pin_memory=True)")
+    assert diagnose(job_of(ranks=(replace(rank, hints={"pin_memory": True}),))).advice == ()
