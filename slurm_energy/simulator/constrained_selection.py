@@ -16,7 +16,7 @@ from slurm_energy.simulator.event_queue import EventQueue
 from slurm_energy.simulator.job_constraints import JobConstraints, needs_constraints
 from slurm_energy.simulator.job_demand import JobDemand
 from slurm_energy.simulator.limit_usage import LimitUsage
-from slurm_energy.simulator.node_timeline import FreeResources, NodeRelease, NodeRequest, NodeTimeline
+from slurm_energy.simulator.node_timeline import FreeResources, NodeRelease, NodeTimeline, UnitRequest
 from slurm_energy.simulator.running_jobs import RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import Workload
@@ -181,10 +181,10 @@ class ConstrainedSelection:
 
         return sorted(candidates, key=place)
 
-    def _request(self, job: int, shape: int) -> NodeRequest:
+    def _request(self, job: int, shape: int) -> UnitRequest:
         boot_s = self._boot_s[int(self._work.hardware[shape])]
         watts = self._demand.need(shape)[-1:]
-        return NodeRequest(
+        return UnitRequest(
             units=int(self._work.units[shape]),
             nodes=self._rules.nodes(job, shape),
             unit_memory_gib=self._rules.unit_memory_gib(job),

@@ -12,7 +12,7 @@ from slurm_energy.config.value_checks import between, key
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraints import Constraints, JobLimits, Partition, Qos, Reservation
+from slurm_energy.simulator.constraints import Constraints, JobLimits, NodeReservation, Partition, Qos
 from slurm_energy.slurm.hostlist import expand_hostlist
 
 _not_negative = between(0, 1e15)
@@ -134,7 +134,7 @@ def constraints_of(
         ),
         qos=tuple(Qos(name, _limits(section)) for name, section in tables.qos.items()),
         reservations=tuple(
-            Reservation(
+            NodeReservation(
                 name,
                 _numbers(section.nodes, kinds, f"reservation.{name}", reader),
                 section.begin_hours * 3600,

@@ -55,7 +55,7 @@ class Qos:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class NodeReservation:
     """Nodes that are reserved for the jobs that request the reservation, in one or several windows of time.
 
     Attributes:
@@ -101,7 +101,7 @@ class Constraints:
 
     partitions: tuple[Partition, ...] = ()
     qos: tuple[Qos, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
+    reservations: tuple[NodeReservation, ...] = ()
     licenses: tuple[tuple[str, int], ...] = ()
 
     def next_change_s(self, now_s: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraints import Constraints, JobLimits, Partition, Qos, Reservation
+from slurm_energy.simulator.constraints import Constraints, JobLimits, NodeReservation, Partition, Qos
 from slurm_energy.simulator.workload import Workload
 
 T = TypeVar("T", Partition, Qos)
@@ -68,7 +68,7 @@ class JobConstraints:
         self._partition = [*_numbers(work.partitions, constraints.partitions), -1]
         self._qos = [*_numbers(work.qos_names, constraints.qos), -1]
         self._reservation = [*_numbers(work.reservations, constraints.reservations), -1]
-        self.reservations: list[tuple[Reservation, Bools]] = [
+        self.reservations: list[tuple[NodeReservation, Bools]] = [
             (one, self._mask(one.nodes)) for one in constraints.reservations
         ]
         self.total_licenses: Floats = np.array([count for _, count in constraints.licenses], np.float64)
@@ -202,7 +202,7 @@ class JobConstraints:
         return mask
 
 
-def _numbers(names: Sequence[str], known: Sequence[Partition | Qos | Reservation]) -> list[int]:
+def _numbers(names: Sequence[str], known: Sequence[Partition | Qos | NodeReservation]) -> list[int]:
     rows = {one.name: row for row, one in enumerate(known)}
     return [rows.get(name, -1) for name in names]
 

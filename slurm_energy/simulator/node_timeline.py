@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.simulator.cluster import Allocation
-from slurm_energy.simulator.constraints import Reservation
+from slurm_energy.simulator.constraints import NodeReservation
 
 _SLACK = 1e-9
 _MAX_WINDOWS = 16
@@ -20,7 +20,7 @@ _MAX_WINDOWS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRequest:
+class UnitRequest:
     """Resources that a job needs, and the nodes on which it may run.
 
     Attributes:
@@ -91,7 +91,7 @@ class NodeTimeline:
         now_s: float,
         free: FreeResources,
         is_off: Bools,
-        reservations: Sequence[tuple[Reservation, Bools]],
+        reservations: Sequence[tuple[NodeReservation, Bools]],
         releases: Iterable[NodeRelease] = (),
     ) -> None:
         self._is_off = is_off
@@ -115,7 +115,7 @@ class NodeTimeline:
             self._times.append(time_s)
             self._rows.append(self._rows[-1].copy())
 
-    def place(self, request: NodeRequest, start_s: float) -> Allocation | None:
+    def place(self, request: UnitRequest, start_s: float) -> Allocation | None:
         """Return the units that a job would get at `start_s`; None: it cannot start then."""
         first = bisect_right(self._times, start_s) - 1
         last = max(first + 1, bisect_left(self._times, start_s + request.length_s))
@@ -136,7 +136,7 @@ class NodeTimeline:
         chosen = choose_units(capacity, free, self._is_off[request.nodes], request.units)
         return [(int(request.nodes[index]), count) for index, count in chosen]
 
-    def earliest(self, request: NodeRequest) -> tuple[float, Allocation] | None:
+    def earliest(self, request: UnitRequest) -> tuple[float, Allocation] | None:
         """Return the earliest start of a job and its units then; None: it can never start."""
         for start_s in sorted({*self._times, *self._window_times(request)}):
             if start_s >= self._times[0]:
@@ -145,19 +145,19 @@ class NodeTimeline:
                     return start_s, allocation
         return None
 
-    def take(self, start_s: float, request: NodeRequest, allocation: Allocation) -> None:
+    def take(self, start_s: float, request: UnitRequest, allocation: Allocation) -> None:
         """Reserve the resources of a job that starts at `start_s`."""
         first = self._split(start_s)
         last = self._split(start_s + request.length_s)
         for row in self._rows[first:last]:
             _take(row, request, allocation)
 
-    def take_all(self, request: NodeRequest, allocation: Allocation) -> None:
+    def take_all(self, request: UnitRequest, allocation: Allocation) -> None:
         """Reserve the resources of a job for ever."""
         for row in self._rows:
             _take(row, request, allocation)
 
-    def _capacity(self, request: NodeRequest, first: int, last: int) -> Ints:
+    def _capacity(self, request: UnitRequest, first: int, last: int) -> Ints:
         """Return the units that the job can get on each of its nodes in all rows from first to last - 1."""
         units = reduce(np.minimum, (row.units for row in self._rows[first:last]))[request.nodes]
         if request.unit_memory_gib > 0:
@@ -167,7 +167,7 @@ class NodeTimeline:
         result: Ints = np.maximum(units, 0)
         return result
 
-    def _allowed(self, request: NodeRequest, start_s: float) -> Bools | None:
+    def _allowed(self, request: UnitRequest, start_s: float) -> Bools | None:
         """Return which nodes no other reservation claims while the job runs; None: its own is not open."""
         end_s = start_s + request.length_s
         allowed: Bools = np.ones(len(request.nodes), np.bool_)
@@ -180,7 +180,7 @@ class NodeTimeline:
                 allowed &= ~nodes[request.nodes]
         return allowed
 
-    def _window_times(self, request: NodeRequest) -> Iterator[float]:
+    def _window_times(self, request: UnitRequest) -> Iterator[float]:
         for number, (reservation, _) in enumerate(self._reservations):
             for begin_s, end_s in islice(reservation.windows(self._times[0]), _MAX_WINDOWS):
                 yield begin_s if number == request.reservation else end_s
@@ -195,7 +195,7 @@ class NodeTimeline:
         return row
 
 
-def _take(row: FreeResources, request: NodeRequest, allocation: Allocation) -> None:
+def _take(row: FreeResources, request: UnitRequest, allocation: Allocation) -> None:
     held = [(node, -count) for node, count in allocation]
     row.add(held, request.unit_memory_gib, -request.shared)
 

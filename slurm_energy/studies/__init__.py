@@ -10,7 +10,17 @@ The extra `simulation` is needed, and `analysis` (pandas) for data frames. docs/
 """
 
 from slurm_energy.scheduling import Options, Queue, Ranking, register
-from slurm_energy.studies.session import Session
+from slurm_energy.studies.session import SimulationSession
 from slurm_energy.studies.study import Study, StudyRun, parse, read
 
-__all__ = ["Options", "Queue", "Ranking", "Session", "Study", "StudyRun", "parse", "read", "register"]
+__all__ = [
+    "Options",
+    "Queue",
+    "Ranking",
+    "SimulationSession",
+    "Study",
+    "StudyRun",
+    "parse",
+    "read",
+    "register",
+]

@@ -18,7 +18,7 @@ from slurm_energy.studies.observation import (
     observe,
     ranking_of,
 )
-from slurm_energy.studies.session import Session
+from slurm_energy.studies.session import SimulationSession
 from slurm_energy.studies.study import Study, read
 
 try:
@@ -71,7 +71,7 @@ class SchedulingEnvironment(gymnasium.Env):
             }
         )
         self.action_space = box(0.0, 1.0, (visible_jobs, 2), np.float32)
-        self._session: Session | None = None
+        self._session: SimulationSession | None = None
         self._cost = EpisodeCost.nothing()
         self._paid = 0.0
 
@@ -109,14 +109,14 @@ class SchedulingEnvironment(gymnasium.Env):
             info = {"summary": session.result.summary(), "cost": cost}
         return self._observation(session), reward, session.queue is None, False, info
 
-    def _cost_so_far(self, session: Session) -> float:
+    def _cost_so_far(self, session: SimulationSession) -> float:
         if session.result is not None:
             result = session.result
             return self._cost.total(result.energy_joules, result.accounts, result.end_s)
         state = session.state()
         return self._cost.total(state.energy_joules, state.accounts, state.now_s)
 
-    def _observation(self, session: Session) -> Observation:
+    def _observation(self, session: SimulationSession) -> Observation:
         if session.queue is None:
             return {name: np.zeros(space.shape, np.float32) for name, space in self.observation_space.items()}
         return observe(session.queue, session.state(), self._visible_jobs, self._max_watts)

@@ -14,7 +14,7 @@ from slurm_energy.simulator.workload import Workload
 from slurm_energy.simulator.workload_generator import Predict
 
 
-class Session:
+class SimulationSession:
     """A simulation that runs from one scheduling pass to the next.
 
     Args:

@@ -19,7 +19,7 @@ from slurm_energy.simulator.sweep_axes import axes_of_table
 from slurm_energy.simulator.sweep_results import run_columns
 from slurm_energy.simulator.workload import Workload
 from slurm_energy.simulator.workload_generator import Predict
-from slurm_energy.studies.session import Session
+from slurm_energy.studies.session import SimulationSession
 
 
 @dataclass(frozen=True)
@@ -151,14 +151,14 @@ class Study:
             )
         return pandas.DataFrame(run_columns(list(zip(variants, results, strict=True))))
 
-    def session(self, policy: str = "fcfs", seed: int = 0) -> Session:
+    def session(self, policy: str = "fcfs", seed: int = 0) -> SimulationSession:
         """Return a simulation that stops at each scheduling pass.
 
         Args:
             policy: policy that ranks where the caller gives no ranking.
             seed: seed of the random numbers.
         """
-        return Session(self.scenario, policy, seed, self._predict())
+        return SimulationSession(self.scenario, policy, seed, self._predict())
 
     def _predict(self) -> Predict | None:
         """Return the oracle of the scenario's models; None: it has none."""

@@ -18,7 +18,7 @@ from small_cluster import SmallCluster, marks, wait_until
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraints import Constraints, JobLimits, Partition, Reservation
+from slurm_energy.simulator.constraints import Constraints, JobLimits, NodeReservation, Partition
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workload import workload
@@ -66,7 +66,7 @@ def simulated_starts(queue):
             Partition("small", JobLimits(priority=10, max_time_s=240.0), nodes=(0, 1)),
             Partition("wide"),
         ),
-        reservations=(Reservation("maintenance", (2,), MAINTENANCE_MINUTES * 60.0 - 30.0, 600.0),),
+        reservations=(NodeReservation("maintenance", (2,), MAINTENANCE_MINUTES * 60.0 - 30.0, 600.0),),
     )
     names = ("small", "wide")
     seconds = [60.0 * minutes for _, _, minutes, _ in queue]

@@ -11,7 +11,7 @@ import numpy as np
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraints import Constraints, JobLimits, Partition, Qos, Reservation
+from slurm_energy.simulator.constraints import Constraints, JobLimits, NodeReservation, Partition, Qos
 from slurm_energy.simulator.engine import Simulation
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
 from slurm_energy.simulator.workload import workload
@@ -49,7 +49,7 @@ def random_case(seed, *, priorities=True):
         tuple(Partition(f"p{i}", limits(), some_nodes(), 50.0) for i in range(2)),
         tuple(Qos(f"q{i}", limits()) for i in range(2)),
         tuple(
-            Reservation(
+            NodeReservation(
                 f"r{i}",
                 some_nodes(),
                 float(random.integers(0, 200)),
