@@ -226,6 +226,21 @@ def test_unknown_values_are_marked_and_never_zero() -> None:
     assert 0 not in [value for _, value in judge.counters(events)["node n1 gpu[0]", "gpu_busy_percent"]]
 
 
+def test_a_series_may_begin_and_end_within_an_interval_of_the_job() -> None:
+    assert counter_points(START_S + 1.4, 1.0, [5.0] * 8, WINDOW)[1] == []
+    assert counter_points(START_S + 1.6, 1.0, [5.0] * 8, WINDOW)[1] == [(START_S, START_S + 1.6)]
+    assert counter_points(START_S + 0.4, 1.0, [5.0] * 8, WINDOW)[1] == [(START_S + 8.4, START_S + 10)]
+
+
+def test_signals_that_are_unknown_at_the_same_times_share_a_lane() -> None:
+    values = [1.0] * 3 + [math.nan] * 3 + [2.0] * 4
+    all_series = [examples.series(f"signal_{number}", values) for number in range(5)]
+    events = judge.check(trace(TimelineSources(WINDOW, [examples.observation(*all_series)])))
+    (slice_,) = judge.lane_names(events)["node n1", "unknown: 5 signals"]
+    assert slice_["args"]["signals"] == ", ".join(f"signal_{number}" for number in range(5))
+    assert (slice_["ts"], slice_["dur"]) == (3e6, 3e6)
+
+
 def test_a_series_without_known_values_has_no_track() -> None:
     node = examples.observation(examples.series("gpu_busy_percent", [math.nan] * 5, "gpu[0]"))
     assert not judge.counters(judge.check(trace(TimelineSources(WINDOW, [node]))))
@@ -242,6 +257,8 @@ def test_points_and_gaps_cover_the_window(start_s: float, interval_s: float, val
     assert times == sorted(times)
     assert all(math.isfinite(value) and 0 <= at_us <= 1e7 for at_us, value in points)
     assert all(WINDOW.from_s <= first <= last <= WINDOW.to_s for first, last in gaps)
+    known = sum(1 for value in values if math.isfinite(value))
+    assert bool(points) <= bool(known)
     assert all(one[1] < two[0] for one, two in pairwise(gaps))
 
 

@@ -16,6 +16,7 @@ _UNKNOWN_LANE: Final = "unknown"
 MAX_GAPS: Final = 64
 """Maximum number of intervals without value that are marked per series."""
 
+_EDGE: Final = 1.5
 Gap = tuple[float, float]
 
 
@@ -33,7 +34,11 @@ def write_node(writer: TraceWriter, window: TimeWindow, node: NodeObservation) -
     for part in sorted(groups):
         if groups[part]:
             group = writer.lanes.add_group(f"node {node.node}" + (f" {part}" if part else ""))
-            tracks += sum(_write_series(writer, window, group, series) for series in groups[part])
+            counters = _CounterGroup(writer, window, group)
+            for series in groups[part]:
+                _add_series(counters, series)
+            counters.finish()
+            tracks += counters.tracks
     return tracks
 
 
@@ -42,12 +47,14 @@ def write_steps(writer: TraceWriter, window: TimeWindow, group: int, steps: Rank
     intervals = steps.intervals
     if intervals is None or not len(intervals.steps):
         return False
+    counters = _CounterGroup(writer, window, group)
     axis = (intervals.start_s, intervals.interval_s)
     rates = [count / intervals.interval_s for count in intervals.steps]
-    _write_counter(writer, window, group, "steps", "1/s", axis, rates)
+    counters.add("steps", "1/s", axis, rates)
     for name, column in (("time in step", intervals.step_seconds), ("time in data", intervals.data_seconds)):
         percents = [100 * seconds / intervals.interval_s for seconds in column]
-        _write_counter(writer, window, group, name, "%", axis, percents)
+        counters.add(name, "%", axis, percents)
+    counters.finish()
     lane = writer.lanes.add_lane(group, "long steps")
     for outlier in steps.outliers:
         clipped = window.clip_s(outlier.at_s, outlier.at_s + outlier.duration_s)
@@ -65,6 +72,9 @@ def counter_points(
     series_start_s: float, interval_s: float, values: Iterable[float], window: TimeWindow
 ) -> tuple[list[tuple[float, float]], list[Gap]]:
     """Return the points of a counter track and the intervals without value, both within the window.
+
+    Before the first and after the last interval, times of up to 1.5 intervals without value are no gaps: the
+    samples of a series do not begin and end with the job.
 
     Args:
         series_start_s: start of the first interval, Unix seconds.
@@ -84,7 +94,7 @@ def counter_points(
         clipped = window.clip_s(start_s, start_s + interval_s)
         if clipped is None or clipped[0] == clipped[1]:
             continue
-        if clipped[0] > end_s:
+        if clipped[0] > end_s and (end_s > window.from_s or clipped[0] - end_s > _EDGE * interval_s):
             gaps.append((end_s, clipped[0]))
         end_s = clipped[1]
         if not math.isfinite(value):
@@ -92,7 +102,7 @@ def counter_points(
         elif value != last or (gaps and gaps[-1][1] == clipped[0]):
             points.append((window.microseconds(clipped[0]), value))
             last = value
-    if end_s < window.to_s:
+    if window.to_s - end_s > _EDGE * interval_s:
         gaps.append((end_s, window.to_s))
     if points:
         points.append((window.microseconds(end_s), points[-1][1]))
@@ -113,32 +123,51 @@ def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
         yield last
 
 
-def _write_series(writer: TraceWriter, window: TimeWindow, group: int, series: ObservedSeries) -> bool:
+class _CounterGroup:
+    """Counter tracks of one group, and the lanes that mark their intervals without value.
+
+    Args:
+        writer: Chrome trace.
+        window: the shown part of the time.
+        group: process number.
+    """
+
+    def __init__(self, writer: TraceWriter, window: TimeWindow, group: int) -> None:
+        self._writer, self._window, self._group = writer, window, group
+        self._names_by_gaps: dict[tuple[Gap, ...], list[str]] = {}
+        self.tracks = 0
+
+    def add(self, name: str, unit: str, axis: tuple[float, float], values: Iterable[float]) -> None:
+        """Write a counter track, if any value is known.
+
+        Args:
+            name: name of the track.
+            unit: unit of the values.
+            axis: start of the first interval in Unix seconds, and seconds per interval.
+            values: mean per interval; NaN: unknown.
+        """
+        points, gaps = counter_points(*axis, values, self._window)
+        if points:
+            self.tracks += 1
+            self._writer.counter(self._group, name, unit, points)
+            if gaps:
+                self._names_by_gaps.setdefault(tuple(gaps[:MAX_GAPS]), []).append(name)
+
+    def finish(self) -> None:
+        """Write the intervals without value. Tracks with the same ones share a lane."""
+        window = self._window
+        for gaps, names in self._names_by_gaps.items():
+            what = names[0] if len(names) == 1 else f"{len(names)} signals"
+            lane = self._writer.lanes.add_lane(self._group, f"{_UNKNOWN_LANE}: {what}", 1 << 20)
+            for start_s, end_s in gaps if lane is not None else ():
+                start_us = window.microseconds(start_s)
+                duration_us = window.microseconds(end_s) - start_us
+                args = {"signals": ", ".join(names)}
+                self._writer.slice((self._group, lane or 0), _UNKNOWN_LANE, start_us, duration_us, args)
+
+
+def _add_series(counters: _CounterGroup, series: ObservedSeries) -> None:
     signal = SIGNALS.get(series.name)
     part = "" if series.part.startswith("gpu[") or not series.part else f" {series.part}"
-    axis = (series.start_s, series.interval_s)
     unit = signal.unit if signal else "value"
-    return _write_counter(writer, window, group, series.name + part, unit, axis, series.values)
-
-
-def _write_counter(
-    writer: TraceWriter,
-    window: TimeWindow,
-    group: int,
-    name: str,
-    unit: str,
-    axis: tuple[float, float],
-    values: Iterable[float],
-) -> bool:
-    """Write a counter track; return False, and write nothing, if no value is known."""
-    points, gaps = counter_points(*axis, values, window)
-    if not points:
-        return False
-    writer.counter(group, name, unit, points)
-    if gaps:
-        lane = writer.lanes.add_lane(group, f"{_UNKNOWN_LANE}: {name}", 1 << 20)
-        for start_s, end_s in gaps[:MAX_GAPS] if lane is not None else ():
-            start_us = window.microseconds(start_s)
-            duration_us = window.microseconds(end_s) - start_us
-            writer.slice((group, lane or 0), _UNKNOWN_LANE, start_us, duration_us, {})
-    return True
+    counters.add(series.name + part, unit, (series.start_s, series.interval_s), series.values)
