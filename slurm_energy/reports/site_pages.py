@@ -239,6 +239,8 @@ def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
         f"  jobs      {', '.join(map(_job_text, jobs)) if jobs else 'none'}",
         f"  spooled   {_spooled_text(answer)}",
     ]
+    if (signals := answer.get("signals") or {}).get("jobs"):
+        lines.append(f"  signals   {_signals_text(signals)}")
     if answer.get("rejected"):
         size = f", {with_unit(answer['rejected_bytes'], 'B')}" if answer.get("rejected_bytes") else ""
         lines.append(f"  REJECTED  {answer['rejected']} records{size}: see `senergy spool`")
@@ -252,6 +254,16 @@ def _spooled_text(answer: Mapping[str, Any]) -> str:
     return text + (
         f", {answer['deferred']} of them for a newer release of it" if answer.get("deferred") else ""
     )
+
+
+def _signals_text(signals: Mapping[str, Any]) -> str:
+    """Return how many jobs are sampled, how often, and at which cost."""
+    jobs, interval_s = signals["jobs"], signals.get("interval_s")
+    text = f"{jobs} job{'' if jobs == 1 else 's'}"
+    if interval_s is not None:
+        text += f", every {plain(interval_s)} s"
+    cost = signals.get("cpu_percent")
+    return text if cost is None else f"{text}, {cost:.2f} % of a core"
 
 
 def _job_text(job: Any) -> str:

@@ -152,6 +152,18 @@ def test_the_status_matches_the_golden_file(
     golden_files.compare("status.txt", capsys.readouterr().out)
 
 
+def test_the_status_shows_the_cost_of_sampling(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_controller.install(monkeypatch, {"/v1/status": STATUS})
+    agent_says(monkeypatch, {**AGENT, "signals": {"jobs": 10, "interval_s": 10.0, "cpu_percent": 0.031}})
+    assert main(["status"]) == 0
+    assert "\n  signals   10 jobs, every 10 s, 0.03 % of a core\n" in capsys.readouterr().out
+    agent_says(monkeypatch, {**AGENT, "signals": {"jobs": 0, "interval_s": None, "cpu_percent": None}})
+    assert main(["status"]) == 0
+    assert "signals" not in capsys.readouterr().out
+
+
 PRIORITY = {
     "mode": "shadow",
     "policy": "blend",

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
 import os
 import random
+import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_job_manager import Node, env
 
+from slurm_energy.agent.signals import observation as observation_module
 from slurm_energy.agent.signals import step_reports
-from slurm_energy.agent.signals.observation import MAX_BYTES, node_observation, observation_json
+from slurm_energy.agent.signals.loop import SignalLoop
+from slurm_energy.agent.signals.node_reader import SignalPass
+from slurm_energy.agent.signals.observation import node_observation, observation_json
 from slurm_energy.agent.signals.recording import MAX_SERIES, SignalRecording
+from slurm_energy.agent.signals.sampling import SignalSampling
 from slurm_energy.agent.signals.step_reports import MAX_REPORT_BYTES, StepReports
 from slurm_energy.agent.sockets import messages
+from slurm_energy.agent.worker_thread import WorkerThread
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.cpu.process_tree import NS_PER_TICK
 from slurm_energy.devices.signal_sensor import SignalReading
@@ -288,24 +295,114 @@ def test_the_memory_for_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert again.ranks("n1") == reports.ranks("n1")
 
 
-def test_an_observation_that_is_too_large_loses_details_first() -> None:
+def test_an_observation_that_is_too_large_loses_details_first(monkeypatch: pytest.MonkeyPatch) -> None:
     recording, chance = SignalRecording(0.0, 1.0), random.Random(2)
-    for second in range(MAX_POINTS):
+    for second in range(200):
         readings = [
-            SignalReading("cpu_busy_percent", f"cpu[{cpu}]", chance.random(), "s") for cpu in range(500)
+            SignalReading("cpu_busy_percent", f"cpu[{cpu}]", chance.random(), "s") for cpu in range(20)
         ]
         recording.add(second, second + 1.0, [SignalReading("cpu_mhz", "", 1.0, "s"), *readings])
     reports = StepReports()
-    for rank in range(500):
-        text = "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=60))
-        hints = {f"{text}{number}"[:60]: text for number in range(20)}
-        reports.put(str(rank), STEPS | {"rank": rank, "hints": hints}, 1)
-    data = observation_json(node_observation("n1", recording, reports, lambda time_s: time_s))
-    assert data is not None
-    assert len(json.dumps(data)) <= MAX_BYTES
-    parsed = node_from_json(data)
-    assert "cpu_mhz" in by_name(parsed)
-    assert len(parsed.ranks) == 500
+    for rank in range(20):
+        reports.put(str(rank), STEPS | {"rank": rank, "hints": {f"h{rank}": "x" * 60}}, 1)
+    observation = node_observation("n1", recording, reports, lambda time_s: time_s)
+    for max_bytes, series, ranks in ((50_000, 21, 20), (15_000, 1, 20), (4_000, 1, 10), (100, None, None)):
+        monkeypatch.setattr(observation_module, "MAX_BYTES", max_bytes)
+        data = observation_json(observation)
+        assert (data is None) == (series is None)
+        if data is not None:
+            assert len(json.dumps(data)) <= max_bytes
+            parsed = node_from_json(data)
+            assert (len(parsed.series), len(parsed.ranks)) == (series, ranks)
+            assert "cpu_mhz" in by_name(parsed)
+
+
+class Passes:
+    """Sampling that the test controls; every pass takes `cpu_s`."""
+
+    def __init__(self, cpu_s: float = 0.0) -> None:
+        self.cpu_s = cpu_s
+        self.interval_s: float | None = None
+        self.has_new_job = False
+        self.passes: list[int] = []
+        self.reader = self
+
+    def jobs(self) -> tuple[list[int], str]:
+        self.has_new_job = False
+        return [5] if self.interval_s else [], "n1"
+
+    def read(self, jobs: list[int], node: str) -> SignalPass:
+        assert threading.current_thread().name == "signals"
+        self.passes.append(len(jobs))
+        return SignalPass(None, 0.0, {}, self.cpu_s, self.cpu_s)
+
+    def add(self, result: SignalPass) -> None:
+        pass
+
+    def begin(self, interval_s: float) -> None:
+        self.interval_s, self.has_new_job = interval_s, True
+
+
+def looped(sampling: Passes, story: Callable[[SignalLoop], Awaitable[None]]) -> None:
+    """Run a story beside the loop that samples, with a worker thread of its own."""
+
+    async def run_story() -> None:
+        async def work(function: Callable[..., Any], *arguments: Any) -> Any:
+            return function(*arguments)
+
+        thread = WorkerThread("signals")
+        loop = SignalLoop(cast("SignalSampling", sampling), work, thread)
+        task = asyncio.create_task(loop.run())
+        try:
+            async with asyncio.timeout(30):
+                await story(loop)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            thread.shutdown()
+
+    asyncio.run(run_story())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_passes_begin_with_a_job_and_end_with_the_last_one() -> None:
+    sampling = Passes()
+
+    async def story(loop: SignalLoop) -> None:
+        await until(lambda: sampling.passes == [0])
+        sampling.begin(300.0)
+        loop.wake()
+        await until(lambda: sampling.passes == [0, 1])
+        loop.wake()  # no new job: the next pass is due in 300 s
+        sampling.begin(0.02)
+        loop.wake()
+        await until(lambda: sampling.passes.count(1) >= 4)
+        sampling.interval_s = None
+        await until(lambda: sampling.passes[-1] == 0)
+
+    looped(sampling, story)
+
+
+def test_expensive_passes_become_rarer() -> None:
+    """A pass of 10 s of CPU time permits the next one after 500 s, unless a job begins."""
+    sampling = Passes(cpu_s=10.0)
+
+    async def story(loop: SignalLoop) -> None:
+        sampling.begin(0.01)
+        loop.wake()
+        await until(lambda: 1 in sampling.passes)
+        before = len(sampling.passes)
+        await asyncio.sleep(0.2)  # twenty intervals
+        assert len(sampling.passes) == before
+        sampling.begin(0.01)
+        loop.wake()
+        await until(lambda: len(sampling.passes) > before)
+
+    looped(sampling, story)
 
 
 def readings_of(values: dict[str, float]) -> list[SignalReading]:

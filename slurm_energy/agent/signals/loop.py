@@ -54,6 +54,7 @@ class SignalLoop:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), max(due_s, free_s) - loop.time())
                 self._wake.clear()
+            interval_s = self._sampling.interval_s or interval_s  # a job with another one may have begun
             if interval_s != grid.interval_s:
                 grid = TimerGrid(loop.time(), interval_s)
             result = await self._read()

@@ -55,6 +55,9 @@ class NvmlLibrary:
         self._energy: Any = getattr(library, "nvmlDeviceGetTotalEnergyConsumption", None)
         self._clock = clock
         self._uuids: dict[int, Any] = {}
+        self._lock = (
+            threading.Lock()
+        )  # of the state of lost GPUs: counters and signals have threads of their own
         self._lost: dict[int, tuple[float, str]] = {}
         self._reopening: threading.Thread | None = None
         self._reopen_at = 0.0
@@ -100,13 +103,15 @@ class NvmlLibrary:
         try:
             handle = self._handles.get(index)
             if handle is None:
-                handle = self._handle(index)
+                with self._lock:
+                    handle = self._handle(index)
             return getattr(library, function)(handle, *arguments)
         except library.NVMLError as error:
             subject = f"gpu{index}: {function}"
             if error.value not in self._gone():
                 raise DeviceError(subject, _reason(error)) from None
-            self._lose(index, error)
+            with self._lock:
+                self._lose(index, error)
             raise DeviceGoneError(subject, _reason(error)) from None
 
     def energy_mj(self, index: int) -> int:
