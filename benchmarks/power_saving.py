@@ -43,7 +43,7 @@ from slurm_energy.simulator.workload import Workload, workload
 
 IDLE_TIMES_S = (60.0, 300.0, 1200.0, 3600.0)
 RISKS = ((0.02, 0.06), (0.05, 0.15), (0.2, 0.5))
-RESERVES = (0.0, 0.02, 0.05)
+RESERVES = (0.0, 0.01, 0.02, 0.05)
 BUSY_WATTS = 350.0
 KIND = NodeKind(
     "node",
