@@ -209,7 +209,14 @@ _BY_PLACEHOLDER: Final = {
     "USER": "users",
     "USER,...": "users,",
 }
-_PATHS: Final = {"DIR": DIRECTORY, "FILE": FILE, "FILE.json": FILE, "FILE.png": FILE, "SCRIPT": FILE}
+_PATHS: Final = {
+    "DIR": DIRECTORY,
+    "FILE": FILE,
+    "FILE.json": FILE,
+    "FILE.png": FILE,
+    "PATH": FILE,
+    "SCRIPT": FILE,
+}
 
 
 def source_of(command: str, action: argparse.Action) -> ValueSource | str | None:

@@ -241,6 +241,7 @@ def test_the_clock_of_a_trace_is_recognised() -> None:
     assert offset_of(examples.profile()) == 0
     relative = [{"ph": "X", "ts": 1e6, "dur": 5, "pid": 1, "tid": 1}]
     assert offset_of({"baseTimeNanoseconds": START_S * 10**9, "traceEvents": relative}) == START_S * 10**9
+    assert offset_of(examples.profile(baseTimeNanoseconds=START_S * 10**9)) == 0
     offset_ns = examples.header().unix_offset_ns
     monotonic = [{"ph": "X", "ts": 501e6, "dur": 5, "pid": 1, "tid": 1}]
     assert offset_of(monotonic, [5, offset_ns]) == offset_ns
