@@ -7,7 +7,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from slurm_energy.cli import connection
+from slurm_energy.cli import connection, diagnose_patterns
 from slurm_energy.cli.observed_job import fetch_documents, fetch_job, with_live_observation
 from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.cli.output_files import write_file
@@ -27,6 +27,8 @@ examples:
   senergy diagnose 12                     one page about job 12
   senergy diagnose 12_3 --html job.html   the same as a self-contained page
   senergy diagnose 12 --json              all figures, see docs/reference/json.md
+  senergy diagnose --patterns             your most wasteful patterns of the last 30 days
+  senergy diagnose --patterns -a --by user -S now-7days
 """
 
 
@@ -36,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="JOBID",
+        nargs="?",
         help="12, 12_3 or 14+0; a running job is judged so far, with signals on its own node",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write an HTML page instead")
@@ -44,10 +47,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--ascii", action="store_true", help="ASCII characters only, the default on terminals without UTF-8"
     )
     connection.add_config_option(parser)
+    diagnose_patterns.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fetch the records and observations of a job, and show its diagnosis in the requested form."""
+    if args.patterns:
+        if args.job or args.html:
+            raise UsageError("--patterns", "it takes neither a job nor --html", "use -u, -A, -S and -E")
+        return diagnose_patterns.run(args)
+    if args.job is None:
+        raise UsageError("senergy diagnose", "no job is named", "name a job, or use --patterns")
+    if given := _pattern_options(args):
+        raise UsageError(", ".join(given), "they require --patterns", "add --patterns")
     ids = job_ids(args.job, "JOBID")
     if len(ids) != 1:
         raise UsageError("senergy diagnose", f"it shows one job, not {len(ids)}", "name one job")
@@ -82,3 +94,9 @@ def run(args: argparse.Namespace) -> int:
         glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
         emit_fitted(diagnosis_page(job, diagnosis, settings, config.diagnosis, glyphs))
     return EXIT_OK
+
+
+def _pattern_options(args: argparse.Namespace) -> list[str]:
+    """Return the options of --patterns that were given."""
+    names = ("starttime", "endtime", "user", "accounts", "allusers", "by")
+    return [f"--{name}" for name in names if getattr(args, name)]

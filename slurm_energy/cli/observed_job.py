@@ -58,15 +58,21 @@ def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:
     return jobs[-1] if jobs else None
 
 
-def fetch_documents(client: ControllerClient, job_id: str) -> list[Any]:
-    """Return the node observations of a job as JSON; empty if there are none."""
+def fetch_documents(client: ControllerClient, job_id: str, *, quiet: bool = False) -> list[Any]:
+    """Return the node observations of a job as JSON; empty if there are none.
+
+    Args:
+        client: client of the controller.
+        job_id: id of the job.
+        quiet: print no note if there are none.
+    """
     from slurm_energy.protocol.observation_requests import node_documents, observation_path
 
     try:
         documents = node_documents(client.get(observation_path(job_id)))
     except NotFoundError:
         documents = []
-    if not documents:
+    if not documents and not quiet:
         note(f"job {job_id}: no signals were observed; only its energy and power are known")
     return documents
 

@@ -78,6 +78,8 @@ diagnose 11
 diagnose 12_3 --ascii --config energy.toml
 diagnose 11 --json
 diagnose 11 --html diagnosis.html
+diagnose --patterns -S 2026-11-01 -E 2026-12-01 -u alice -A physics --by user --top 3 --max-jobs 9 --json
+diagnose --patterns -a
 timeline 11 -o t.json --force --json --config energy.toml
 timeline 12_3 --html t.html --from +1s --to +30s --ranks 0-7
 timeline 11 profile.json --offline --html p.html

@@ -147,3 +147,60 @@ def test_threshold_of_the_site_has_an_effect(
     config.write_text("[diagnosis]\nthresholds = { data_share = 99, gpu_underused = 0 }\n")
     assert main(["diagnose", "7", "--json", "--config", str(config)]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+@pytest.fixture
+def several_jobs(monkeypatch: pytest.MonkeyPatch) -> fake_controller.FakeController:
+    idle = build(next(job for job in PLANTED if job.name == "cpu-program-on-gpus"), 6)
+    answers: dict[str, Any] = {}
+    records = []
+    for number, (job, user) in enumerate(
+        [(SLOW_STORAGE, "alice"), (SLOW_STORAGE, "bob\x1b[2J"), (idle, "alice")]
+    ):
+        one = diagnosis_examples.answers(job, number + 1, user=user)
+        records += one[f"/v1/jobs/{number + 1}"]["records"]
+        answers |= one
+    return fake_controller.install(
+        monkeypatch, answers | {"/v1/records": {"scope": "own", "records": records}}
+    )
+
+
+def test_patterns_sum_findings_by_kind(
+    several_jobs: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "--patterns", "--json", "-u", "alice", "-S", "2026-11-01"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    found = {pattern["kind"]: pattern for pattern in document["patterns"]}
+    assert (document["jobs"], document["left_out"]) == (3, 0)
+    assert found["data-stall-io"]["jobs"] == 2 and found["unused-gpu"]["example"] == "3"
+    energies = [pattern["joules_lost"] for pattern in document["patterns"]]
+    assert energies == sorted(energies, reverse=True)
+    path, parameters = several_jobs.asked[0]
+    assert path == "/v1/records" and parameters["user"] == "alice" and "end" in parameters
+
+
+def test_patterns_of_each_user_are_a_safe_table(
+    several_jobs: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "--patterns", "-a", "--by", "user", "--top", "1", "--max-jobs", "3"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("data-stall-io") == 2 and "unused-gpu" not in text and "\x1b" not in text
+    assert main(["diagnose", "--patterns", "-a", "--max-jobs", "1"]) == 0
+    assert "2 jobs with less energy are left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--patterns", "7"],
+        ["7", "--by", "user"],
+        [],
+        ["--patterns", "--max-jobs", "0"],
+        ["--patterns", "--top", "0"],
+    ],
+)
+def test_patterns_and_a_job_exclude_each_other(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str], line: list[str]
+) -> None:
+    assert main(["diagnose", *line]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
