@@ -476,3 +476,20 @@ def test_pools_are_the_components_of_common_nodes(nodes: list[frozenset[str]]) -
         for _ in members:
             reached |= {name for names in nodes if names & reached for name in names}
         assert reached == members
+
+
+@pytest.mark.parametrize(("ran_s", "left_s"), [(20.0, 10.0), (300.0, 30.0)])
+def test_a_running_job_counts_until_its_predicted_end(ran_s: float, left_s: float) -> None:
+    # A late job counts for a tenth of its run time more, and no other job does.
+    slurm, now_s = Slurm(), NOW
+    slurm.add("", state=RUNNING, start_s=now_s - ran_s)
+    queue, nodes = slurm.read(), [NodeResources("n1", cpus=4)]
+    kinds = resource_kinds(queue, nodes)
+    rows, units = requested_units(queue, kinds)
+    config = parse(CONFIG + "slot_s = 5\nmax_slack_s = 600\n")
+    signals = signal_columns(config, {"price_per_kwh": prices()}, now_s)
+    time_s = queue.submit_s * 0 + 30.0
+    capacity = free_capacity(queue, units, rows, kinds, time_s, nodes, signals, now_s)
+    assert capacity is not None
+    free_from_s = capacity.start_s + 5.0 * int((capacity.units[0] == 4).argmax())
+    assert free_from_s - now_s == left_s

@@ -13,7 +13,7 @@ import fake_controller
 import pytest
 import store_examples as stored
 
-from slurm_energy.accounting import decisions, ingest, job_facts
+from slurm_energy.accounting import arrivals, decisions, ingest, job_facts
 from slurm_energy.accounting.decisions import DEFER, RELEASE, Decision
 from slurm_energy.cli import connection
 from slurm_energy.cli.main import main
@@ -241,3 +241,22 @@ def test_without_deferred_jobs_the_report_says_so(
     controller.rows = []
     assert main(["report", "job", "DeferralSavings"]) == 0
     assert "no job that was deferred ended in this window" in capsys.readouterr().err
+
+
+def test_arrivals_of_the_past_have_their_resources_and_slack(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    store = Store(tmp_path_factory.mktemp("arrivals") / "a.db")
+
+    async def read() -> list[arrivals.PastArrival]:
+        await add_job(store, 1, "alice", "physics", [(2, 3)])
+        await add_job(store, 2, "bob", "biology", [(0.5, 1)])
+        slack = Decision(1, T0, T0, DEFER, "x", {"eligible_s": T0, "latest_start_s": T0 + 4 * HOUR})
+        damaged = Decision(2, T0, T0, DEFER, "x", {"eligible_s": T0, "latest_start_s": "late"})
+        await store.write(decisions.save, "c1", [slack, slack, damaged])
+        return await store.read(arrivals.read_arrivals, "c1", T0 - 1)
+
+    known = asyncio.run(read())
+    store.close()
+    assert sorted(one.slack_s for one in known) == [0.0, 4 * HOUR]
+    assert {(one.partition, one.submit_s, one.elapsed_s) for one in known} == {("cpu", T0, 100.0)}
