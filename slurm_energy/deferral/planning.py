@@ -125,6 +125,8 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
             count = int(table.count[job])
             ends = fit.spans(np.arange(count), time_s[job])[1]
             possible = fit.possible(ends, *resources)
+            if job in planned:
+                possible[planned[job][0]] = True
             scores = np.where(possible, score[job, :count], np.inf)
             row = int(np.argmin(scores))
             if not np.isfinite(scores[row]):
@@ -139,6 +141,9 @@ def _reserve_planned(
     queue: DeferralQueue, table: StartTable, fit: SlotFit, order: Ints
 ) -> dict[int, tuple[int, int]]:
     """Take the resources of earlier plans that still fit.
+
+    They need not leave room for later arrivals: that was checked when they were made. Otherwise all held jobs
+    would be released together when the forecast of arrivals rises.
 
     Returns:
         By job, the first slot and the slot after the last.
@@ -155,7 +160,7 @@ def _reserve_planned(
         row = table.rows[job]
         end = int(fit.spans(np.array([slot]), queue.time_s[row])[1][0])
         resources = int(queue.hardware[row]), float(queue.units[row]), float(queue.power_watts[row])
-        if fit.fits(slot, end, *resources):
+        if fit.fits(slot, end, *resources, urgent=True):
             fit.take(slot, end, *resources)
             reserved[job] = slot, end
     return reserved

@@ -57,13 +57,16 @@ class SlotFit:
             np.add.at(used[-1], after, -watts)
         return bool(np.all(np.cumsum(used, axis=1)[:, :-1] <= self.free_for_deferred + _SLACK))
 
-    def fits(self, row: int, after: int, kind: int, units: float, watts: float) -> bool:
+    def fits(
+        self, row: int, after: int, kind: int, units: float, watts: float, *, urgent: bool = False
+    ) -> bool:
         """Return whether a job fits in the slots from `row` up to, not including, `after`.
 
-        A job that starts now, in slot 0, need not leave room for jobs that have not arrived yet.
+        A job that is urgent or starts now, in slot 0, need not leave room for jobs that have not arrived yet.
         """
-        free = self.free[kind, row:after]
-        left = free - self._reserve[kind, row:after] if row else free
+        left = self.free[kind, row:after]
+        if row and not urgent:
+            left = left - self._reserve[kind, row:after]
         if left.min() + _SLACK < units:
             return False
         return not self.has_watts or bool(self.free[-1, row:after].min() + _SLACK >= watts)

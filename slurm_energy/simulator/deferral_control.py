@@ -70,6 +70,8 @@ class DeferralControl:
         self._new: list[int] = []
         self._cycle_due = False
         self._arrived = 0
+        self._held_since_s: dict[int, float] = {}
+        self._held_s = runs.held_s = np.zeros(workload.count)
         self.held: dict[int, float] = {}
         self.suspensions = np.zeros(workload.count, np.int64)
 
@@ -88,6 +90,7 @@ class DeferralControl:
             self._events.add(self._events.now_s, EventKind.DEFERRAL, self._plan_new, None)
         self._new.append(job)
         self.held[job] = math.inf
+        self._held_since_s[job] = self._events.now_s
         return True
 
     def _plan_new(self, _: None) -> None:
@@ -118,6 +121,8 @@ class DeferralControl:
         """Release a job if its planned start has come and no later plan has moved it."""
         if self.held.get(job, math.inf) <= self._events.now_s:
             del self.held[job]
+            # As live, the time of a hold is no waiting time: a slack gains no priority.
+            self._held_s[job] += self._events.now_s - self._held_since_s.pop(job)
             self._release(job)
 
     def _plan(self, jobs: list[int]) -> None:
@@ -245,6 +250,7 @@ class DeferralControl:
             self.suspensions[run.job] += 1
             self._suspend(run)
             self.held[run.job] = math.inf
+            self._held_since_s[run.job] = now_s
             self._latest_s[run.job] = self._resume_by_s(run.job)
 
     def _left_s(self, run: RunningJob, now_s: float) -> float:

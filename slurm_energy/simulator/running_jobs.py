@@ -96,6 +96,7 @@ class RunningJobs:
         running: running jobs by row of the workload.
         accounts: energy accounts of all n jobs.
         left: fraction of each job's work that remains, shape (n,).
+        held_s: time for which each job was held by deferral, shape (n,); None: no job is held.
         watts: power of all running jobs in excess of the idle power of their units.
         lent_watts: power by which jobs that draw less than their idle units lower `watts`. The power returns
             when these jobs end.
@@ -110,8 +111,8 @@ class RunningJobs:
         self.running: dict[int, RunningJob] = {}
         self.accounts = EnergyAccounts.empty(workload.count)
         self.left: Floats = np.ones(workload.count)
-        self.watts = 0.0
-        self.lent_watts = 0.0
+        self.held_s: Floats | None = None
+        self.watts, self.lent_watts = 0.0, 0.0
         users = len(workload.users)
         self._units, self._watts = np.zeros(users), np.zeros(users)
         self._unit_s, self._joules = np.zeros(users), np.zeros(users)

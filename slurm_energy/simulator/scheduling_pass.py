@@ -76,7 +76,9 @@ class SchedulingPass:
         """
         rows = np.fromiter(pending, np.int64)
         now_s = self._events.now_s
-        queue, shapes = self._jobs.queue(rows, now_s, self._runs.left, self._runs.users(now_s), self._size)
+        queue, shapes = self._jobs.queue(
+            *(rows, now_s, self._runs.left, self._runs.users(now_s), self._size, self._runs.held_s)
+        )
         if self._settings.signals is not None:
             queue = replace(queue, signals=self._settings.signals.columns(now_s))
         self._mark_possible(queue, rows, shapes)

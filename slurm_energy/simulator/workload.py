@@ -134,7 +134,15 @@ class Workload:
         shares: Floats = np.minimum(1.0, self.units[first] / np.maximum(1, units))
         return shares
 
-    def queue(self, rows: Ints, now_s: float, left: Floats, users: Users, size: Floats) -> tuple[Queue, Ints]:
+    def queue(
+        self,
+        rows: Ints,
+        now_s: float,
+        left: Floats,
+        users: Users,
+        size: Floats,
+        held_s: Floats | None = None,
+    ) -> tuple[Queue, Ints]:
         """Return the input of a policy for some pending jobs.
 
         Args:
@@ -143,6 +151,7 @@ class Workload:
             left: fraction of each job's work that remains, shape (n,).
             users: usage of the users.
             size: share of the cluster that each job requests, shape (n,).
+            held_s: time for which each job was held, which is no waiting time, shape (n,); None: not held.
 
         Returns:
             The queue, with all shapes possible, and the row in this workload of each of its alternatives.
@@ -161,7 +170,7 @@ class Workload:
         )
         jobs = jobs_of(
             self.job_id[rows],
-            self.submit_s[rows],
+            self.submit_s[rows] if held_s is None else self.submit_s[rows] + held_s[rows],
             user=self.user[rows],
             deadline_s=self.deadline_s[rows],
             time_limit_s=self.time_limit_s[rows],

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy import deferral
-from slurm_energy.deferral import DeferralOptions
+from slurm_energy.deferral import DeferralOptions, DeferralReason
+from slurm_energy.deferral.planning import immediate_plan
 from slurm_energy.deferral.suspension import slot_choice
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.scheduling import Queue, policy, register, registry
@@ -259,3 +260,19 @@ def test_names_of_policies_with_deferral():
     assert split_policy("cedla") == ("fcfs", "cedla")
     assert split_policy("zeus") == ("zeus", "")
     assert split_policy("off") == ("fcfs", "off")
+
+
+def test_a_slack_gains_no_priority(monkeypatch):
+    # The deferred job is released after an hour, when the urgent one already waits for the node.
+    monkeypatch.setattr(deferral.registry, "_policies", {})
+
+    @deferral.register("test-second-hour")
+    def second_hour(queue, options):
+        plan = immediate_plan(queue, DeferralReason.DEFERRED, SignalName.PRICE)
+        plan.start_s[queue.deferrable] = np.maximum(HOUR, queue.now_s)
+        return plan
+
+    work = jobs_of([0, 0, 1800], [2 * HOUR, HOUR, HOUR], [np.nan, 2 * HOUR, np.nan])
+    rules = settings_of("test-second-hour", feed([0.3] * 6))
+    starts = engine.simulate(work, [NodeKind("n", 1, 1)], policy("fcfs"), rules).accounts.start_s
+    assert starts.tolist() == [0.0, 3 * HOUR, 2 * HOUR]
