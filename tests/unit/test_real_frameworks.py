@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,8 @@ assert type(optimizer).step is not None and "step" not in vars(optimizer)
 
 
 def example(number: int) -> str:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[number]
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    return blocks[number]
 
 
 @functools.cache
@@ -93,7 +95,7 @@ def python_with(module: str) -> str:
     pytest.skip(f"no interpreter has {module} (Debian: python3-torch; others: TORCH_PYTHON)")
 
 
-def run(code: str, module: str, directory: Path, every_step: bool = True) -> dict[str, dict[str, int]]:
+def run(code: str, module: str, directory: Path, every_step: bool = True) -> dict[str, Any]:
     """Run a program with a framework; return what it recorded."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SENERGY_EVENTS_DIR": str(directory)}
@@ -110,7 +112,7 @@ def run(code: str, module: str, directory: Path, every_step: bool = True) -> dic
     assert done.returncode == 0, done.stderr
     assert "slurm_energy" not in done.stderr, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    result: dict[str, dict[str, int]] = json.loads(lines[-1].removeprefix("RESULT "))
+    result: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
     return result
 
 
