@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_agent_daemon import Agent, started_agent
+from test_agent_daemon import Agent, eventually, started_agent
 from test_job_manager import env
+
+from slurm_energy.diagnosis.json_codec import node_from_json
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,6 +40,21 @@ while progress._reporter._unanswered and time.monotonic() < deadline:
 slurm_energy.progress(45)
 progress._reporter.flush()
 print(json.dumps([progress._reporter._units, progress._reporter._connection is not None]))
+"""
+WATCHED = """
+import json, time
+import slurm_energy
+from slurm_energy.profiling import progress
+watched = slurm_energy.watch(range(60), total=60)
+deadline = time.monotonic() + 30
+for number in watched:
+    if number == 1:
+        while progress._reporter._unanswered and time.monotonic() < deadline:
+            time.sleep(0.05)
+            progress._reporter._receive()
+with slurm_energy.phase("checkpoint"):
+    pass
+print("[]")
 """
 
 
@@ -76,6 +93,7 @@ def test_the_owner_of_a_job_reports_its_progress() -> None:
             "interval_s": 30.0,
             "steps_bytes": 49152,
         }
+        run(agent, OWNER, WATCHED)
         answer = run(agent, OTHER, ASK, str(agent.socket), report(units=4))
         assert (answer["ok"], answer["code"]) == (False, 5)
         command = [sys.executable, "-m", "slurm_energy.cli.main", "progress", "2", "--json", "--strict"]
@@ -84,3 +102,10 @@ def test_the_owner_of_a_job_reports_its_progress() -> None:
             command, env=environment, capture_output=True, text=True, timeout=60, check=True
         )
         assert json.loads(done.stdout) == {"units": 2.0, "remaining_s": None}
+        agent.ask({"op": "end", "env": {**env(5), "SLURM_JOB_UID": str(OWNER)}})
+        eventually(lambda: len(agent.spooled()) == 1, "the record is in the spool")
+        path = next((agent.folder / "state/spool").glob("*.observation"))
+        observed = node_from_json(json.loads(path.read_text()))
+        counts = [{name: phase.count for name, phase in rank.phases.items()} for rank in observed.ranks]
+        # The program sends its last steps at its exit, without waiting.
+        assert counts == [{"data": 60, "step": 60, "checkpoint": 1}]
