@@ -1,7 +1,7 @@
 """Cost of the application layer of the diagnosis for a training loop, beside the PyTorch profiler.
 
 A small convolutional network trains on the CPU with one thread, in steps of about 10 and 100 ms (another
-batch size). Each variant runs in a process of its own, in turns with the bare loop on the same model: a block
+batch size). Each variant runs in a process of its own, in turns with the bare loop on an equal model: a block
 of steps bare, a block with the variant, in random order, so that other load of the machine meets both alike.
 
     callbacks  `slurm_energy.watch(loader, model, optimizer)`, reporting to a socket like that of senergyd
@@ -24,6 +24,7 @@ import argparse
 import collections
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -34,7 +35,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def run_pairs(variant: str, length_ms: int, rounds: int, seconds: float, seed: i
     training = Training(length_ms)
     training.run("bare", 3)
     wall, _ = training.run("bare", 5)
-    count = max(10, round(seconds / wall))  # a block also attaches and removes the hooks once
+    count = max(10 if length_ms < 50 else 3, round(seconds / wall))
     training.run(variant, count)
     order, pairs = random.Random(seed), []
     for _ in range(rounds):
@@ -244,6 +245,8 @@ class Training:
         import torch
         from torch import nn
 
+        self._length_ms = length_ms
+        self.watched = self._watched_steps()
         torch.set_num_threads(1)
         torch.manual_seed(1)
         size = 3 * length_ms
@@ -260,19 +263,25 @@ class Training:
             from torch.profiler import ProfilerActivity, profile
 
             with profile(activities=[ProfilerActivity.CPU]):
-                self._steps([self.batch] * count)
+                for _ in range(count):
+                    self.step(*self.batch)
         elif variant == "bare":
-            self._steps([self.batch] * count)
+            for _ in range(count):
+                self.step(*self.batch)
         else:
-            import slurm_energy
-
-            self._steps(slurm_energy.watch([self.batch] * count, self.model, self.optimizer))
+            for _ in range(count):
+                next(self.watched)
         cpu_s, wall_s = time.process_time() - start_cpu_s, time.perf_counter() - start_s
         return wall_s / count, cpu_s / count
 
-    def _steps(self, batches: Iterable[Any]) -> None:
-        for inputs, labels in batches:
-            self.step(inputs, labels)
+    def _watched_steps(self) -> Iterator[None]:
+        """Train without end under the recorder; each item is a step. It is a model of its own."""
+        import slurm_energy
+
+        other = Training(self._length_ms)
+        for inputs, labels in slurm_energy.watch(itertools.repeat(other.batch), other.model, other.optimizer):
+            other.step(inputs, labels)
+            yield
 
     def step(self, inputs: Any, labels: Any) -> None:
         """Run one step of the training."""

@@ -88,6 +88,10 @@ class EventWriter:
             process.rank,
             capacity=capacity,
         )
+        # The thread of the program and the writing thread each change attributes of their own.
+        self._written = 0
+        self._lost = 0
+        self._place: tuple[int | None, str] = (process.rank, "")
         self._names: dict[str, int] = {}
         self._threads: dict[int, int] = {GPU: GPU_THREAD}
         self._waiting: collections.deque[_Event] = collections.deque()
@@ -117,7 +121,7 @@ class EventWriter:
         if self._failed:
             return
         if len(self._waiting) >= _MAX_WAITING:
-            self._header = replace(self._header, lost=self._header.lost + 1)
+            self._lost += 1
             return
         name = self._names.get(phase.name)
         if name is None:
@@ -130,7 +134,7 @@ class EventWriter:
 
     def place(self, rank: int | None, gpu: int | None) -> None:
         """Set the rank and the GPU of the process, which are known only after the program has started."""
-        self._header = replace(self._header, rank=rank, gpu="" if gpu is None else f"gpu[{gpu}]")
+        self._place = (rank, "" if gpu is None else f"gpu[{gpu}]")
 
     def close(self) -> None:
         """Write the last events and close the file. Wait for at most two seconds."""
@@ -172,7 +176,6 @@ class EventWriter:
         if len(self._names) >= MAX_NAMES - 1 and name != OTHER_PHASE:
             return self._names.get(OTHER_PHASE) or self._name(OTHER_PHASE)
         index = self._names[name] = len(self._names)
-        self._header = replace(self._header, names=(*self._header.names, name))
         return index
 
     def _write_events(self) -> None:
@@ -184,18 +187,29 @@ class EventWriter:
             # A program that closes all descriptors may have got this number for a file of its own.
             self._descriptor = None
             raise ValueError("the program closed the file")
-        descriptor, header = self._descriptor, self._header
-        # Names first: a killed process leaves no record whose name is missing.
-        _write_all(descriptor, encode_header(header), 0)
         events = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        written, offset = header.written, 0
-        for slot, count in slot_ranges(written, len(events), header.capacity):
-            part = encode_records(events[offset : offset + count], written + offset, header.capacity)
-            _write_all(descriptor, part, HEADER_BYTES + slot * RECORD_BYTES)
+        # Names first: a killed process leaves no record whose name is missing.
+        self._write_header(self._descriptor)
+        capacity, offset = self._header.capacity, 0
+        for slot, count in slot_ranges(self._written, len(events), capacity):
+            part = encode_records(events[offset : offset + count], self._written + offset, capacity)
+            _write_all(self._descriptor, part, HEADER_BYTES + slot * RECORD_BYTES)
             offset += count
-        self._header = replace(self._header, written=written + len(events))
+        self._written += len(events)
         if events:
-            _write_all(descriptor, encode_header(self._header), 0)
+            self._write_header(self._descriptor)
+
+    def _write_header(self, descriptor: int) -> None:
+        rank, gpu = self._place
+        header = replace(
+            self._header,
+            rank=rank,
+            gpu=gpu,
+            names=tuple(self._names),
+            written=self._written,
+            lost=self._lost,
+        )
+        _write_all(descriptor, encode_header(header), 0)
 
     def _open(self) -> int:
         """Create the file, under another name if a process with the same number left one."""

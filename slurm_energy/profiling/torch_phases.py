@@ -110,8 +110,12 @@ class TorchPhases:
             recorder.next_timed_ns = now_ns + _TIMED_EVERY_NS
             # Previous steps that were not timed count as equal to this one.
             self._weight, recorder.untimed_steps = recorder.untimed_steps, 0
-            for hooks, key, hook in self._switches:
-                hooks[key] = hook
+            try:
+                for hooks, key, hook in self._switches:
+                    hooks[key] = hook
+            except Exception as error:
+                self._switches.clear()
+                log.warning("slurm_energy: phases of the model are not recorded: %s", error)
 
     def end_step(self) -> None:
         """End the step."""
@@ -168,8 +172,9 @@ class TorchPhases:
         handle = register(hook)
         self._removals.append(handle.remove)
         reference = getattr(handle, "hooks_dict_ref", None)
-        if reference is not None:
-            self._switches.append((reference(), handle.id, hook))
+        hooks = reference() if reference is not None else None
+        if hooks is not None:
+            self._switches.append((hooks, handle.id, hook))
 
     def _wrap_step(self, optimizer: Any) -> Callable[[], None]:
         """Replace `optimizer.step` by a method that also records its time.
@@ -294,24 +299,32 @@ def _record_on_gpu(name: str, start_ns: int, end_ns: int, weight: int) -> None:
 
 def batch_size(loader: Any) -> float:
     """Return the samples of each batch of a loader; NaN if unknown."""
-    size = getattr(loader, "batch_size", None)
+    size = _setting(loader, "batch_size")
     return float(size) if isinstance(size, int) and not isinstance(size, bool) else NO_VALUE
 
 
 def missing_samples(loader: Any, batches: int) -> float:
     """Return the difference that a smaller last batch makes to the samples of a whole pass; 0 if unknown."""
+    size = batch_size(loader)
     try:
-        missing = len(loader.sampler) - batches * batch_size(loader)
-    except (AttributeError, TypeError, NotImplementedError):
+        missing = float(len(_setting(loader, "sampler")) - batches * size)
+    except Exception:  # a sampler without a length
         return 0.0
-    is_last = not getattr(loader, "drop_last", False) and -batch_size(loader) < missing < 0
-    return missing if is_last else 0.0
+    return missing if not _setting(loader, "drop_last") and -size < missing < 0 else 0.0
+
+
+def _setting(loader: Any, name: str) -> Any:
+    """Return an attribute of a loader; None if it has none, or if the loader's own code fails."""
+    try:
+        return getattr(loader, name, None)
+    except Exception:
+        return None
 
 
 def report_loader(loader: Any) -> None:
     """Store the settings of a data loader, and of torch.distributed, that the diagnosis uses."""
     for name in ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"):
-        recorder.hint(name, getattr(loader, name, None))
+        recorder.hint(name, _setting(loader, name))
     with contextlib.suppress(Exception):
         recorder.hint("dataset_samples", len(loader.dataset))
     torch, environment = sys.modules.get("torch"), os.environ

@@ -176,7 +176,7 @@ if sys.argv[1] == "kill":
     event_writer._PERIOD_S = 0.05
     for item in slurm_energy.watch(range(50)):
         pass
-    while not recorder._writer or not recorder._writer._header.written:
+    while not recorder._writer or not recorder._writer._written:
         recorder.collect()
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)

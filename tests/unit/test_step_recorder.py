@@ -217,6 +217,20 @@ def test_samples_of_batches(recorded: StepRecorder, fields: dict[str, Any], samp
     assert steps(recorded).samples == samples
 
 
+def test_a_loader_whose_settings_fail_is_watched(recorded: StepRecorder) -> None:
+    class Loader(list[int]):
+        """Loader with an error in its own properties."""
+
+        @property
+        def batch_size(self) -> int:
+            raise RuntimeError
+
+        sampler = dataset = num_workers = batch_size
+
+    assert list(slurm_energy.watch(Loader([1, 2]))) == [1, 2]
+    assert counts(recorded) == {"data": 2, "step": 2}
+
+
 class Tensor:
     """Tensor that stores where it was moved."""
 

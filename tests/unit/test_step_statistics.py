@@ -95,6 +95,16 @@ def test_checkpoints_and_evaluations_inside_a_step_do_not_lengthen_it() -> None:
     assert found.phases["checkpoint"].count == 3
 
 
+def test_a_timed_step_stands_for_those_before_it() -> None:
+    collected = StepStatistics(0)
+    collected.add(TimedPhase("forward", 0, 4 * MS, NAN, 1, 8))
+    collected.add(TimedPhase("forward", 0, 6 * MS, NAN, 1, 2))
+    forward = result(collected).phases["forward"]
+    assert (forward.count, forward.sum_s) == (10, pytest.approx(0.044))
+    assert forward.sum_squares_s2 == pytest.approx(8 * 0.004**2 + 2 * 0.006**2)
+    assert sorted(forward.histogram.values()) == [2, 8]
+
+
 def test_samples_are_added_up_and_unknown_ones_stay_unknown() -> None:
     assert result(steps_of([1, 1, 1], samples=4)).samples == 12
     assert result(steps_of([1, 1, 1])).samples is None
