@@ -32,6 +32,8 @@ log = logging.getLogger("slurm_energy")
 
 _now = time.perf_counter_ns
 _FLUSH_NS: Final = 500_000_000
+_MAX_STEPS: Final = 4096
+"""Steps after which the statistics are computed before their time, to bound the memory and the pause."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
@@ -157,7 +159,7 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
                 append((start_ns, received_ns, end_ns, size, thread))
                 start_ns = end_ns
                 steps += 1
-                if end_ns >= flush_ns:
+                if end_ns >= flush_ns or steps % _MAX_STEPS == 0:
                     flush_ns = end_ns + _FLUSH_NS
                     recorder.collect()
                     progress(steps - reported, self._total)

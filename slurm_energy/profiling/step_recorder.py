@@ -196,10 +196,10 @@ class StepRecorder:
     def _open_writer(
         self, process: ProcessIdentity, directory: Path, unix_offset_ns: int
     ) -> EventWriter | None:
-        writer = EventWriter(process, directory, unix_offset_ns, self._collect_for_file, event_capacity())
         try:
+            writer = EventWriter(process, directory, unix_offset_ns, self._collect_for_file, event_capacity())
             writer.start()
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:  # no working directory, no more threads
             log.warning("slurm_energy: events are not written: %s", error)
             return None
         return writer

@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,6 +161,30 @@ def test_a_forked_child_starts_again(recorded: StepRecorder) -> None:
     assert recorded.result() is None
     recorded.add("mine", 0, 5)
     assert counts(recorded) == {"mine": 1}
+
+
+def test_short_steps_wait_in_bounded_memory(recorded: StepRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "_MAX_STEPS", 10)
+    longest = max(len(recorded._waiting) for _ in slurm_energy.watch(range(100)))
+    assert longest <= 10
+    assert counts(recorded) == {"data": 100, "step": 100}
+
+
+def test_without_a_working_directory_only_the_event_file_is_missing(
+    recorded: StepRecorder,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("SENERGY_EVENTS_DIR", "events")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with caplog.at_level(logging.WARNING):
+        assert len(list(slurm_energy.watch(range(3)))) == 3
+    assert "events are not written" in caplog.text
+    assert counts(recorded) == {"data": 3, "step": 3}
 
 
 def test_hints_are_bounded(recorded: StepRecorder) -> None:
