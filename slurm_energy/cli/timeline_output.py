@@ -119,7 +119,8 @@ def write_timeline(
         if writer.events > LARGE_TRACE_EVENTS:
             note("viewers need much memory for so many events: select a part with --from, --to or --ranks")
     if args.html:
-        report_written(args.html, f"{events} events as a page")
+        counts = (builder.process_count, "processes"), (events, "events"), (len(sources.findings), "findings")
+        report_written(args.html, ", ".join(f"{number} {unit}" for number, unit in counts))
     if args.json:
         emit_json(_document(args, job_id, sources, trace_path, builder.reports))
 

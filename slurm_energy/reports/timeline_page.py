@@ -17,7 +17,7 @@ from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.signals import SIGNALS, ObservedSeries
 from slurm_energy.diagnosis.timeline.finding_tracks import finding_start_s
-from slurm_energy.diagnosis.timeline.overview import CATEGORIES, Overview
+from slurm_energy.diagnosis.timeline.overview import CATEGORIES, OTHER, STEP, Overview
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.advice import COMPONENT_NAMES
 from slurm_energy.reports.charts import Series, embed, power_chart
@@ -33,6 +33,7 @@ from slurm_energy.safe_text import escape_controls
 POWER: Final = "power_watts"
 MAX_FINDINGS: Final = 50
 MAX_SIGNALS: Final = 48
+_LEGEND_NAMES: Final = {OTHER: "other sections", STEP: "rest of the step"}
 _WIDE_POINTS, _SMALL_POINTS = 240, 100
 
 
@@ -91,7 +92,9 @@ def timeline_page(page: TimelinePage, now: datetime | None = None) -> str:
             ("Events", f"{page.events:,}", "of event files and profiler traces"),
             ("Energy", with_unit(page.energy_joules, "J"), "of the whole job"),
         ],
-        "legend": [(name, PHASE_COLORS[name]) for name in CATEGORIES if name in used],
+        "legend": [
+            (_LEGEND_NAMES.get(name, name), PHASE_COLORS[name]) for name in CATEGORIES if name in used
+        ],
         "rows": Markup(process_rows(page.overview, marks)) if rows else "",
         "has_marks": bool(marks),
         "findings": [_finding_row(number, finding) for number, finding in enumerate(findings, 1)],

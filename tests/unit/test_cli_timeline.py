@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import chrome_trace_judge as judge
+import diagnosis_examples
 import fake_controller
 import pytest
 import report_examples
@@ -30,6 +31,8 @@ from slurm_energy.diagnosis.timeline.profile_events import MAX_PROFILE_LANES
 from slurm_energy.diagnosis.timeline.window import TimeWindow
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.reports.timeline_page import TimelinePage, timeline_page
+from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
+from slurm_energy_lab.diagnosis_corpus.scores import build
 
 NOW = report_examples.START
 
@@ -340,3 +343,18 @@ def test_the_documentation_states_the_limits() -> None:
         f"summed in {COLUMNS} columns, and with more than {MAX_ROWS} processes",
     ):
         assert fact in text
+
+
+def test_findings_of_the_diagnosis_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_storage = build(next(job for job in PLANTED if job.name == "slow-storage"), 6)
+    fake_controller.install(monkeypatch, diagnosis_examples.answers(slow_storage))
+    assert main(["timeline", "7", "-o", "t.json", "--html", "t.html"]) == 0
+    lanes = judge.lane_names(judge.check(judge.load(Path("t.json"))))
+    (marker,) = [event for event in lanes["findings", "1 data-stall-io"] if event["ph"] == "i"]
+    assert marker["s"] == "g"
+    assert marker["args"]["joules_lost"] > 0
+    assert any(group == "findings" and events[0]["ph"] == "X" for (group, _), events in lanes.items())
+    page = Path("t.html").read_text()
+    judge_page(page)
+    assert "data-stall-io" in page
+    assert "Dashed lines mark findings." in page
