@@ -174,7 +174,11 @@ def cost(job: PlannedJob, cluster: str, start_s: float, end_s: float, values: Ma
 
 
 def simulate(
-    jobs: Sequence[PlannedJob], rule: str, values: Mapping[str, Floats], launch_s: float
+    jobs: Sequence[PlannedJob],
+    rule: str,
+    values: Mapping[str, Floats],
+    launch_s: float,
+    clusters: Sequence[str] = (),
 ) -> list[Json]:
     """Return cluster, start, end and cost of each job.
 
@@ -183,6 +187,7 @@ def simulate(
         rule: a placement policy, or `round-robin`.
         values: prices by cluster.
         launch_s: seconds from the start of a job to that of its script.
+        clusters: the cluster of each job; empty: the rule chooses it.
     """
     names, count = list(values), len(jobs)
     work = workload(
@@ -214,7 +219,9 @@ def simulate(
     ]
     home = np.array([names.index(job.home) for job in jobs])
     data_bytes = np.array([job.data_gb * 1e9 for job in jobs])
-    if rule == "round-robin":
+    if clusters:
+        chosen = np.array([names.index(name) for name in clusters])
+    elif rule == "round-robin":
         chosen = np.arange(count) % len(names)
     else:
         options = options_of(rule, {}, max_delay_s=MAX_DELAY_S, min_saving=0.05, confidence=1.0)
