@@ -80,9 +80,10 @@ class Refusing:
     def progress(self) -> Refusing:
         return self
 
-    def receive(self, message: messages.ProgressMessage, reader: int | None) -> dict[str, Any]:
+    def receive(self, message: messages.ProgressMessage, reader: int | None, pid: int) -> dict[str, Any]:
         assert reader == NOBODY
-        assert 0 <= message.units <= 1e15
+        assert message.units is None or 0 <= message.units <= 1e15
+        assert message.units is not None or isinstance(message.steps, dict)
         assert 1 <= len(message.process) <= 64
         raise ForbiddenError("progress: job belongs to another user")
 
@@ -152,6 +153,7 @@ SEEDS = (
     b'{"op":"energy","job_id":5,"fresh":true}',
     b'{"op":"progress","job_id":5,"process":"0.3.99.ab","units":12.5,"total":100,"time_s":7}',
     b'{"op":"progress","job_id":5,"process":"script.0","add":1}',
+    b'{"op":"progress","job_id":5,"process":"script.0","steps":{"pid":7,"phases":{}}}',
     b'{"op":"set","job_id":5,"cap_watts":1e3,"gpu_cap_watts":null}',
     b'{"op":"step","event":"start","job_id":5,"step":"batch","pid":1,"cpus":"0-3"}',
     b'{"op":"begin","env":{"SLURM_JOB_ID":"5","SLURM_JOB_UID":"0","SPANK_ENERGY_POLICY":"cap"}}',
