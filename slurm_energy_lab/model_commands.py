@@ -75,8 +75,8 @@ def configure_kernel(parser: argparse.ArgumentParser) -> None:
         type=_signals,
         default={},
         metavar="NAME=VALUE,...",
-        help="signals that NVML shows for the job's GPUs meanwhile, such as sm_active_percent=20,"
-        "pcie_receive_bytes_per_s=12e9",
+        help="signals that NVML and the job's control group show meanwhile, such as sm_active_percent=20,"
+        "io_pressure_percent=60",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -5,36 +5,38 @@ from __future__ import annotations
 import os
 
 _READ_BYTES = 16_384
+_READINGS_BETWEEN_SEARCHES = 7
 
 
 class KeptFile:
     """A file that stays open between readings.
 
-    A file that is absent at the first reading counts as absent until `close`: control groups and devices
-    have the same files as long as they exist.
+    An absent file is searched again with every eighth reading: the kernel adds files to a control group when
+    a controller is enabled.
 
     Args:
         path: path of the file.
         max_bytes: maximum number of bytes that a reading returns.
     """
 
-    __slots__ = ("_descriptor", "_is_absent", "_max_bytes", "path")
+    __slots__ = ("_descriptor", "_max_bytes", "_pause", "path")
 
     def __init__(self, path: str, max_bytes: int = _READ_BYTES) -> None:
         self.path = path
         self._max_bytes = max_bytes
         self._descriptor = -1
-        self._is_absent = False
+        self._pause = 0
 
     def read(self) -> bytes | None:
         """Return the content; None if the file is absent or cannot be read."""
-        if self._is_absent:
+        if self._pause > 0:
+            self._pause -= 1
             return None
         if self._descriptor < 0:
             try:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                self._is_absent = True
+                self._pause = _READINGS_BETWEEN_SEARCHES
                 return None
         try:
             return os.pread(self._descriptor, self._max_bytes, 0)
@@ -47,4 +49,4 @@ class KeptFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
-        self._is_absent = False
+        self._pause = 0

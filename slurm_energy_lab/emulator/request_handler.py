@@ -15,14 +15,15 @@ from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy_lab.emulator.cpu_throttle import CpuThrottle
 from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, UsageByJob
 from slurm_energy_lab.realtime_model import RealtimeModel
+from slurm_energy_lab.tree import gpu_signals, stated_signals
 from slurm_energy_lab.tree.cpu_lists import parse_list
 from slurm_energy_lab.tree.entries import Tree
-from slurm_energy_lab.tree.gpu_signals import STATED
 from slurm_energy_lab.tree.job_cgroups import JobCgroups
 from slurm_energy_lab.tree.nvidia import NvidiaGpu
 from slurm_energy_lab.tree.resctrl import ResctrlFiles
 
 Message = dict[str, Any]
+_STATED = (*gpu_signals.STATED, *stated_signals.STATED)
 MAX_GPUS = 64
 MAX_SIGNAL = 1e12
 MAX_TEXT = 200
@@ -84,11 +85,11 @@ class EmulatorRequestHandler:
         with self._realtime_model.modify() as model:
             run_id = model.submit(request, model.now_s)
         self._running.add(run_id)
-        self._state_signals(run_id, request, stated)
         if self._resctrl is not None:
             self._resctrl.start_task(run_id, lambda: [pid])
         if request.job_id is not None:
             self._groups.create_group(request.job_id)
+        self._state_signals(run_id, request, stated)
         return run_id
 
     def finished_kernel(self, run_id: int) -> Message | None:
@@ -118,17 +119,22 @@ class EmulatorRequestHandler:
         self._end_task(run_id)
 
     def _state_signals(self, run_id: int, request: KernelRequest, values: dict[str, float]) -> None:
-        """Let the GPUs of a kernel show the signals that its message states."""
-        for index in request.gpus or range(MAX_GPUS) if values else ():
+        """Let the GPUs and the control group of a kernel show the signals that its message states."""
+        of_gpus = {name: value for name, value in values.items() if name in gpu_signals.STATED}
+        of_job = {name: value for name, value in values.items() if name in stated_signals.STATED}
+        for index in request.gpus or range(MAX_GPUS) if of_gpus else ():
             gpu = self._tree.get(f"/dev/nvidia{index}")
             if isinstance(gpu, NvidiaGpu):
-                gpu.signals.state(run_id, values)
+                gpu.signals.state(run_id, of_gpus)
                 self._stating.setdefault(run_id, []).append(gpu)
+        if of_job and request.job_id is not None:
+            self._groups.state_signals(request.job_id, run_id, of_job)
 
     def _end_task(self, run_id: int) -> None:
         self._running.discard(run_id)
         for gpu in self._stating.pop(run_id, ()):
             gpu.signals.end(run_id)
+        self._groups.end_signals(run_id)
         if self._resctrl is not None:
             self._resctrl.end_task(run_id)
         with self._realtime_model.now() as model:
@@ -230,7 +236,7 @@ def _kernel_request(message: Message) -> KernelRequest:
 
 
 def _stated_signals(message: Message) -> dict[str, float]:
-    """Return the signals of GPUs that a message about a kernel states.
+    """Return the signals of GPUs and job that a message about a kernel states.
 
     Raises:
         UsageError: a name is unknown, or a value is not a number of at least 0.
@@ -239,8 +245,8 @@ def _stated_signals(message: Message) -> dict[str, float]:
     if not isinstance(values, dict):
         raise UsageError("signals: not an object")
     for name, value in values.items():
-        if name not in STATED:
-            raise UsageError(f"signals: {str(name)[:40]!r} is unknown", todo=f"one of {', '.join(STATED)}")
+        if name not in _STATED:
+            raise UsageError(f"signals: {str(name)[:40]!r} is unknown", todo=f"one of {', '.join(_STATED)}")
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not 0 <= value <= MAX_SIGNAL:
             raise UsageError(f"signals: {name} {str(value)[:40]!r} is not a number from 0 to {MAX_SIGNAL:g}")

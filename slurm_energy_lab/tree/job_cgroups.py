@@ -8,10 +8,11 @@ groups (`cpu_throttle`), which count the CPU time of the machine.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree, refuse
+from slurm_energy_lab.tree.stated_signals import StatedSignals
 
 ROOT = "/sys/fs/cgroup/system.slice"
 GROUP_RETENTION_S = 60.0
@@ -24,6 +25,7 @@ class _Group:
     Attributes:
         active_s: time of the job's last activity in seconds.
         gone: whether the group has been removed.
+        signals: signals that the job's programs state; None before the first.
     """
 
     def __init__(self, realtime_model: RealtimeModel, job_id: int, now_s: float) -> None:
@@ -32,6 +34,7 @@ class _Group:
         self._highest_usec = 0
         self.active_s = now_s
         self.gone = False
+        self.signals: StatedSignals | None = None
 
     def stat(self) -> bytes:
         """Return the content of cpu.stat.
@@ -86,6 +89,25 @@ class JobCgroups:
             group = self._groups[job_id] = _Group(self._realtime_model, job_id, self._clock())
             self._tree.add(f"{self._scope}/job_{job_id}/cpu.stat", File(group.stat, size=0))
         group.active_s = self._clock()
+
+    def state_signals(self, job_id: int, run_id: int, values: Mapping[str, float]) -> None:
+        """Let the group of a job show the signals that one of its programs states.
+
+        Args:
+            job_id: the job, which has a group.
+            run_id: id of the program's run.
+            values: values by signal, names of `stated_signals.STATED`.
+        """
+        group = self._groups[job_id]
+        if group.signals is None:
+            group.signals = StatedSignals(self._tree, f"{self._scope}/job_{job_id}", self._clock)
+        group.signals.state(run_id, values)
+
+    def end_signals(self, run_id: int) -> None:
+        """End the signals of a program."""
+        for group in list(self._groups.values()):
+            if group.signals is not None:
+                group.signals.end(run_id)
 
     def remove_stale(self, alive: Callable[[int], bool]) -> None:
         """Remove the control groups of jobs that were not active for `GROUP_RETENTION_S` seconds.

@@ -108,6 +108,18 @@ def test_absent_files_add_no_signal(tree: Tree) -> None:
     assert values(sensor, 2.0) == {"cpu_busy_cores": 0.0}
 
 
+def test_a_controller_that_is_enabled_later_is_noticed(tree: Tree) -> None:
+    tree.put(f"{JOB}/cpu.stat", "usage_usec 5")
+    sensor = group_sensor(find_job_groups(tree.root, "n1", JobProcesses(12)))
+    assert sensor is not None
+    sensor.read(0.0)
+    unified(tree, 1)
+    for second in range(1, 10):
+        sensor.read(float(second))
+    assert "block_read_bytes_per_s" in values(sensor, 10.0)
+    sensor.close()
+
+
 def test_a_removed_group_has_no_signals(tree: Tree) -> None:
     unified(tree, 1)
     sensor = group_sensor(find_job_groups(tree.root, "n1", JobProcesses(12)))

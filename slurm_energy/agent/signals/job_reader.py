@@ -146,7 +146,9 @@ class JobReader:
         readings = [] if self._group_sensor is None else self._group_sensor.read(now_s)
         if not self._missing:
             return readings
-        return [*readings, *(one for one in self._processes.read(now_s) if one.signal in self._missing)]
+        counted = {reading.signal for reading in readings}
+        missing = self._missing - counted
+        return [*readings, *(one for one in self._processes.read(now_s) if one.signal in missing)]
 
     def _clocks(self, now_s: float, job: SampledJob) -> list[SignalReading]:
         if self._clock is None and job.cpu_list:
