@@ -114,13 +114,14 @@ def write_timeline(
     _note_faults(builder.reports)
     events = sum(report.tally.shown for report in builder.reports)
     if trace_path and writer:
-        content = f"{writer.events} events on {len(writer.lanes)} lanes; open it in https://ui.perfetto.dev"
+        content = f"{_counted(writer.events, 'event')} on {_counted(len(writer.lanes), 'lane')}"
+        content += "; open it in https://ui.perfetto.dev"
         report_written(trace_path, content)
         if writer.events > LARGE_TRACE_EVENTS:
             note("viewers need much memory for so many events: select a part with --from, --to or --ranks")
     if args.html:
-        counts = (builder.process_count, "processes"), (events, "events"), (len(sources.findings), "findings")
-        report_written(args.html, ", ".join(f"{number} {unit}" for number, unit in counts))
+        counts = {"process": builder.process_count, "event": events, "finding": len(sources.findings)}
+        report_written(args.html, ", ".join(_counted(number, noun) for noun, number in counts.items()))
     if args.json:
         emit_json(_document(args, job_id, sources, trace_path, builder.reports))
 
@@ -158,17 +159,23 @@ def _note_faults(reports: Sequence[InputReport]) -> None:
 def fault_texts(report: InputReport) -> Iterator[str]:
     """Yield the faults of an input as lines for readers."""
     if report.fault:
-        yield f"{report.path}: {report.fault}; the {report.tally.shown} events before it are shown"
+        yield f"{report.path}: {report.fault}; {_counted(report.tally.shown, 'event')} before it shown"
     for reason, count in report.tally.refused.items():
         offset = report.tally.first_offsets.get(reason)
         place = "" if offset is None else f", the first one at byte {offset}"
-        yield f"{report.path}: {count} events left out: {reason}{place}"
+        yield f"{report.path}: {_counted(count, 'event')} left out: {reason}{place}"
     if report.has_unknown_clock:
         yield f"{report.path}: its clock is unknown, so that it begins at the start of the timeline"
     if report.lost:
-        yield f"{report.path}: the program dropped {report.lost} events because writing was too slow"
+        yield f"{report.path}: the program dropped {_counted(report.lost, 'event')}: slow writing"
     if report.tally.outside and not report.tally.shown:
-        yield f"{report.path}: all {report.tally.outside} events are outside the shown time"
+        yield f"{report.path}: no event is in the shown time, {report.tally.outside} outside"
+
+
+def _counted(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
 
 
 def _document(

@@ -177,7 +177,7 @@ def test_faults_of_files_are_notes_with_their_place(events: Path, capsys: pytest
     examples.write_profile(events / "trace.json", document)
     assert offline(events) == 0
     assert re.search(
-        r"note: \S+trace.json: 1 events left out: no valid 'ts', the first one at byte \d+",
+        r"note: \S+trace.json: 1 event left out: no valid 'ts', the first one at byte \d+",
         capsys.readouterr().err,
     )
 

@@ -17,7 +17,7 @@ MAX_PROFILE_LANES: Final = 2048
 MAX_OPEN: Final = 4096
 """Maximum number of events of a trace that have begun and not ended."""
 _MAX_US: Final = 1e18
-_FLOW_IDS: Final = 1 << 40
+_FLOW_IDS: Final = 1 << 32
 
 _NOT_AN_OBJECT = "not an object"
 _NO_PHASE = "no valid 'ph'"
