@@ -46,12 +46,16 @@ def report(name: str, half: Iterable[Result]) -> list[Claim]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=10, help="jobs of each kind per half")
+    parser.add_argument(
+        "--second-half", type=int, default=2000, help="first seed of the second half, from 1000 on"
+    )
     parser.add_argument("--first-half-only", action="store_true", help="only the seeds for choosing")
     parser.add_argument("--json", metavar="FILE", help="write the claims to a file")
     args = parser.parse_args()
     claims = report("seeds-from-0", results(range(args.seeds)))
     if not args.first_half_only:
-        claims += report("seeds-from-1000", results(range(1000, 1000 + args.seeds)))
+        first = max(1000, args.second_half)
+        claims += report(f"seeds-from-{first}", results(range(first, first + args.seeds)))
     return publish(claims, args.json)
 
 

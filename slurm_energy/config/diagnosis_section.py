@@ -55,6 +55,9 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "unused_gpu_memory": _percent(10, "A GPU that uses more memory is not called unused."),
     "data_share": _percent(10, "Data stall: share of the step time spent waiting for data."),
     "io_pressure": _percent(20, "Data stall by I/O: share of the time in which a task waited for I/O."),
+    "data_rate": Threshold(
+        1, "MB/s", 0, 1e6, "Data stall by I/O, where pressure is unknown: data read by a node.", _CORPUS
+    ),
     "loader_busy": _percent(60, "Data stall by CPU: use of the CPUs available to the loader."),
     "cpu_pressure": _percent(40, "CPU contention: share of the time in which a task waited for a CPU."),
     "cpu_saturated": _percent(85, "CPU contention: use of the allocated CPUs."),

@@ -206,8 +206,15 @@ class JobView:
 
     @cached_property
     def active_window(self) -> tuple[float, float] | None:
-        """Time from the first to the last activity of any GPU; None for jobs without GPU activity."""
+        """Time from the first to the last step, else from the first to the last activity of any GPU.
+
+        None for jobs without steps and GPU activity.
+        """
         ranges = [
+            (steps.start_s, steps.start_s + len(steps.steps) * steps.interval_s)
+            for rank in self.ranks
+            if (steps := rank.steps.intervals) is not None and len(steps.steps)
+        ] or [
             (busy.start_s + gpu.active[0] * busy.interval_s, busy.start_s + gpu.active[1] * busy.interval_s)
             for gpu in self.busy_gpus
             if gpu.active is not None and (busy := gpu.series["gpu_busy_percent"])
@@ -218,7 +225,7 @@ class JobView:
     def active_s(self) -> float:
         """Seconds of the active window; the duration of the job without one."""
         window = self.active_window
-        return window[1] - window[0] if window else self.elapsed_s
+        return min(self.elapsed_s, window[1] - window[0]) if window else self.elapsed_s
 
     def node_series(self, node: NodeObservation, signal: str) -> ObservedSeries | None:
         """Return the series of a signal of the whole node or job on it; None if it has no known value."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.reports.diagnosis_figures import duration_text
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.usage import JobUsage
 
@@ -86,7 +87,7 @@ def patterns_table(patterns: Sequence[WastePattern], by: str | None) -> list[str
             *([pattern.group] if by else []),
             pattern.kind.value,
             str(pattern.jobs),
-            f"{pattern.seconds_lost / 3600:.1f} h",
+            duration_text(pattern.seconds_lost),
             with_unit(pattern.joules_lost, "J"),
             pattern.example,
         ]

@@ -112,6 +112,30 @@ def test_straggler_is_seen_although_others_wait_in_the_backward_pass(waiting: st
     assert (finding.kind, finding.where) == (K.STRAGGLER, ("rank 5",))
 
 
+@pytest.mark.parametrize(("rate", "kind"), [(1e7, K.DATA_STALL_IO), (1e3, K.DATA_STALL)])
+def test_wait_without_cpu_use_is_for_storage_only_if_data_is_read(rate: float, kind: FindingKind) -> None:
+    phases = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.6] * 500)}
+    signals = [("cpu_busy_cores", 0.4), ("cpu_allocated_cores", 2.0), ("block_read_bytes_per_s", rate)]
+    parts = [series(name, [value] * 60) for name, value in signals]
+    assert kinds(job_of(*parts, ranks=(RankSteps("n1", 0, None, 5, phases),))) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("cores", "kind", "confidence"),
+    [(0.4, K.DATA_STALL, 0.7), (1.0, K.DATA_STALL_CPU, 0.6), (4.0, K.DATA_STALL_CPU, 0.9)],
+)
+def test_cpu_time_of_the_computation_is_not_that_of_the_loader(
+    cores: float, kind: FindingKind, confidence: float
+) -> None:
+    """Without GPUs: a serial loader that sleeps, that may compute, and that computes besides 4 threads."""
+    phases = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.6] * 500)}
+    signals = [("cpu_busy_cores", cores), ("cpu_allocated_cores", 4.0), ("io_pressure_percent", 1.0)]
+    parts = [series(name, [value] * 60) for name, value in signals]
+    rank = RankSteps("n1", 0, None, 5, phases, hints={"num_workers": 4 if cores == 4 else 0})
+    (found,) = find_causes(job_of(*parts, ranks=(rank,)), DiagnosisConfig())
+    assert (found.kind, found.confidence) == (kind, confidence)
+
+
 def test_short_job_gets_findings_about_failure_only() -> None:
     job = job_of(series("gpu_busy_percent", [0.0] * 6, "gpu[0]"), elapsed_s=60.0)
     assert kinds(job) == []

@@ -32,22 +32,24 @@ def idle_time(view: JobView) -> Iterator[JobFinding]:
         if length < limit or view.context.state is None:
             return
         kind, threshold = FindingKind.IDLE_TAIL, "idle_tail"
-        title = f"The job is idle for its last {_minutes(length)}"
+        title = f"The job is idle for its last {_duration(length)}"
     elif length >= view.threshold("idle_stretch"):
         kind, threshold = FindingKind.IDLE_ALLOCATION, "idle_stretch"
         length = math.fsum(b - a for a, b in stretches if b - a >= view.threshold("idle_tail"))
-        title = f"The job is idle for {_minutes(length)}"
+        title = f"The job is idle for {_duration(length)}"
     else:
         return
     what = "GPUs were" if view.gpus else "CPUs were"
-    text = f"All {what} idle for {_minutes(end - start)} in one piece."
+    text = f"All {what} idle for {_duration(end - start)} in one piece."
     fact = view.fact("activity", end - start, text, threshold, "", (start, end))
     watts = _mean_watts(view, start, end)
     joules = None if watts is None else watts * length
     yield view.finding(kind, title, [fact], length, 0.9, joules_lost=joules)
 
 
-def _minutes(seconds: float) -> str:
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, mean_of
+from slurm_energy.diagnosis.observation import NodeObservation
 
 _CAUSES = {
     FindingKind.DATA_STALL_IO: "storage is too slow",
     FindingKind.DATA_STALL_CPU: "the CPUs of the loader are too slow",
     FindingKind.DATA_STALL: "the data pipeline is too slow",
 }
+_READS = ("block_read_bytes_per_s", "network_receive_bytes_per_s", "infiniband_receive_bytes_per_s")
 _SERIAL_LOADER_CORES = (0.75, 1.7)
 """CPU use per GPU, in cores, of a program whose single process loads the data."""
 _EVEN_USE = 1.25
@@ -34,37 +37,75 @@ def data_stalls(view: JobView) -> Iterator[JobFinding]:
 
 def _classified(view: JobView) -> tuple[FindingKind, list[FindingEvidence], float]:
     """Return the kind of a data stall, the evidence for the kind, and the confidence."""
-    io, loader = view.mean("io_pressure_percent"), _loader_use(view)
+    io, use = view.mean("io_pressure_percent"), _loader_use(view)
     if io is not None and io >= view.threshold("io_pressure"):
         return FindingKind.DATA_STALL_IO, [_io_fact(view, io)], 0.95
-    if loader is not None and loader >= view.threshold("loader_busy"):
-        text = f"The loader's processes used {loader:.0f} % of the CPU time that they could use."
-        fact = view.fact("cpu_busy_cores", loader, text, "loader_busy")
+    if use is None:
+        return FindingKind.DATA_STALL, [], 0.7
+    limit = view.threshold("loader_busy")
+    text = f"The loader's processes used {use.maximum:.0f} % of the CPU time that they could use."
+    fact = view.fact("cpu_busy_cores", use.maximum, text, "loader_busy")
+    if use.minimum >= limit:
         return FindingKind.DATA_STALL_CPU, [fact], 0.9
-    if io is None and loader is not None:
-        text = f"The loader's processes used only {loader:.0f} % of the CPU time that they could use."
-        return FindingKind.DATA_STALL_IO, [view.fact("cpu_busy_cores", loader, text, "loader_busy")], 0.6
-    return FindingKind.DATA_STALL, [], 0.7
+    if use.maximum >= limit and io is not None:  # unless the computation itself has several threads
+        return FindingKind.DATA_STALL_CPU, [fact], 0.6
+    if use.maximum < limit and io is None and _read_rate(view) >= view.threshold("data_rate") * 1e6:
+        return FindingKind.DATA_STALL_IO, [fact], 0.6
+    return FindingKind.DATA_STALL, [fact], 0.7
 
 
-def _loader_use(view: JobView) -> float | None:
-    """Return the CPU use in percent of the CPUs that the loader's processes can use; None if unknown.
+def _read_rate(view: JobView) -> float:
+    """Return the bytes per second that a node reads from disks and networks, as far as known."""
+    return sum(view.mean(name) or 0.0 for name in _READS)
 
-    Each rank has its workers, or loads in its own process. The ranks' own processes use CPU time beside
-    the workers, which the result includes.
+
+class _LoaderUse(NamedTuple):
+    """CPU use of the loader's processes, in percent of what they can use.
+
+    Attributes:
+        minimum: if the computation uses all CPUs of the job; on GPUs it uses one.
+        maximum: if the computation uses one CPU per rank.
     """
-    uses = []
-    for node in view.observation.nodes:
-        ranks = [rank for rank in view.ranks if rank.steps.node == node.node]
-        busy = view.node_series(node, "cpu_busy_cores")
-        allocated = view.node_series(node, "cpu_allocated_cores")
-        if not ranks or busy is None or (cores := view.window_mean(busy)) is None:
-            continue
-        hints = [rank.steps.hints.get("num_workers") for rank in ranks]
-        workers = sum(max(1, hint) if isinstance(hint, int) else 1 for hint in hints)
-        limit = view.window_mean(allocated) if allocated else None
-        uses.append(100 * cores / (workers if limit is None else max(1, min(workers, limit))))
-    return mean_of(uses)
+
+    minimum: float
+    maximum: float
+
+
+def _loader_use(view: JobView) -> _LoaderUse | None:
+    """Return the CPU use of the loader's processes; None if unknown.
+
+    Each rank has its workers, or loads in its own process while it waits for data. The rest of the CPU use
+    is that of the computation.
+    """
+    uses = [use for node in view.observation.nodes if (use := _node_loader_use(view, node)) is not None]
+    if not uses:
+        return None
+    return _LoaderUse(*(sum(values) / len(uses) for values in zip(*uses, strict=True)))
+
+
+def _node_loader_use(view: JobView, node: NodeObservation) -> _LoaderUse | None:
+    ranks = [rank for rank in view.ranks if rank.steps.node == node.node]
+    busy = view.node_series(node, "cpu_busy_cores")
+    cores = view.window_mean(busy) if busy else None
+    if not ranks or cores is None:
+        return None
+    allocated = view.node_series(node, "cpu_allocated_cores")
+    limit = view.window_mean(allocated) if allocated else None
+    computing = mean_of([1 - (rank.times.share("data") or 0.0) for rank in ranks]) or 0.0
+    hints = [rank.steps.hints.get("num_workers") for rank in ranks]
+    workers = sum(hint for hint in hints if isinstance(hint, int) and not isinstance(hint, bool))
+    threads = [float(len(ranks)), float(len(ranks)) if view.gpus or limit is None else max(limit, 1.0)]
+    maximum, minimum = (
+        _share(cores - computing * count, workers or (1 - computing) * len(ranks), limit, computing * count)
+        for count in threads
+    )
+    return _LoaderUse(min(minimum, maximum), maximum)
+
+
+def _share(used: float, wanted: float, limit: float | None, computing: float) -> float:
+    """Return the CPU use of the loader in percent of its processes, or of the CPUs left to them."""
+    available = wanted if limit is None else min(wanted, max(limit - computing, 0.1))
+    return max(0.0, min(100.0, 100 * used / max(available, 0.01)))
 
 
 def _io_fact(view: JobView, pressure: float) -> FindingEvidence:

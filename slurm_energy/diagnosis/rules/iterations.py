@@ -13,6 +13,8 @@ from slurm_energy.diagnosis.observation import NodeObservation
 _WRITES = ("block_write_bytes_per_s", "network_transmit_bytes_per_s", "infiniband_transmit_bytes_per_s")
 _IDLE_BUSY = 30.0
 _MIN_STALLS = 3
+_MIN_WORKING = 0.2
+"""Minimum share of intervals in which GPUs work."""
 _BURST = 2.0
 """Minimum rate of writes in a stall over the rate while GPUs work, in which gradients are sent."""
 
@@ -81,6 +83,8 @@ def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | No
 def _bursts(rates: Sequence[float], busy: Sequence[float | None]) -> list[float]:
     """Return the rates that exceed the usual rate while the GPUs work; others become 0."""
     working = [rate for rate, use in zip(rates, busy, strict=True) if use is not None and use >= _IDLE_BUSY]
+    if len(working) < _MIN_WORKING * len(rates):
+        return [0.0] * len(rates)  # the usual rate is unknown
     usual = mean_of(working) or 0.0
     return [rate if rate >= _BURST * usual else 0.0 for rate in rates]
 
