@@ -106,7 +106,7 @@ def _lines(files: list[Path], table: dict[str, Any]) -> list[str]:
     when = f"{period['begin']} to {period['end']}" if period["begin"] else "on the clock of the file"
     lines = [
         f"files:      {', '.join(map(str, files))}",
-        f"jobs:       {table['jobs']} of {table['rows']} rows, {table['rejected']} rejected",
+        f"jobs:       {table['jobs']}, and {table['rejected']} rejected rows",
         f"submitted:  within {format_duration(period['span_s'])}, {when}",
         f"users:      {table['users']}",
         f"work:       {table['unit_hours']:.1f} unit hours",

@@ -63,7 +63,7 @@ def test_text_shows_load_sizes_and_rejected_rows(tmp_path: Path, capsys: pytest.
     file.write_text(ROWS)
     text = shown(capsys, file, "--units", 2)
     for part in (
-        "3 of 4 rows, 2 rejected",
+        "jobs:       3, and 2 rejected rows",
         "2026-01-01T00:00:00+00:00 to 2026-01-01T00:05:00+00:00",
         "1 jobs run longer than their time limit",
         "1 jobs are larger than the cluster",

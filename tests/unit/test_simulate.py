@@ -449,7 +449,7 @@ def test_a_bad_model_is_named_with_its_own_line(folder):
         ([], 2, "no scenario given"),
         (["small.toml", "--policies", "zuse"], 6, "policy 'zuse' is not known: did you mean zeus?"),
         (["small.toml", "--seeds", "0"], 2, "--seeds: 0 is not a positive number"),
-        (["broken.toml"], 2, "gone.csv: No such file or directory: name the workload: --workload FILE"),
+        (["broken.toml"], 2, "gone.csv: No such file or directory: name a workload file"),
     ],
 )
 def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, code, message):

@@ -112,7 +112,7 @@ def _read(path: Path, problems: InputProblems, how: WorkloadFormat) -> WorkloadR
             return tabular.read_json(path, problems, how.units)
         return tabular.read_csv(path, problems, how.renamed, how.units)
     except OSError as error:
-        todo = "name the workload: --workload FILE, or file in [workload] of the scenario"
+        todo = "name a workload file, on the command line or as file in [workload] of the scenario"
         raise UsageError(f"{path}", error.strerror or str(error), todo) from None
 
 
