@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from slurm_energy.profiling.progress import progress
 from slurm_energy.profiling.step_marks import StepMarks, never_fails
 from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
 from slurm_energy.profiling.torch_phases import TorchPhases, report_loader
@@ -64,9 +63,8 @@ class WatchCallback(_callback_class()):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """Record the step and report it as progress."""
         if self._marks is not None:
-            self._marks.end_step(self._samples)
-        total = getattr(state, "max_steps", 0)
-        progress(1, total if total > 0 else None)
+            total = getattr(state, "max_steps", 0)
+            self._marks.end_step(self._samples, total if total > 0 else None)
         self._has_predicted = False
 
     @never_fails

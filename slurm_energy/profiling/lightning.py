@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_energy.profiling.progress import progress
 from slurm_energy.profiling.step_marks import StepMarks, never_fails
-from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
+from slurm_energy.profiling.step_recorder import NO_VALUE
 from slurm_energy.profiling.torch_phases import TorchPhases, report_loader
 
 
@@ -97,8 +96,7 @@ class WatchCallback(_callback_class()):  # type: ignore[misc]
     def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         """Record the step and report the batch as progress."""
         if self._marks is not None:
-            self._marks.end_step(self._samples)
-        progress(1, self._total)
+            self._marks.end_step(self._samples, self._total)
 
     @never_fails
     def on_validation_start(self, *_: Any, **__: Any) -> None:
@@ -136,11 +134,8 @@ class WatchCallback(_callback_class()):  # type: ignore[misc]
             self._marks = None
 
     def _end_copy(self, start_ns: int) -> None:
-        if self._validates:
-            return  # part of the evaluation
-        end_ns = time.perf_counter_ns()
-        self._copy_ns += end_ns - start_ns
-        recorder.add("copy", start_ns, end_ns)
+        if not self._validates:  # else part of the evaluation
+            self._copy_ns += time.perf_counter_ns() - start_ns
 
     def _end_checkpoint(self, start_ns: int) -> None:
         if self._marks is not None:

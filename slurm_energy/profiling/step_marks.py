@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from slurm_energy.profiling.progress import progress
 from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
 from slurm_energy.profiling.torch_phases import TorchPhases
 
 log = logging.getLogger("slurm_energy")
 
 _now = time.perf_counter_ns
+_FLUSH_NS: Final = 500_000_000
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -46,7 +49,11 @@ class StepMarks:
         self._phases = phases
         self._idle_ns = _now()
         self._step_ns = self._idle_ns
+        self._received_ns = self._idle_ns
         self._open: Any = None
+        self._unreported = 0
+        self._total: float | None = None
+        self._flush_ns = 0
 
     def rest(self) -> None:
         """Mark the end of work that belongs to no phase; the wait for data starts now."""
@@ -66,33 +73,47 @@ class StepMarks:
         """Mark the start of the work on a batch.
 
         Args:
-            copy_ns: part of the wait that is recorded as `copy`.
+            copy_ns: last part of the wait, which was a copy to the device.
         """
         now = _now()
-        self._step_ns = self._idle_ns
-        recorder.add("data", self._step_ns + copy_ns, now)
+        self._step_ns, self._received_ns = self._idle_ns, now - copy_ns
         self._phases.begin_step(now)
+        if copy_ns:
+            self._phases.add_copy(now - copy_ns, now)
 
     def switch(self, name: str | None) -> None:
         """End the open phase of the model, and begin another one unless the name is None."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
-        self._open = None if name is None else self._phases.timed(name)
-        if self._open is not None:
+            self._open = None
+        if name is not None and self._phases.times_step:
+            self._open = self._phases.timed(name)
             self._open.__enter__()
 
-    def end_step(self, samples: float = NO_VALUE) -> None:
-        """Record the step that ends now.
+    def end_step(self, samples: float = NO_VALUE, total: float | None = None) -> None:
+        """Record the step that ends now, and report it as progress.
 
         Args:
             samples: samples of the step; NaN: unknown.
+            total: steps of this process in all, if known.
         """
         self.switch(None)
         self._phases.end_step()
         start_ns, self._idle_ns = self._step_ns, _now()
-        recorder.add("step", start_ns, self._idle_ns, samples)
+        recorder.append_step((start_ns, self._received_ns, self._idle_ns, samples, threading.get_ident()))
+        self._unreported += 1
+        self._total = total
+        if self._idle_ns >= self._flush_ns:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._flush_ns = self._idle_ns + _FLUSH_NS
+        steps, self._unreported = self._unreported, 0
+        recorder.collect()
+        progress(steps, self._total)
 
     def close(self) -> None:
-        """Remove the hooks of the model."""
+        """Remove the hooks of the model and report the last steps."""
         self._open = None
         self._phases.detach()
+        self._flush()

@@ -117,6 +117,11 @@ class TorchPhases:
                 self._switches.clear()
                 log.warning("slurm_energy: phases of the model are not recorded: %s", error)
 
+    def add_copy(self, start_ns: int, end_ns: int) -> None:
+        """Record a copy to the device that the caller has timed, in a timed step."""
+        if self._weight:
+            recorder.add("copy", start_ns, end_ns, weight=self._weight)
+
     def end_step(self) -> None:
         """End the step."""
         if self._weight:
