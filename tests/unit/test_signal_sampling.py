@@ -291,8 +291,12 @@ def test_the_memory_for_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError, match="more than 2 processes"):
         reports.put("c", STEPS, 3)
     assert len(reports.ranks("n1")[0]) == 2
-    again = StepReports.load(reports.dump())
-    assert again.ranks("n1") == reports.ranks("n1")
+    data = b"".join(reports.parts())
+    assert StepReports.load(data).ranks("n1") == reports.ranks("n1")
+    for damaged in (data[:-3], data + b"x", b"[[1]]", b""):
+        with pytest.raises((ValueError, TypeError)):
+            StepReports.load(damaged)
+    assert StepReports.load(data[:-3] + b"xyz").ranks("n1")[1] == 1  # one report cannot be unpacked
 
 
 def test_an_observation_that_is_too_large_loses_details_first(monkeypatch: pytest.MonkeyPatch) -> None:

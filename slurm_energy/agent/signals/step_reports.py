@@ -66,33 +66,28 @@ class StepReports:
         for packed in self._reports.values():
             try:
                 ranks.append(rank_from_json(json.loads(zlib.decompress(packed)), node))
-            except (UsageError, ValueError, RecursionError):
+            except (UsageError, ValueError, RecursionError, zlib.error):
                 malformed += 1
         ranks.sort(key=lambda steps: (steps.rank is None, steps.rank or 0, steps.pid))
         return ranks, malformed
 
-    def dump(self) -> bytes:
-        """Return the reports as bytes that `load` reads."""
-        lines = [
-            json.dumps([process, json.loads(zlib.decompress(packed))])
-            for process, packed in self._reports.items()
-        ]
-        return zlib.compress("\n".join(lines).encode(), 1)
+    def parts(self) -> list[bytes]:
+        """Return the reports as pieces of bytes; `load` reads them when joined."""
+        head = [[process, len(packed)] for process, packed in self._reports.items()]
+        return [json.dumps(head).encode() + b"\n", *self._reports.values()]
 
     @classmethod
     def load(cls, data: bytes) -> StepReports:
-        """Return the reports that `dump` turned into `data`.
+        """Return the reports whose joined output of `parts` is `data`.
 
         Raises:
-            ValueError, KeyError, TypeError, UsageError: `data` is malformed.
+            ValueError, TypeError: `data` is malformed.
         """
         reports = cls()
-        try:
-            lines = zlib.decompress(data).splitlines()
-        except zlib.error as error:
-            raise ValueError(str(error)) from None
-        for line in lines:
-            process, steps = json.loads(line)
-            reports.put(str(process), steps, 0)
-        reports.is_saved = True
+        head, _, body = data.partition(b"\n")
+        for process, length in json.loads(head):
+            reports._reports[str(process)], body = body[:length], body[length:]
+            reports._bytes += length
+        if body or reports._bytes != sum(map(len, reports._reports.values())):
+            raise ValueError("reports of the wrong length")
         return reports

@@ -18,7 +18,7 @@ from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.agent.signals.recording import SignalRecording
 from slurm_energy.agent.signals.step_reports import StepReports
 from slurm_energy.control.journal import SettingsJournal
-from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError, UsageError
+from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
 from slurm_energy.known_fields import check_version
 from slurm_energy.trusted_files import check_folder
 
@@ -149,7 +149,7 @@ class StateDirectory:
             atomic_file.write(self._path(session, _SIGNALS), recording.parts(), sync=False)
             recording.mark_saved()
         if len(reports) and not reports.is_saved:
-            atomic_file.write(self._path(session, _STEPS), reports.dump(), sync=False)
+            atomic_file.write(self._path(session, _STEPS), reports.parts(), sync=False)
             reports.is_saved = True
 
     def forget(self, session: Session) -> None:
@@ -211,7 +211,7 @@ class StateDirectory:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = atomic_file.read(self._path(session, _SIGNALS), _MAX_FILE_BYTES)
             session.recording = SignalRecording.load(data)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UsageError):
+        with contextlib.suppress(OSError, ValueError, TypeError):
             data = atomic_file.read(self._path(session, _STEPS), _MAX_FILE_BYTES)
             session.step_reports = StepReports.load(data)
 
