@@ -7,9 +7,9 @@ started at the first slot, so that a reader finds the last whole record of a pro
 slots contain zeros.
 
 Times are nanoseconds of CLOCK_MONOTONIC of the node. `unix_offset_ns` of the header converts them to Unix
-time. A record is written when its event ends. The records of one thread are therefore ordered by their end,
-and the phases of a step precede the step; events that the GPU has timed arrive a few steps late. The content
-comes from processes of users: readers validate all of it.
+time. Records are approximately ordered by the end of their events: the phases of a step precede the step, a
+wait for data is written at the end of its step, and events that the GPU has timed arrive a few steps late.
+The content comes from processes of users: readers validate all of it.
 """
 
 from __future__ import annotations
