@@ -287,7 +287,7 @@ def test_the_memory_for_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         reports.put("b", STEPS | noise, 2)
     reports.put("a", STEPS, 1)
     reports.put("b", STEPS | noise, 2)
-    monkeypatch.setattr(step_reports, "MAX_RANKS", 2)
+    monkeypatch.setattr(step_reports, "MAX_PROCESSES", 2)
     with pytest.raises(UsageError, match="more than 2 processes"):
         reports.put("c", STEPS, 3)
     assert len(reports.ranks("n1")[0]) == 2

@@ -11,10 +11,12 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from slurm_energy.diagnosis.json_codec import MAX_RANKS, rank_from_json
+from slurm_energy.diagnosis.json_codec import rank_from_json
 from slurm_energy.diagnosis.steps import RankSteps
 from slurm_energy.errors import UsageError
 
+MAX_PROCESSES: Final = 256
+"""Processes of a job on a node that may report: checking one at the end of the job takes a millisecond."""
 MAX_REPORT_BYTES: Final = 48 * 1024
 """Maximum size of the report of one process."""
 MAX_TOTAL_BYTES: Final = 8 << 20
@@ -44,8 +46,8 @@ class StepReports:
             UsageError: the report is too large, or too many processes report.
         """
         known = self._reports.get(process, b"")
-        if not known and len(self._reports) >= MAX_RANKS:
-            raise UsageError(f"steps: more than {MAX_RANKS} processes of the job report on this node")
+        if not known and len(self._reports) >= MAX_PROCESSES:
+            raise UsageError(f"steps: more than {MAX_PROCESSES} processes of the job report on this node")
         text = json.dumps({**steps, "pid": pid or steps.get("pid")}, separators=(",", ":")).encode()
         if len(text) > MAX_REPORT_BYTES:
             raise UsageError(f"steps: {len(text)} bytes, more than {MAX_REPORT_BYTES}")
