@@ -347,7 +347,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50, help="number of jobs (default 50)")
     parser.add_argument("--hours", type=float, default=10.0, help="hours in which they arrive (default 10)")
-    parser.add_argument("--begin", type=int, default=6, help="first hour of the day, UTC (default 6)")
+    parser.add_argument("--begin", type=int, default=12, help="first hour of the day, UTC (default 12)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the workload (default 1)")
     parser.add_argument(
         "--price",

@@ -70,7 +70,6 @@ ReturnToService=2
 KillWait=1
 MinJobAge=86400
 SlurmdParameters=config_overrides
-{federation}
 NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={slurmd_port} CPUs={cpus} RealMemory=1000
 PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=NO
 """
@@ -223,7 +222,6 @@ class SlurmCluster:
                 node=self.node,
                 slurmd_port=self._slurmd_port,
                 cpus=self.cpus,
-                federation="FederationParameters=fed_display" if group.federation else "",
             )
         )
         (directory / "plugstack.conf").write_text("")
@@ -237,13 +235,11 @@ class SlurmClusters:
 
     Args:
         cpus: CPUs of the node of each cluster, by name of the cluster.
-        federation: name of the federation to which the clusters belong; None: they belong to none.
     """
 
-    def __init__(self, cpus: dict[str, int], federation: str | None = None) -> None:
+    def __init__(self, cpus: dict[str, int]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="slcl-"))
         self.directory.chmod(0o755)
-        self.federation = federation
         self.munge_socket = self.directory / "munge.socket"
         self._munged: subprocess.Popen[bytes] | None = None
         self._slurmdbd: subprocess.Popen[bytes] | None = None
@@ -309,9 +305,6 @@ class SlurmClusters:
         for name in self.clusters:
             first.run("sacctmgr", "-i", "add", "cluster", name)
         first.run("sacctmgr", "-i", "add", "account", "site", "Description=site", "Organization=site")
-        if self.federation:
-            names = ",".join(self.clusters)
-            first.run("sacctmgr", "-i", "add", "federation", self.federation, f"clusters={names}")
         for cluster in self.clusters.values():
             cluster.start_slurm()
         for cluster in self.clusters.values():
