@@ -215,7 +215,7 @@ contexts = st.builds(
 )
 
 
-@examples(60)
+@examples(30)
 @given(contexts, observations)
 def test_any_valid_observation_gets_a_diagnosis(context: JobContext, node: NodeObservation) -> None:
     diagnosis = diagnose(JobObservation(context, (node,)))
