@@ -23,7 +23,8 @@ from slurm_energy.log_once import RepeatedFailureLog
 pytestmark = pytest.mark.slow
 
 START = 1_700_000_000
-EMPTY: dict[str, Any] = {"rejected": [], "retry": [], "traces_rejected": []}
+LISTS = ("rejected", "retry", "traces_rejected", "observations_rejected")
+EMPTY: dict[str, Any] = {name: [] for name in LISTS}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from store_examples import NOW, Accounting, item, job, record
 
-from slurm_energy.accounting import engine, integrity, job_facts, migrations, record_queries, traces
+from slurm_energy.accounting import engine, integrity, job_facts, migrations, record_queries, tables, traces
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.controller import main as controller_main
@@ -356,9 +356,9 @@ def test_retention_drops_traces_and_keeps_records(accounting):
     new = encode_trace(5000.0, 1.0, {"cpu": [1.0, 2.0]})
     accounting.deliver(item(job_id=1, trace=old), item(job_id=2, trace=new))
     with accounting.connect() as connection:
-        assert traces.drop_old_traces(connection, 102.0) == 0
-        assert traces.drop_old_traces(connection, 103.0) == 1
-        assert traces.drop_old_traces(connection, 103.0) == 0
+        assert traces.drop_old_attachments(connection, tables.traces, 102.0) == 0
+        assert traces.drop_old_attachments(connection, tables.traces, 103.0) == 1
+        assert traces.drop_old_attachments(connection, tables.traces, 103.0) == 0
     assert [r["trace"] for r in accounting.find(with_traces=True)] == [None, new]
 
 
