@@ -34,22 +34,15 @@ class JobContext:
         exit_code: exit code of the batch script.
         start_s: start, Unix seconds.
         elapsed_s: seconds from the start to the end, or to now while the job runs.
-        time_limit_s: requested time limit.
         is_interactive: whether the job has no batch script.
         nodes: allocated nodes.
         cpus: allocated CPUs of all nodes.
-        requested_cpus: requested CPUs.
         gpus: indices of the allocated GPUs by node.
-        memory_bytes: allocated memory of all nodes.
-        max_rss_bytes: largest resident memory of a task, from Slurm's accounting.
-        cpu_seconds: CPU time of all tasks, from Slurm's accounting.
-        policy: energy policy.
         restart_count: number of requeues.
         energy_joules: energy by node and component (`cpu`, `dram`, `gpu[0]`, `other`, `node`).
         idle_watts: power of an idle component by node and component.
         limit_watts: power limit in force by node and component.
         max_limit_watts: power limit without a policy by node and component.
-        throttled_s: seconds throttled by node.
         settings: applied settings by node: (setting, requested, applied).
     """
 
@@ -58,22 +51,15 @@ class JobContext:
     elapsed_s: float
     state: str | None = None
     exit_code: int | None = None
-    time_limit_s: float | None = None
     is_interactive: bool | None = None
     nodes: tuple[str, ...] = ()
     cpus: int | None = None
-    requested_cpus: int | None = None
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    memory_bytes: float | None = None
-    max_rss_bytes: float | None = None
-    cpu_seconds: float | None = None
-    policy: str = ""
     restart_count: int = 0
     energy_joules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     idle_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     limit_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     max_limit_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    throttled_s: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, tuple[tuple[str, str, str | None], ...]] = field(default_factory=dict)
 
 

@@ -65,13 +65,11 @@ def _context(job: JobUsage, config: Config) -> JobContext:
         nodes=job.nodes,
         cpus=job.cpus,
         gpus={record.node: record.gpus for record in records if record.gpus},
-        policy=job.first.policy,
         restart_count=job.first.restart_count,
         energy_joules={record.node: _energies(record) for record in records},
         idle_watts={record.node: _idle_watts(record, config) for record in records},
         limit_watts={record.node: _limits(record) for record in records},
         max_limit_watts={record.node: _max_limits(record) for record in records},
-        throttled_s={r.node: r.throttled_seconds for r in records if r.throttled_seconds is not None},
         settings={
             record.node: tuple((s.setting, s.requested, s.applied) for s in record.applied)
             for record in records

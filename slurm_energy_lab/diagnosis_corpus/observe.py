@@ -66,7 +66,6 @@ def _context(
         nodes=tuple(names),
         cpus=shape.cpus * shape.nodes,
         gpus={name: tuple(range(shape.gpus)) for name in names} if shape.gpus else {},
-        memory_bytes=_NODE_MEMORY * shape.nodes,
         restart_count=shape.restart_count,
         energy_joules=energy if shape.has_energy else {},
         idle_watts={name: {"cpu": _CPU_IDLE} | dict.fromkeys(parts, _GPU_IDLE) for name in names},

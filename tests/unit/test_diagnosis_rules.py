@@ -208,7 +208,6 @@ contexts = st.builds(
     is_interactive=st.none() | st.booleans(),
     nodes=st.just(("n1",)),
     cpus=st.none() | st.integers(0, 64),
-    cpu_seconds=st.none() | st.floats(0, 1e9),
     energy_joules=st.just({"n1": {"cpu": 5.0, "gpu[0]": 9.0}}) | st.just({}),
     idle_watts=st.just({"n1": {"gpu[0]": 50.0}}) | st.just({}),
     limit_watts=st.just({"n1": {"gpu[0]": 50.0}}) | st.just({"n1": {"gpu[0]": 400.0}}),

@@ -67,7 +67,7 @@ def _gpu_wait_s(view: JobView) -> float | None:
 
 def unused_cpus(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that the job uses few of its CPUs even at its peak."""
-    allocated, use, source = _peak_use(view)
+    allocated, use = _peak_use(view)
     if allocated is None or use is None or view.context.is_interactive or _holds_memory(view):
         return
     gpus = sum(map(len, view.context.gpus.values())) or len(view.gpus)
@@ -77,7 +77,7 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
         return
     if gpus and allocated <= gpus * view.threshold("unused_cpu_per_gpu"):
         return
-    text = f"The job used at most {use:.0f} % of {allocated:.0f} CPUs{source}."
+    text = f"The job used at most {use:.0f} % of {allocated:.0f} CPUs."
     idle = [watts["cpu"] for watts in view.context.idle_watts.values() if "cpu" in watts]
     joules = scaled(math.fsum(idle) if idle else None, (1 - use / 100) * view.elapsed_s)
     yield view.finding(
@@ -85,14 +85,14 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
         f"{unused:.0f} of {allocated:.0f} CPUs are never used",
         [view.fact("cpu_busy_cores", use, text, limit)],
         None,
-        0.8 if not source else 0.6,
+        0.8,
         joules_lost=joules,
         time_share=1.0,
     )
 
 
-def _peak_use(view: JobView) -> tuple[float | None, float | None, str]:
-    """Return the allocated CPUs, their use at the peak in percent, and the source of the use as text."""
+def _peak_use(view: JobView) -> tuple[float | None, float | None]:
+    """Return the allocated CPUs and their use at the peak in percent; None if a node is unknown."""
     peaks, cpus = [], []
     for node in view.observation.nodes:
         busy = view.node_series(node, "cpu_busy_cores")
@@ -100,20 +100,14 @@ def _peak_use(view: JobView) -> tuple[float | None, float | None, str]:
         if busy is not None and allocated is not None:
             peaks.append(percentile(sorted(busy.known()), _PEAK_PERCENTILE))
             cpus.append(allocated.known()[0])
-    if peaks and len(peaks) == len(view.context.nodes or peaks):
-        total = math.fsum(cpus)
-        return total, 100 * math.fsum(peaks) / total if total else None, ""
-    context = view.context
-    if context.cpu_seconds is None or not context.cpus or not context.elapsed_s:
-        return None, None, ""
-    use = 100 * context.cpu_seconds / (context.cpus * context.elapsed_s)
-    return float(context.cpus), use, " on average, by Slurm's accounting"
+    total = math.fsum(cpus)
+    if not total or len(peaks) < len(view.context.nodes):
+        return None, None
+    return total, 100 * math.fsum(peaks) / total
 
 
 def _holds_memory(view: JobView) -> bool:
     """Return whether the job needs its CPUs for their memory: it uses much of the memory."""
     used, limit = view.mean("memory_used_bytes"), view.mean("memory_limit_bytes")
-    if used is None or not limit:
-        used, limit = view.context.max_rss_bytes, view.context.memory_bytes
     share = None if used is None or not limit else 100 * used / limit
     return share is not None and share >= _OTHER_RESOURCE_SHARE

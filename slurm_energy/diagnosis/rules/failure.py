@@ -12,7 +12,7 @@ _FAILED = ("FAILED", "NODE_FAIL", "BOOT_FAIL")
 
 
 def early_failure(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that the job failed soon after its start, or repeatedly."""
+    """Yield the finding that the job failed soon after its start, or after it had been requeued."""
     context = view.context
     if context.state not in _FAILED:
         return
@@ -25,6 +25,6 @@ def early_failure(view: JobView) -> Iterator[JobFinding]:
     facts = [view.fact("state", view.elapsed_s, text, "early_failure" if is_early else None)]
     if runs > 1:
         facts.append(view.fact("restart_count", float(runs), f"It was run {runs} times.", "restarts"))
-    title = f"The job failed after {view.elapsed_s:.0f} s" + (f", {runs} times" if runs > 1 else "")
+    title = f"The job failed after {view.elapsed_s:.0f} s" + (f", in run {runs}" if runs > 1 else "")
     joules = total_joules(view.observation)
     yield view.finding(FindingKind.EARLY_FAILURE, title, facts, view.elapsed_s, 0.95, joules_lost=joules)

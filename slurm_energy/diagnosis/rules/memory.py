@@ -76,9 +76,6 @@ def out_of_memory(view: JobView) -> Iterator[JobFinding]:
     if view.context.state != "OUT_OF_MEMORY":
         return
     facts = [view.fact("state", None, "Slurm ended the job with state OUT_OF_MEMORY.")]
-    peak, limit = view.context.max_rss_bytes, view.context.memory_bytes
-    if peak is not None and limit:
-        text = f"A task used up to {peak / 1e9:.1f} GB; the job had {limit / 1e9:.1f} GB."
-        facts.append(view.fact("max_rss_bytes", peak, text))
+    facts += _host_facts(view)
     title = "The job ran out of memory"
     yield view.finding(FindingKind.OUT_OF_MEMORY, title, facts, view.elapsed_s, 1.0)
