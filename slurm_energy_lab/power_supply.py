@@ -19,11 +19,17 @@ _HEAD: Final = """\
 exec >>{folder}/power.errors 2>&1
 export SLURM_CONF={conf} PATH={search}
 note() {{ echo "$(date +%s.%N) $1 $2" >>{folder}/power.log; }}
+runs() {{
+    [ -n "$1" ] && [ -r "/proc/$1/stat" ] && [ "$(cut -d' ' -f3 "/proc/$1/stat" 2>/dev/null)" != Z ]
+}}
+wait_for_end() {{ while runs "$(cat {folder}/stopping.$1 2>/dev/null)"; do sleep 0.1; done; }}
 """
 _SUSPEND: Final = """\
 for node in $(scontrol show hostnames "$1"); do
     note stop "$node"
-    kill "$(cat {folder}/slurmd.$node.pid)"
+    pid=$(cat {folder}/slurmd.$node.pid 2>/dev/null)
+    echo "$pid" >{folder}/stopping.$node
+    runs "$pid" && kill "$pid"
     (sleep {shutdown_s}; note off "$node") &
 done
 wait # slurmctld 24.11 ends what its program leaves behind
@@ -32,7 +38,7 @@ _RESUME: Final = """\
 for node in $(scontrol show hostnames "$1"); do
     [ -e {folder}/broken.$node ] && {{ note broken "$node"; continue; }}
     note boot "$node"
-    (sleep {boot_s}; slurmd -b -N "$node" -f {conf}; note on "$node") &
+    (sleep {boot_s}; wait_for_end "$node"; slurmd -b -N "$node" -f {conf}; note on "$node") &
 done
 wait
 """

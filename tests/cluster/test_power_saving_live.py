@@ -250,6 +250,53 @@ def simulated_joules(times_s, learned) -> tuple[float, float, list[float]]:
     return on.energy_joules, saved.energy_joules, waits_s.tolist()
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("waits_for_boot", "trials"), [(True, 5), (False, 6)])
+def test_wait_of_jobs_for_a_boot(monkeypatch, waits_for_boot, trials):
+    """Print the waits with and without prolog_slurmctld, of jobs that arrive while nodes are off or stop.
+
+    Without the program slurmctld starts batch jobs in passes, whose times nobody can state in advance.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="senergy-", dir="/var/tmp"))
+    try:
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(PoweredCluster(directory, waits_for_boot=waits_for_boot))
+            if waits_for_boot:
+                stack.enter_context(controller(cluster, monkeypatch, mode='"observe"'))
+            off = [
+                measured_wait(cluster, 1 + trial % 3, None, 1.0 + trial * 7 % 11) for trial in range(trials)
+            ]
+            stopping = [measured_wait(cluster, 3, 0.5 + 0.7 * trial, 0.0) for trial in range(3)]
+        for name, rows in (("off", off), ("shutting down", stopping)):
+            print(f"nodes {name}: wait {[round(wait, 1) for wait, _ in rows]} s")
+            print(f"after the start of slurmd: {[round(late, 1) for _, late in rows]} s")
+        if waits_for_boot:
+            assert max(late for _, late in off + stopping) <= SLURM_PASS_S
+    finally:
+        shutil.rmtree(directory)
+
+
+def measured_wait(cluster, nodes: int, after_s: float | None, pause_s: float) -> tuple[float, float]:
+    """Return how long a job waits, and how long after the last slurmd has started.
+
+    Args:
+        cluster: the cluster.
+        nodes: nodes of the job.
+        after_s: time from the begin of the shutdown until submission; None: until all nodes are off.
+        pause_s: further time before submission.
+    """
+    cluster.run("scontrol", "update", f"NodeName={','.join(NODES)}", "State=POWER_DOWN")
+    if after_s is None:
+        wait_until(lambda: set(cluster.states().values()) == {"idle~"}, "nodes off", cluster, timeout_s=60)
+    time.sleep(pause_s + (after_s or 0.0))
+    begin = time.time()
+    wait_for_jobs(cluster, [cluster.submit(nodes, 1.0)])
+    changes = [(when, state) for when, state, _ in read_changes(cluster.directory) if when > begin]
+    start = min(when for when, state in changes if state == "busy")
+    wait_until(lambda: "powering" not in str(cluster.states()), "the nodes", cluster, timeout_s=60)
+    return start - begin, start - max(when for when, state in changes if state == "on" and when < start)
+
+
 def test_node_that_does_not_boot_is_left_alone(cluster, monkeypatch):
     (cluster.directory / "broken.n1").touch()
     with controller(cluster, monkeypatch) as made:
