@@ -20,7 +20,7 @@ _MIN_GAIN = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class FindingAdvice:
     """A change that removes the cause of a finding.
 
     Attributes:
@@ -46,12 +46,12 @@ class Advice:
         return {name: finite_or_none(getattr(self, name)) for name in self.__slots__}
 
 
-_Adviser = Callable[[JobView, JobFinding], Iterator[Advice]]
+_Adviser = Callable[[JobView, JobFinding], Iterator[FindingAdvice]]
 
 
 def advise(
     observation: JobObservation, findings: Sequence[JobFinding], config: DiagnosisConfig
-) -> tuple[Advice, ...]:
+) -> tuple[FindingAdvice, ...]:
     """Return the advice for the findings of a job, in their order."""
     view = JobView(observation, config)
     return tuple(
@@ -63,7 +63,7 @@ def advise(
     )
 
 
-def _is_worthwhile(view: JobView, advice: Advice) -> bool:
+def _is_worthwhile(view: JobView, advice: FindingAdvice) -> bool:
     watts = view.mean_watts
     energy = None if watts is None else watts * view.elapsed_s
     saves_energy = advice.joules_gain is not None and energy and advice.joules_gain >= _MIN_GAIN * energy
@@ -77,7 +77,7 @@ def _share_of(finding: JobFinding, seconds: float) -> float | None:
     return finding.joules_lost * min(1.0, seconds / finding.seconds_lost)
 
 
-def _more_workers(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+def _more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     """Yield the number of loader workers that keeps up with the rest of the step."""
     workers, cpus = _workers(view), _cpus_per_rank(view)
     timed = [_data_and_step_s(rank) for rank in view.ranks]
@@ -98,7 +98,7 @@ def _more_workers(view: JobView, finding: JobFinding) -> Iterator[Advice]:
     if wanted <= workers:
         return
     gain_s = (step_s - max(rest_s, work_s / wanted)) * max(rank.step_count for rank in view.ranks)
-    yield Advice(
+    yield FindingAdvice(
         finding.kind,
         text,
         "; ".join(lines),
@@ -132,7 +132,7 @@ def _cpus_per_rank(view: JobView) -> float | None:
     return total / len(view.ranks) if total and view.ranks else None
 
 
-def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     """Yield a longer interval between checkpoints, so that they take 3 % of the time."""
     phases = [p for rank in view.ranks if (p := rank.steps.phases.get("checkpoint")) is not None and p.count]
     if not phases or finding.seconds_lost is None or view.elapsed_s <= 0:
@@ -142,7 +142,7 @@ def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[Advice]:
     if kept >= count:
         return
     interval_s, gain_s = view.elapsed_s / kept, seconds * (1 - kept / count)
-    yield Advice(
+    yield FindingAdvice(
         finding.kind,
         f"Write {kept} checkpoints instead of {count}: they then take {100 * _CHECKPOINT_SHARE:.0f} % of the"
         f" time. A failure costs {interval_s / 120:.0f} minutes on average.",
@@ -154,12 +154,12 @@ def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[Advice]:
     )
 
 
-def _pinned_memory(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+def _pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     """Yield pinned memory, if the loader does not use it."""
     pinned = {rank.steps.hints.get("pin_memory") for rank in view.ranks}
     if pinned != {False} or finding.seconds_lost is None:
         return
-    yield Advice(
+    yield FindingAdvice(
         finding.kind,
         "Pinned memory lets copies overlap with computation; at most their whole time is gained.",
         "DataLoader(pin_memory=True); tensor.to(device, non_blocking=True)",
@@ -170,7 +170,7 @@ def _pinned_memory(view: JobView, finding: JobFinding) -> Iterator[Advice]:
     )
 
 
-def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     used = dict.fromkeys((gpu.node for gpu in view.gpus), 0)
     for gpu in view.gpus:
         used[gpu.node] += gpu.name not in finding.where
@@ -179,7 +179,7 @@ def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[Advice]:
         return
     count = counts.pop()
     line = f"#SBATCH --gpus-per-node={count}" if count else "no --gpus option"
-    yield Advice(
+    yield FindingAdvice(
         finding.kind,
         f"Request the GPUs that the program uses: {count} per node.",
         line,
@@ -190,11 +190,11 @@ def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[Advice]:
     )
 
 
-def _fewer_nodes(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+def _fewer_nodes(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     if not finding.where or finding.joules_lost is None:
         return
     count = len(view.observation.nodes) - len(finding.where)
-    yield Advice(
+    yield FindingAdvice(
         finding.kind,
         f"{count} of {len(view.observation.nodes)} nodes do all the work.",
         f"#SBATCH --nodes={count}",
@@ -205,7 +205,7 @@ def _fewer_nodes(view: JobView, finding: JobFinding) -> Iterator[Advice]:
     )
 
 
-def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[Advice]:
+def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     if finding.seconds_lost is None or finding.joules_lost is None:
         return
     active_s = view.elapsed_s - finding.seconds_lost
@@ -214,7 +214,7 @@ def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[Advice]:
     if gain_s <= 0:
         return
     hours, minutes = divmod(limit_minutes, 60)
-    yield Advice(
+    yield FindingAdvice(
         finding.kind,
         f"The work ends after {active_s / 60:.0f} minutes. A time limit with a tenth as margin ends the job"
         " then.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
-from slurm_energy.diagnosis.advice import Advice, advise
+from slurm_energy.diagnosis.advice import FindingAdvice, advise
 from slurm_energy.diagnosis.causes import ordered
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.job_view import JobView
@@ -61,7 +61,7 @@ class Diagnosis:
 
     summary: JobSummary
     findings: tuple[JobFinding, ...]
-    advice: tuple[Advice, ...]
+    advice: tuple[FindingAdvice, ...]
     is_short: bool
 
     def to_json(self) -> dict[str, Any]:

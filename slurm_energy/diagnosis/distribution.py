@@ -21,7 +21,7 @@ class Stability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class ValueDistribution:
     """Mean, percentiles and coefficient of variation of at least one value.
 
     Attributes:
@@ -52,7 +52,7 @@ class Distribution:
         return Stability.UNSTABLE if is_unstable else Stability.VARIABLE
 
 
-def distribution_of(values: Iterable[float]) -> Distribution | None:
+def distribution_of(values: Iterable[float]) -> ValueDistribution | None:
     """Return the distribution of the known values; None if there are none. NaN values are unknown."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
@@ -60,17 +60,17 @@ def distribution_of(values: Iterable[float]) -> Distribution | None:
     mean = math.fsum(known) / len(known)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))
     p50, p90, p99 = (percentile(known, percent) for percent in (50, 90, 99))
-    return Distribution(len(known), mean, p50, p90, p99, deviation / abs(mean) if mean else None)
+    return ValueDistribution(len(known), mean, p50, p90, p99, deviation / abs(mean) if mean else None)
 
 
-def phase_distribution(phase: PhaseStatistics) -> Distribution | None:
+def phase_distribution(phase: PhaseStatistics) -> ValueDistribution | None:
     """Return the distribution of the durations of a phase in seconds; None if there are none."""
     mean, deviation = phase.mean_s, phase.deviation_s
     percentiles = [phase.percentile_s(percent) for percent in (50, 90, 99)]
     if mean is None or deviation is None:
         return None
     p50, p90, p99 = (0.0 if value is None else value for value in percentiles)
-    return Distribution(phase.count, mean, p50, p90, p99, deviation / mean if mean else None)
+    return ValueDistribution(phase.count, mean, p50, p90, p99, deviation / mean if mean else None)
 
 
 def percentile(ascending: list[float], percent: float) -> float:

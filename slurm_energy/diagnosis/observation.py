@@ -25,7 +25,7 @@ class NodeObservation:
 
 
 @dataclass(frozen=True, slots=True)
-class JobContext:
+class ObservedAllocation:
     """Allocation, result and energy of a job. None and absent keys mean unknown.
 
     Attributes:
@@ -73,7 +73,7 @@ class JobObservation:
             its series, as signal `power_watts`.
     """
 
-    context: JobContext
+    context: ObservedAllocation
     nodes: tuple[NodeObservation, ...] = ()
 
     def series(self, name: str) -> Iterator[ObservedSeries]:

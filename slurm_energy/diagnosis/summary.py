@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.diagnosis.distribution import Distribution, distribution_of, phase_distribution
+from slurm_energy.diagnosis.distribution import ValueDistribution, distribution_of, phase_distribution
 from slurm_energy.diagnosis.finding import finite_or_none
 from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.phase_times import TIME_CATEGORIES, phase_times
@@ -35,7 +35,7 @@ class PhaseSummary:
     total_s: float
     time_share: float
     joules: float | None
-    durations: Distribution
+    durations: ValueDistribution
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
@@ -59,7 +59,7 @@ class SignalSummary:
     where: str
     signal: str
     unit: str
-    values: Distribution
+    values: ValueDistribution
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""

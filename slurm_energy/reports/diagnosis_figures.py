@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slurm_energy.diagnosis.advice import Advice
+from slurm_energy.diagnosis.advice import FindingAdvice
 from slurm_energy.diagnosis.finding import JobFinding
 from slurm_energy.diagnosis.summary import JobSummary, SignalSummary
 from slurm_energy.quantities import format_duration
@@ -101,7 +101,7 @@ def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
     return f"{lost}; confidence {100 * finding.confidence:.0f} %"
 
 
-def gain_text(advice: Advice) -> str:
+def gain_text(advice: FindingAdvice) -> str:
     """Return the expected gain of an advice, its source and its check as text."""
     parts = [duration_text(advice.seconds_gain)] if advice.seconds_gain else []
     if advice.joules_gain is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from slurm_energy.config import Config
 from slurm_energy.diagnosis.json_codec import node_from_json
-from slurm_energy.diagnosis.observation import JobContext, JobObservation, NodeObservation
+from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
@@ -54,9 +54,9 @@ def _power_series(job: JobUsage, node: str) -> Iterator[ObservedSeries]:
         )
 
 
-def _context(job: JobUsage, config: Config) -> JobContext:
+def _context(job: JobUsage, config: Config) -> ObservedAllocation:
     records, state = job.records, (job.job.state or "").partition(" ")[0]
-    return JobContext(
+    return ObservedAllocation(
         job_id=job.first.job_id,
         start_s=job.start,
         elapsed_s=job.elapsed_s,

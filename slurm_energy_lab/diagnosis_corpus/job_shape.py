@@ -64,7 +64,7 @@ class JobShape:
         gpu_clock: SM clock over the highest clock by (node, GPU); absent: 1.
         clock_setting: whether a clock limit was applied.
         is_network_storage: whether storage traffic goes over the network.
-        state, exit_code, restart_count, is_interactive: see `JobContext`.
+        state, exit_code, restart_count, is_interactive: see `ObservedAllocation`.
         has_steps, has_gpm, has_max_clock, has_pressure, has_signals, has_power, has_energy: layers that
             observe the job.
         hide_phases: phases that the program does not report.

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from random import Random
 
-from slurm_energy.diagnosis.observation import JobContext, JobObservation, NodeObservation
+from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
 from slurm_energy.diagnosis.signals import MAX_POINTS, ObservedSeries
 from slurm_energy_lab.diagnosis_corpus.job_shape import JobShape, NodeLoad
 from slurm_energy_lab.diagnosis_corpus.step_statistics import rank_steps
@@ -52,11 +52,11 @@ def observe(
 
 def _context(
     shape: JobShape, job_id: int, names: list[str], energy: dict[str, dict[str, float]]
-) -> JobContext:
+) -> ObservedAllocation:
     parts = [f"gpu[{index}]" for index in range(shape.gpus)]
     limit = _GPU_LIMIT * shape.cap_share
     settings = (("nvml.gpu_clock_mhz[0]", "900", "900"),) if shape.clock_setting else ()
-    return JobContext(
+    return ObservedAllocation(
         job_id=job_id,
         start_s=START_S,
         elapsed_s=shape.elapsed_s,

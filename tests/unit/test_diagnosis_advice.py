@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
-from slurm_energy.diagnosis.advice import Advice
+from slurm_energy.diagnosis.advice import FindingAdvice
 from slurm_energy.diagnosis.diagnose import diagnose
 from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
@@ -20,7 +20,7 @@ from tests.unit.test_diagnosis_rules import job_of, series
 JOBS = {job.name: job for job in (*PLANTED, *HEALTHY)}
 
 
-def only(observation: JobObservation) -> Advice:
+def only(observation: JobObservation) -> FindingAdvice:
     (advice,) = diagnose(observation, DiagnosisConfig()).advice
     return advice
 

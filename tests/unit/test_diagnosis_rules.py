@@ -15,7 +15,7 @@ from slurm_energy.config.loader import load
 from slurm_energy.diagnosis.causes import CONSEQUENCES, ordered
 from slurm_energy.diagnosis.diagnose import diagnose, find_causes
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.observation import JobContext, JobObservation, NodeObservation
+from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
 from slurm_energy.diagnosis.phase_times import phase_times
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
@@ -53,7 +53,7 @@ def series(name: str, values: list[float], part: str = "", node: str = "n1") -> 
 def job_of(
     *parts: ObservedSeries, ranks: tuple[RankSteps, ...] = (), elapsed_s: float = 600.0
 ) -> JobObservation:
-    context = JobContext(1, 0.0, elapsed_s, state="COMPLETED", nodes=("n1",))
+    context = ObservedAllocation(1, 0.0, elapsed_s, state="COMPLETED", nodes=("n1",))
     return JobObservation(context, (NodeObservation("n1", parts, ranks),))
 
 
@@ -70,7 +70,7 @@ def test_symptoms_are_attached_to_their_cause() -> None:
 
 
 def test_unknown_data_gives_no_finding() -> None:
-    nothing = JobObservation(JobContext(1, 0.0, 1e5, state="COMPLETED"))
+    nothing = JobObservation(ObservedAllocation(1, 0.0, 1e5, state="COMPLETED"))
     assert diagnose(nothing).findings == ()
     unknown = [
         series(name, [math.nan] * 60, part)
@@ -200,7 +200,7 @@ def test_explanations_have_no_cycle() -> None:
 
 
 contexts = st.builds(
-    JobContext,
+    ObservedAllocation,
     job_id=st.just(1),
     start_s=st.floats(0, 1e10),
     elapsed_s=st.floats(0, 1e6),
@@ -216,7 +216,7 @@ contexts = st.builds(
 
 @examples(30)
 @given(contexts, observations)
-def test_any_valid_observation_gets_a_diagnosis(context: JobContext, node: NodeObservation) -> None:
+def test_any_valid_observation_gets_a_diagnosis(context: ObservedAllocation, node: NodeObservation) -> None:
     diagnosis = diagnose(JobObservation(context, (node,)))
     assert diagnosis.to_json()["is_short"] == (context.elapsed_s < 120)
     for item in diagnosis.findings:
