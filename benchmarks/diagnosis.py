@@ -256,7 +256,7 @@ class Training:
         self.watched = self._watched_steps()
         torch.set_num_threads(1)
         torch.manual_seed(1)
-        size = 3 * length_ms
+        size = 4 * length_ms
         layers = nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.MaxPool2d(2)
         self.model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
         self.batch = torch.randn(size, 1, 28, 28), torch.randint(0, 10, (size,))
