@@ -54,6 +54,10 @@ ANSWERS: dict[str, Any] = {
     "/v1/budget/explain": budget_answers.explanation(),
     "/v1/status": {"version": "0.1.0", "cluster": "lab", "records": 3, "traces": 1, "nodes": []},
 }
+for _item in examples.everything():
+    _id = (_item["job"] or {}).get("display_id") or str(_item["job_id"])
+    ANSWERS.setdefault(f"/v1/jobs/{_id}", {"decisions": [], "records": [_item]})
+    ANSWERS.setdefault(f"/v1/jobs/{_id}/observation", {"nodes": []})
 WINDOW = "-a -S 2026-11-01 -E 2026-12-01"
 
 WORKS = f"""
