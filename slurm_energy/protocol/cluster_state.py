@@ -90,7 +90,6 @@ class ClusterState:
         """
         if not isinstance(data, dict):
             raise UsageError("state of a cluster", "is not a JSON object")
-        signals = data.get("signals")
         return cls(
             cluster=_text(data, "cluster"),
             taken_unix_s=_number(data, "taken_unix_s"),
@@ -102,11 +101,7 @@ class ClusterState:
             currency=_text(data, "currency"),
             start_unix_s=_number(data, "start_unix_s"),
             step_s=_number(data, "step_s", low=1e-3),
-            signals={
-                name: _signal(signals[name], name)
-                for name in SIGNALS
-                if isinstance(signals, dict) and name in signals
-            },
+            signals=_signals(data.get("signals")),
             problem=_text(data, "problem"),
         )
 
@@ -136,6 +131,15 @@ def _triples(data: Mapping[str, Any], name: str) -> tuple[tuple[float, float, fl
         return first, second, third
 
     return _list(data.get(name), name, MAX_JOBS, triple)
+
+
+def _signals(data: Any) -> dict[str, SignalValues]:
+    signals = data if isinstance(data, dict) else {}
+    values = {name: _signal(signals[name], name) for name in SIGNALS if name in signals}
+    # All signals of a state share its slots. A choice with columns of different lengths would fail.
+    if len({len(one.mean) for one in values.values()}) > 1:
+        raise UsageError("state of a cluster", "its signals have different numbers of slots")
+    return values
 
 
 def _signal(value: Any, name: str) -> SignalValues:

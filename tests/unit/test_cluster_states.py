@@ -65,13 +65,14 @@ def state(cluster: str, price: float | None = None, **more: Any) -> ClusterState
 
 numbers = st.floats(0, 1e14, allow_nan=False)
 triples = st.lists(st.tuples(numbers, numbers, numbers), max_size=4).map(tuple)
-columns = st.integers(0, 4).flatmap(
-    lambda n: st.builds(
-        SignalValues,
-        *[st.lists(st.none() | st.floats(-1e6, 1e6), min_size=n, max_size=n).map(tuple)] * 2,
-        st.text("abc ", max_size=9),
-    )
-)
+
+
+def columns(slots: int) -> st.SearchStrategy[SignalValues]:
+    """Return a strategy for the values of a signal."""
+    values = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=slots, max_size=slots).map(tuple)
+    return st.builds(SignalValues, values, values, st.text("abc ", max_size=9))
+
+
 states = st.builds(
     ClusterState,
     cluster=st.text("abc-", min_size=1, max_size=20),
@@ -81,7 +82,9 @@ states = st.builds(
     running=triples,
     pending=triples,
     pue=st.floats(1, 3),
-    signals=st.dictionaries(st.sampled_from(["price_per_kwh", "carbon_g_per_kwh"]), columns),
+    signals=st.integers(0, 4).flatmap(
+        lambda slots: st.dictionaries(st.sampled_from(["price_per_kwh", "carbon_g_per_kwh"]), columns(slots))
+    ),
 )
 
 
@@ -122,6 +125,12 @@ def test_no_hostile_state_raises_another_error(key: str, value: Any) -> None:
         {"signals": {"price_per_kwh": {"mean": [0] * (MAX_SLOTS + 1), "deviation": [], "source": ""}}},
         {"signals": {"price_per_kwh": {"mean": [0], "deviation": [], "source": ""}}},
         {"signals": {"price_per_kwh": {"mean": [10**400], "deviation": [0], "source": ""}}},
+        {
+            "signals": {
+                "price_per_kwh": {"mean": [0], "deviation": [0], "source": ""},
+                "carbon_g_per_kwh": {"mean": [0, 0], "deviation": [0, 0], "source": ""},
+            }
+        },
     ],
 )
 def test_states_out_of_bounds_are_refused(change: dict[str, Any]) -> None:
