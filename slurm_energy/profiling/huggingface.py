@@ -1,4 +1,4 @@
-"""Steps of a Hugging Face trainer: `Trainer(..., callbacks=[WatchCallback()])`."""
+"""Steps of a Hugging Face trainer: `Trainer(..., callbacks=[TrainerWatch()])`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _callback_class() -> Any:
         ) from None
 
 
-class WatchCallback(_callback_class()):  # type: ignore[misc]
+class TrainerWatch(_callback_class()):  # type: ignore[misc]
     """Callback that records the steps of the training and their phases.
 
     A step is one step of the optimizer. It counts as one unit of progress.

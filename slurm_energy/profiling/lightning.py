@@ -1,4 +1,4 @@
-"""Steps of a Lightning trainer: `Trainer(callbacks=[WatchCallback()])`."""
+"""Steps of a Lightning trainer: `Trainer(callbacks=[LightningWatch()])`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _callback_class() -> Any:
     raise ImportError("slurm_energy.profiling.lightning: Lightning is not installed (pip install lightning)")
 
 
-class WatchCallback(_callback_class()):  # type: ignore[misc]
+class LightningWatch(_callback_class()):  # type: ignore[misc]
     """Callback that records the steps of the training and their phases.
 
     Each training batch counts as one unit of progress. Validation batches do not count, because they take

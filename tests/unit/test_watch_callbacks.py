@@ -300,7 +300,7 @@ def test_lightning_hooks_in_order(monkeypatch: pytest.MonkeyPatch, events: list[
     lightning = imported(monkeypatch, "lightning", "lightning.pytorch", Callback=object)
     calls: list[Any] = []
     monkeypatch.setattr(step_marks, "progress", lambda n, total: calls.append((n, total)))
-    trainer, callback = Trainer(), lightning.WatchCallback()
+    trainer, callback = Trainer(), lightning.LightningWatch()
     strategy = trainer.strategy
 
     callback.on_validation_start(trainer)  # the sanity check
@@ -335,7 +335,7 @@ def test_lightning_without_a_strategy_only_logs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace())  # type: ignore[arg-type]
     lightning = imported(monkeypatch, "lightning", "lightning.pytorch", Callback=object)
-    callback = lightning.WatchCallback()
+    callback = lightning.LightningWatch()
     with caplog.at_level(logging.WARNING):
         callback.on_train_start(SimpleNamespace())
         for _ in range(3):
@@ -352,7 +352,7 @@ def test_transformers_events_in_order(monkeypatch: pytest.MonkeyPatch, events: l
     arguments = SimpleNamespace(train_batch_size=4, gradient_accumulation_steps=2, world_size=1)
     state, model, optimizer = SimpleNamespace(max_steps=9), Model(), Optimizer()
     wrapper = SimpleNamespace(optimizer=optimizer)
-    callback = huggingface.WatchCallback()
+    callback = huggingface.TrainerWatch()
 
     callback.on_train_begin(arguments, state, None, model=model, optimizer=wrapper, train_dataloader=[])
     callback.on_epoch_begin(arguments, state, None)
