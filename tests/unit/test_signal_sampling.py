@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_job_manager import Node, env
 
+from slurm_energy.agent.jobs import progress_reports
 from slurm_energy.agent.signals import observation as observation_module
 from slurm_energy.agent.signals import step_reports
 from slurm_energy.agent.signals.loop import SignalLoop
@@ -280,11 +281,15 @@ def test_the_memory_for_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     reports, chance = StepReports(), random.Random(1)
     with pytest.raises(UsageError, match="bytes, more than"):
         reports.put("a", STEPS | {"x": "y" * MAX_REPORT_BYTES}, 1)
-    monkeypatch.setattr(step_reports, "MAX_TOTAL_BYTES", 20_000)
+    monkeypatch.setattr(step_reports, "MAX_TOTAL_BYTES", 30_000)
     noise = {"x": "".join(chance.choices("0123456789abcdef", k=20_000))}
     reports.put("a", STEPS | noise, 1)
-    with pytest.raises(UsageError, match="exceed 20000 bytes"):
+    with pytest.raises(UsageError, match="exceed 30000 bytes"):
         reports.put("b", STEPS | noise, 2)
+    with pytest.raises(
+        UsageError, match="exceed 30000 bytes"
+    ):  # text that repeats needs memory at the end, too
+        reports.put("b", STEPS | {"x": "y" * 20_000}, 2)
     reports.put("a", STEPS, 1)
     reports.put("b", STEPS | noise, 2)
     monkeypatch.setattr(step_reports, "MAX_PROCESSES", 2)
@@ -297,6 +302,21 @@ def test_the_memory_for_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises((ValueError, TypeError)):
             StepReports.load(damaged)
     assert StepReports.load(data[:-3] + b"xyz").ranks("n1")[1] == 1  # one report cannot be unpacked
+    monkeypatch.setattr(step_reports, "MAX_TOTAL_BYTES", 1000)  # an older release permitted more
+    assert len(StepReports.load(data)) == 1
+
+
+def test_the_memory_for_reports_of_all_jobs_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_reports, "MAX_NODE_STEPS_BYTES", 20_000)
+    chance = random.Random(1)
+    noise = {"x": "".join(chance.choices("0123456789abcdef", k=20_000))}
+    begin(node, cpus="2")
+    begin(node, 6, cpus="2")
+    for process in ("a", "b"):
+        report(node, process, STEPS | noise)
+    with pytest.raises(UsageError, match="all jobs on this node exceed 20000 bytes"):
+        report(node, "c", STEPS | noise)
+    report(node, "a", STEPS, job_id=6)  # the other job keeps its share
 
 
 def test_an_observation_that_is_too_large_loses_details_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,9 @@ MAX_PROCESSES: Final = 1024
 """Processes of one job on one node whose totals are kept."""
 MAX_PENDING: Final = 8192
 """Reports of one job that wait for the tuner; older ones are dropped, totals lose nothing."""
+MAX_NODE_STEPS_BYTES: Final = 24 << 20
+"""Memory for the steps of all jobs of a node. If it is used up, a job may have at most its equal share, so
+that the sum stays below twice this size and no job prevents the reports of another."""
 _MESSAGES_PER_S: Final = 20.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.5, 30.0
 _STEPS_INTERVAL_S: Final = 10.0
@@ -88,6 +91,7 @@ class ProgressReports:
         job = self._jobs.setdefault(session.key, _JobProgress())
         process = message.process
         if message.steps is not None:
+            self._check_room(session)
             session.step_reports.put(process, message.steps, pid)
         if message.units is None:
             return {"interval_s": _STEPS_INTERVAL_S, "steps_bytes": MAX_REPORT_BYTES}
@@ -136,6 +140,14 @@ class ProgressReports:
         if job is None or not job.end_s:
             return None
         return max(0.0, max(job.end_s.values()) - self._clock.boottime())
+
+    def _check_room(self, session: Session) -> None:
+        sessions = self._sessions.values()
+        if sum(one.step_reports.packed_bytes for one in sessions) < MAX_NODE_STEPS_BYTES:
+            return
+        share = MAX_NODE_STEPS_BYTES // len(sessions)
+        if session.step_reports.packed_bytes >= share:
+            raise UsageError(f"steps: those of all jobs on this node exceed {MAX_NODE_STEPS_BYTES} bytes")
 
     def _time_of(self, message: ProgressMessage) -> float:
         """Return when the last unit was completed: the time in the message if it is recent, otherwise now.

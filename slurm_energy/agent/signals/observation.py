@@ -48,9 +48,10 @@ def observation_json(observation: NodeObservation | None) -> dict[str, Any] | No
     if observation is None:
         return None
     for smaller in _reduced(observation):
-        data = node_to_json(smaller)
+        data: dict[str, Any] | None = node_to_json(smaller)
         if len(json.dumps(data)) <= MAX_BYTES:
             return data
+        data = None  # two large ones must not be in memory together
     return None
 
 

@@ -19,16 +19,24 @@ MAX_PROCESSES: Final = 256
 """Processes of a job on a node that may report: checking one at the end of the job takes a millisecond."""
 MAX_REPORT_BYTES: Final = 48 * 1024
 """Maximum size of the report of one process."""
-MAX_TOTAL_BYTES: Final = 8 << 20
-"""Maximum size of the compressed reports of all processes of a job on a node."""
+MAX_TOTAL_BYTES: Final = 4 << 20
+"""Maximum size of the reports of all processes of a job on a node. Uncompressed: at the end of the job they
+are objects in memory of about 20 times this size, whereas text that repeats compresses to almost nothing."""
 
 
 class StepReports:
-    """Reports of the processes of one job on one node."""
+    """Reports of the processes of one job on one node.
+
+    Attributes:
+        packed_bytes: memory of the compressed reports.
+        is_saved: whether the current reports are on disk.
+    """
 
     def __init__(self) -> None:
         self._reports: dict[str, bytes] = {}
-        self._bytes = 0
+        self._sizes: dict[str, int] = {}
+        self._total_bytes = 0
+        self.packed_bytes = 0
         self.is_saved = True
 
     def __len__(self) -> int:
@@ -45,17 +53,14 @@ class StepReports:
         Raises:
             UsageError: the report is too large, or too many processes report.
         """
-        known = self._reports.get(process, b"")
-        if not known and len(self._reports) >= MAX_PROCESSES:
+        if process not in self._reports and len(self._reports) >= MAX_PROCESSES:
             raise UsageError(f"steps: more than {MAX_PROCESSES} processes of the job report on this node")
         text = json.dumps({**steps, "pid": pid or steps.get("pid")}, separators=(",", ":")).encode()
         if len(text) > MAX_REPORT_BYTES:
             raise UsageError(f"steps: {len(text)} bytes, more than {MAX_REPORT_BYTES}")
-        packed = zlib.compress(text, 1)
-        if self._bytes + len(packed) - len(known) > MAX_TOTAL_BYTES:
+        if self._total_bytes + len(text) - self._sizes.get(process, 0) > MAX_TOTAL_BYTES:
             raise UsageError(f"steps: the job's reports on this node exceed {MAX_TOTAL_BYTES} bytes")
-        self._bytes += len(packed) - len(known)
-        self._reports[process] = packed
+        self._store(process, zlib.compress(text, 1), len(text))
         self.is_saved = False
 
     def ranks(self, node: str) -> tuple[list[RankSteps], int]:
@@ -88,8 +93,26 @@ class StepReports:
         reports = cls()
         head, _, body = data.partition(b"\n")
         for process, length in json.loads(head):
-            reports._reports[str(process)], body = body[:length], body[length:]
-            reports._bytes += length
-        if body or reports._bytes != sum(map(len, reports._reports.values())):
+            packed, body = body[:length], body[length:]
+            if len(packed) != length:
+                raise ValueError("reports of the wrong length")
+            size = _unpacked_bytes(packed)
+            # An older release permitted more: the last ones are lost.
+            if reports._total_bytes + size <= MAX_TOTAL_BYTES:
+                reports._store(str(process), packed, size)
+        if body:
             raise ValueError("reports of the wrong length")
         return reports
+
+    def _store(self, process: str, packed: bytes, size: int) -> None:
+        self.packed_bytes += len(packed) - len(self._reports.get(process, b""))
+        self._total_bytes += size - self._sizes.get(process, 0)
+        self._reports[process], self._sizes[process] = packed, size
+
+
+def _unpacked_bytes(packed: bytes) -> int:
+    """Return the size of a compressed report; 0 if it is damaged: it is counted as malformed later."""
+    try:
+        return len(zlib.decompress(packed))
+    except zlib.error:
+        return 0
