@@ -24,7 +24,7 @@ PAYLOAD = tomllib.loads((PACKAGING / "payload.toml").read_text())
 SCRIPTS = sorted(
     path for kind in ("preinst", "postinst", "prerm", "postrm") for path in PACKAGING.glob(f"debian/*.{kind}")
 )
-WITHOUT_PACKAGE = {"trace", "docs", "check", "dev", "judges"}
+WITHOUT_PACKAGE = {"gym", "trace", "docs", "check", "dev", "judges"}
 
 
 def canonical(requirement: str) -> str:
