@@ -57,6 +57,16 @@ def job_of(
     return JobObservation(context, (NodeObservation("n1", parts, ranks),))
 
 
+def test_checkpoints_of_the_first_rank_alone_are_found() -> None:
+    step = PhaseStatistics.of([1.0] * 400)
+    first = RankSteps("n1", 0, None, 1, {"step": step, "checkpoint": PhaseStatistics.of([50.0] * 3)})
+    findings = find_causes(
+        job_of(ranks=(first, RankSteps("n1", 1, None, 2, {"step": step}))), DiagnosisConfig()
+    )
+    stall = next(finding for finding in findings if finding.kind is K.CHECKPOINT_STALL)
+    assert "3 checkpoints took 25 %" in stall.evidence[0].text
+
+
 def kinds(observation: JobObservation, **thresholds: float) -> list[FindingKind]:
     return [finding.kind for finding in find_causes(observation, DiagnosisConfig(thresholds))]
 

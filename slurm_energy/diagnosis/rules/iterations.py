@@ -25,8 +25,10 @@ def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
     if seconds is not None and view.elapsed_s > 0:
         share = 100 * seconds / view.elapsed_s
         if share >= view.threshold("checkpoint_share"):
-            counts = [rank.steps.phases["checkpoint"].count for rank in view.ranks]
-            text = f"{max(counts)} checkpoints took {share:.0f} % of the job's time."
+            # Often only the first rank writes checkpoints.
+            phases = [rank.steps.phases.get("checkpoint") for rank in view.ranks]
+            count = max(phase.count for phase in phases if phase is not None)
+            text = f"{count} checkpoints took {share:.0f} % of the job's time."
             fact = view.fact("checkpoint", share, text, "checkpoint_share")
             title = f"Checkpoints take {share:.0f} % of the time"
             yield view.finding(FindingKind.CHECKPOINT_STALL, title, [fact], seconds, 0.95)
