@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from slurm_energy.agent.jobs import progress_reports
 from slurm_energy.agent.signals import observation as observation_module
 from slurm_energy.agent.signals import step_reports
 from slurm_energy.agent.signals.loop import SignalLoop
-from slurm_energy.agent.signals.node_reader import SignalPass
+from slurm_energy.agent.signals.node_reader import SignalPass, _readings_of
 from slurm_energy.agent.signals.observation import node_observation, observation_json
 from slurm_energy.agent.signals.recording import MAX_SERIES, SignalRecording
 from slurm_energy.agent.signals.sampling import SignalSampling
@@ -481,3 +482,21 @@ def test_a_recording_is_bounded_and_marks_shared_devices() -> None:
 def test_a_damaged_recording_is_refused(data: bytes) -> None:
     with pytest.raises((ValueError, KeyError)):
         SignalRecording.load(data)
+
+
+@pytest.mark.parametrize(("site", "expected"), [("10s", {"gpu[0]", "gpu[1]", "eth0"}), ("off", {"gpu[0]"})])
+def test_without_sampling_by_the_site_a_job_gets_no_shared_signals(
+    tmp_path: Path, site: str, expected: set[str]
+) -> None:
+    node = Node(tmp_path, Config(agent=AgentConfig(signals_interval=site)))
+    node.manager.begin(env(5, cpus="2", signals="10s"))
+    (job,), _ = node.manager.signals.jobs()
+    job = dataclasses.replace(job, gpus=(0, 1), shared_gpus=frozenset({1}), has_node=False)
+    parts = {
+        "gpu[0]": "gpu_busy_percent",
+        "gpu[1]": "gpu_busy_percent",
+        "eth0": "network_receive_bytes_per_s",
+    }
+    readings = [SignalReading(signal, part, 1.0, "s") for part, signal in parts.items()]
+    assert {reading.part for reading in _readings_of(job, readings)} == expected
+    node.die()

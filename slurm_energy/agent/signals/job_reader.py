@@ -44,6 +44,7 @@ class SampledJob:
         cpus: number of its CPUs; None if unknown.
         cpu_list: its CPUs; None if unknown.
         has_node: whether it has the whole node.
+        is_private: whether signals to which other jobs may contribute are left out.
     """
 
     key: tuple[int, int]
@@ -54,6 +55,7 @@ class SampledJob:
     cpus: int | None
     cpu_list: tuple[int, ...] | None
     has_node: bool
+    is_private: bool = False
 
 
 class JobReader:

@@ -113,8 +113,13 @@ class NodeSignalReader:
 
 
 def _readings_of(job: SampledJob, readings: Iterable[SignalReading]) -> Iterable[SignalReading]:
-    """Yield the readings of the node that concern a job; those that others share say so in their source."""
+    """Yield the readings of the node that concern a job.
+
+    Those that others share say so in their source, or are left out.
+    """
     gpus = {f"gpu[{index}]": index in job.shared_gpus for index in job.gpus}
+    if job.is_private:
+        gpus = {part: is_shared for part, is_shared in gpus.items() if not is_shared}
     cpus = {f"cpu[{number}]" for number in sorted(job.cpu_list or ())[:MAX_CPUS]}
     for reading in readings:
         if reading.part.startswith("gpu["):
@@ -123,7 +128,7 @@ def _readings_of(job: SampledJob, readings: Iterable[SignalReading]) -> Iterable
         elif reading.signal == _CPU_BUSY:
             if reading.part in cpus:
                 yield reading
-        else:
+        elif job.has_node or not job.is_private:
             yield reading if job.has_node else _marked(reading, _SHARED_NODE)
 
 

@@ -136,6 +136,7 @@ class SignalSampling:
             cpus=cpus,
             cpu_list=cpu_list,
             has_node=session.whole_node,
+            is_private=parse_sampling_interval(self._config().agent.signals_interval) is None,
         )
 
     def _count(self, result: SignalPass) -> None:
