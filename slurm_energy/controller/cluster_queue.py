@@ -23,6 +23,7 @@ from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 NODES_AGE_S: Final = 60.0
 MAX_SNAPSHOT_AGE_S: Final = 120.0
+_MAX_RUN_S: Final = 1e10  # 300 years: the sum of many jobs without a limit is no number that others accept
 _LATE_S: Final = 30.0  # a job beyond its predicted end is expected to run this long at least
 
 
@@ -115,7 +116,7 @@ def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
     if len(rest):
         widest = rest[:, :2].max(axis=0)
         work = (rest[:, 0] * rest[:, 2]).sum() / max(1.0, widest[0])
-        rows.append((float(widest[0]), float(widest[1]), float(work)))
+        rows.append((float(widest[0]), float(widest[1]), float(min(work, _MAX_RUN_S))))
     return tuple(rows)
 
 

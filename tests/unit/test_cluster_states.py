@@ -138,6 +138,11 @@ def test_states_out_of_bounds_are_refused(change: dict[str, Any]) -> None:
         ClusterState.from_json(state("a", 1.0).to_json() | change)
 
 
+def test_many_jobs_with_huge_time_limits_make_no_state_that_others_refuse() -> None:
+    pending = _with_rest(np.tile([1.0, 0.0, 6e10], (20_000, 1)))
+    assert len(ClusterState.from_json(state("a", pending=pending).to_json()).pending) == MAX_JOBS
+
+
 QUERY = PlacementQuery(2, 0, {"east": ClusterPrediction(HOUR, 100.0)}).to_json()
 
 
