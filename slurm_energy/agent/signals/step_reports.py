@@ -19,7 +19,7 @@ MAX_PROCESSES: Final = 256
 """Processes of a job on a node that may report: checking one at the end of the job takes a millisecond."""
 MAX_REPORT_BYTES: Final = 48 * 1024
 """Maximum size of the report of one process."""
-MAX_TOTAL_BYTES: Final = 4 << 20
+MAX_TOTAL_BYTES: Final = 5 << 20
 """Maximum size of the reports of all processes of a job on a node. Uncompressed: at the end of the job they
 are objects in memory of about 20 times this size, whereas text that repeats compresses to almost nothing."""
 
