@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from test_diagnosis_rules import job_of, series
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.diagnosis.advice import FindingAdvice
@@ -15,7 +16,6 @@ from slurm_energy_lab.diagnosis_corpus.observe import observe
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED, training_job
 from slurm_energy_lab.diagnosis_corpus.scores import build
 from slurm_energy_lab.diagnosis_corpus.training_loop import step_times
-from tests.unit.test_diagnosis_rules import job_of, series
 
 JOBS = {job.name: job for job in (*PLANTED, *HEALTHY)}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.diagnosis.json_codec import (
     MAX_POINTS,
@@ -31,7 +32,6 @@ from slurm_energy.diagnosis.steps import (
     duration_bin,
 )
 from slurm_energy.errors import UsageError
-from tests.property_examples import examples
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
 singles = st.floats(width=32, allow_infinity=False)

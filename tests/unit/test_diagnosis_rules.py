@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
+from test_diagnosis_model import observations
 
 from slurm_energy.config.diagnosis_section import THRESHOLDS, DiagnosisConfig
 from slurm_energy.config.loader import load
@@ -24,8 +26,6 @@ from slurm_energy.errors import ConfigError
 from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
 from slurm_energy_lab.diagnosis_corpus.scores import Result, build
-from tests.property_examples import examples
-from tests.unit.test_diagnosis_model import observations
 
 K = FindingKind
 JOBS = {job.name: job for job in (*PLANTED, *HEALTHY)}
