@@ -1,13 +1,15 @@
 """Observations of jobs in the database: sampled signals and reported steps of one job on one node.
 
-An observation is stored as delivered; docs/reference/protocol.md specifies its format. Only its size and its
-outer form are checked here. Parts of it come from the programs of users, so every reader checks it completely
-(`diagnosis.json_codec`).
+An observation is stored as delivered, compressed: text that repeats would fill the database otherwise.
+docs/reference/protocol.md specifies its format. Only its size and its outer form are checked here. Parts of
+it come from the programs of users, so every reader checks it completely (`diagnosis.json_codec`).
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,10 +22,12 @@ from slurm_energy.errors import UsageError
 MAX_BYTES: Final = 8_000_000
 """Maximum size of an observation as JSON."""
 _MAX_KEYS: Final = 32
+_FAST: Final = 1
+"""Level of compression. Signals are compressed already; what else repeats shrinks at any level."""
 
 
 def read_observation(raw: Any, node: str) -> str | None:
-    """Return the JSON text of a delivered observation; None if there is none.
+    """Return the compressed text of a delivered observation, as it is stored; None if there is none.
 
     Args:
         raw: the observation as delivered.
@@ -44,7 +48,11 @@ def read_observation(raw: Any, node: str) -> str | None:
         raise UsageError("observation: cannot be stored as JSON", str(error)[:120]) from None
     if len(body) > MAX_BYTES:
         raise UsageError("observation: too long", f"{len(body)} bytes, more than {MAX_BYTES}")
-    return body
+    return base64.b64encode(zlib.compress(body.encode(), _FAST)).decode()
+
+
+def _unpacked(body: str) -> str:
+    return zlib.decompress(base64.b64decode(body)).decode()
 
 
 def observations_json(connection: Connection, ids: Sequence[int]) -> list[str]:
@@ -63,6 +71,6 @@ def observations_json(connection: Connection, ids: Sequence[int]) -> list[str]:
     texts = {}
     for row_id, record_id, *values, body in connection.execute(query):
         head = {"record_id": record_id, **{key.name: value for key, value in zip(keys, values, strict=True)}}
-        # The stored body is a JSON object with at least one key; the key replaces its closing brace.
-        texts[row_id] = f'{body[:-1]},"record":{json.dumps(head)}}}'
+        # The observation is a JSON object with at least one key; the key replaces its closing brace.
+        texts[row_id] = f'{_unpacked(body)[:-1]},"record":{json.dumps(head)}}}'
     return [texts[row_id] for row_id in ids if row_id in texts]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from store_examples import NOW, Accounting, item, record
 
-from slurm_energy.accounting import ingest, integrity, observation_tables, retention, traces
+from slurm_energy.accounting import ingest, integrity, observation_tables, observations, retention, traces
 from slurm_energy.accounting.ingest import RefusalOutcome
 from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.errors import UsageError
@@ -48,6 +48,18 @@ class TestObservations:
         with accounting.connect() as connection:
             retention.delete_old(connection, ("records",), 2000.0)
         assert accounting.rows(count) == [(0,)]
+
+    def test_text_that_repeats_does_not_fill_the_database(self, accounting):
+        seen = {"node": "n1", "series": [], "ranks": [{"phases": {"step": 1}}] * 100_000}
+        accounting.deliver(item() | {"observation": seen})
+        ((size,),) = accounting.rows("SELECT length(body) FROM observations")
+        assert size < 100_000
+        ids = [row_id for (row_id,) in accounting.rows("SELECT id FROM records")]
+        with accounting.connect() as connection:
+            (text,) = observations.observations_json(connection, ids)
+        answer = json.loads(text)
+        assert answer.pop("record")["job_id"] == item()["record"]["job_id"]
+        assert answer == seen
 
     @pytest.mark.parametrize(
         ("raw", "fault"),
