@@ -13,6 +13,7 @@ _KAUR = "Kaur et al.: alarm at 90 % of the GPU memory"
 _BOUZA = "outliers: Bouza et al., beyond 3 sigma of the rolling mean; share: corpus, seeds 0 to 99"
 _RAVIKUMAR = "Ravikumar and Sriraman: normalised duration above 1.3 times the median"
 _JEON = "Jeon et al.: GPUs in use were busy 52 % of the time on a production cluster"
+_PROGRAMS = "real programs in the lab, half A"
 _CORPUS = "corpus of synthetic jobs, seeds 0 to 99"
 
 
@@ -74,6 +75,9 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "small_batch_sm": _percent(40, "Small batch: SM activity, with GPM or DCGM."),
     "small_batch_power": _percent(45, "Small batch: GPU power above idle, of the range up to the limit."),
     "small_batch_memory": _percent(35, "Small batch: GPU memory in use."),
+    "small_batch_optimizer": _percent(
+        30, "Small batch of a training on CPUs: the optimizer's share of the computation.", _PROGRAMS
+    ),
     "copy_share": _percent(10, "Host-to-device copies: share of the step time."),
     "copy_pcie": Threshold(
         1.2, "GB/s", 0, 1000, "Host-to-device copies: mean PCIe traffic to a stalled GPU.", _CORPUS

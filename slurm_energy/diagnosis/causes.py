@@ -10,7 +10,7 @@ from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 
 _K = FindingKind
 _UNDERUSE = (_K.GPU_UNDERUSED,)
-_DATA = (*_UNDERUSE, _K.ITERATION_OUTLIERS, _K.SMALL_BATCH)
+_DATA = (*_UNDERUSE, _K.ITERATION_OUTLIERS)
 
 CONSEQUENCES: Final[Mapping[FindingKind, tuple[FindingKind, ...]]] = {
     _K.OUT_OF_MEMORY: (_K.EARLY_FAILURE, _K.MEMORY_PRESSURE, _K.IDLE_TAIL),

@@ -42,6 +42,7 @@ WASTE_RULES: Final[tuple[Rule, ...]] = (
     communication.uneven_ranks,
     communication.communication,
     gpu.small_batch,
+    cpu.small_batch,
     iterations.outliers,
     cpu.unused_cpus,
     gpu.underused,

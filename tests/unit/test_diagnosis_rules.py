@@ -278,3 +278,43 @@ def test_energy_is_divided_by_steps_and_samples() -> None:
 def test_straggler_is_longer_than_a_multiple_of_the_median() -> None:
     assert stragglers([10, 10, 10, 13.1, 12.9], 1.3) == [3]
     assert stragglers([], 1.3) == stragglers([0.0, 0.0], 1.3) == []
+
+
+def cpu_training(optimizer_s: float, workers: int = 0, data_s: float = 0.0) -> RankSteps:
+    times = {"forward": 0.1, "backward": 0.2, "optimizer": optimizer_s, "data": data_s}
+    times["step"] = sum(times.values())
+    phases = {name: PhaseStatistics.of([value] * 300) for name, value in times.items()}
+    return RankSteps("n1", 0, None, 5, phases, hints={"num_workers": workers, "batch_size": 2})
+
+
+def test_small_batch_on_cpus_is_seen_by_the_share_of_the_optimizer() -> None:
+    assert kinds(job_of(ranks=(cpu_training(0.3),))) == [K.SMALL_BATCH]
+    assert kinds(job_of(ranks=(cpu_training(0.05),))) == []
+    on_gpu = series("gpu_busy_percent", [95.0] * 60, "gpu[0]")
+    assert kinds(job_of(on_gpu, ranks=(cpu_training(0.3),))) == []
+
+
+def test_small_batch_whose_loader_waits_as_well_comes_first() -> None:
+    assert kinds(job_of(ranks=(cpu_training(0.3, data_s=0.15),))) == [K.SMALL_BATCH, K.DATA_STALL]
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "first"),
+    [(3.9, 11, K.CPU_CONTENTION), (3.9, 2, K.DATA_STALL_CPU), (2.0, 11, K.DATA_STALL)],
+)
+def test_contention_without_pressure_needs_busy_cpus_and_too_many_processes(
+    cores: float, workers: int, first: FindingKind
+) -> None:
+    signals = series("cpu_busy_cores", [cores] * 60), series("cpu_allocated_cores", [4.0] * 60)
+    found = find_causes(job_of(*signals, ranks=(cpu_training(0.05, workers, 0.5),)), DiagnosisConfig())
+    assert [finding.kind for finding in found] == [first]
+
+
+def test_session_without_processes_is_idle_by_the_use_of_its_cpus() -> None:
+    """Nothing ran in it, so there is no CPU time of the job itself."""
+    allocated = series("cpu_allocated_cores", [2.0] * 240)
+    cpus = [series("cpu_busy_percent", [0.5] * 240, f"cpu[{index}]") for index in range(2)]
+    busy = series("cpu_busy_percent", [90.0] * 240, "cpu[1]")
+    assert kinds(job_of(allocated, *cpus, elapsed_s=2400.0)) == [K.IDLE_ALLOCATION]
+    assert kinds(job_of(allocated, cpus[0], busy, elapsed_s=2400.0)) == []
+    assert kinds(job_of(allocated, cpus[0], elapsed_s=2400.0)) == []

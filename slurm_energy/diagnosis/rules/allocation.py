@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, between, mean_of
+from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.signals import ObservedSeries
 
 _Activity = list[tuple[float, float, bool]]
@@ -108,10 +111,26 @@ def _gpu_test(
 
 def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
     node = next(node for node in view.observation.nodes if node.node == name)
-    busy, allocated = view.node_series(node, "cpu_busy_cores"), view.node_series(node, "cpu_allocated_cores")
-    if busy is None or allocated is None:
+    allocated = view.node_series(node, "cpu_allocated_cores")
+    if allocated is None:
+        return None
+    busy = view.node_series(node, "cpu_busy_cores") or _busy_cores(node, max(allocated.known()))
+    if busy is None:
         return None
     return busy, view.threshold("idle_cpu") / 100 * min(max(allocated.known()), 10.0)
+
+
+def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | None:
+    """Return the CPUs in use from the use of each CPU of the job; None if one of them is unknown.
+
+    A session without processes has no control group whose CPU time could be read.
+    """
+    cpus = [series for series in node.series if series.name == "cpu_busy_percent"]
+    times = {(series.start_s, series.interval_s, len(series.values)) for series in cpus}
+    if len(cpus) < allocated or len(times) != 1:
+        return None
+    sums = (math.fsum(values) / 100 for values in zip(*(series.values for series in cpus), strict=True))
+    return replace(cpus[0], name="cpu_busy_cores", part="", values=array("d", sums))
 
 
 def _idle_stretches(activity: _Activity) -> list[tuple[float, float]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slurm_energy.diagnosis.distribution import percentile
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, scaled
+from slurm_energy.diagnosis.job_view import JobView, mean_of, scaled
 
 _PEAK_PERCENTILE = 95.0
 _OTHER_RESOURCE_SHARE = 50.0
@@ -23,12 +23,15 @@ def contention(view: JobView) -> Iterator[JobFinding]:
         lost = throttled / 100 * view.active_s
         yield view.finding(FindingKind.CPU_CONTENTION, title, [fact], lost, 0.9)
         return
-    pressure, use = view.mean("cpu_pressure_percent"), view.cpu_use
-    if pressure is None or pressure < view.threshold("cpu_pressure"):
-        return
+    pressure, use, ratio = view.mean("cpu_pressure_percent"), view.cpu_use, _processes_per_cpu(view)
     if use is not None and use < view.threshold("cpu_saturated"):
         return
-    if (ratio := _processes_per_cpu(view)) is not None and ratio < view.threshold("processes_per_cpu"):
+    if ratio is not None and ratio < view.threshold("processes_per_cpu"):
+        return
+    if pressure is None:
+        yield from _overcommitment(view, use, ratio)
+        return
+    if pressure < view.threshold("cpu_pressure"):
         return
     text = f"A task waited for a CPU for {pressure:.0f} % of the time."
     facts = [view.fact("cpu_pressure_percent", pressure, text, "cpu_pressure")]
@@ -44,6 +47,19 @@ def contention(view: JobView) -> Iterator[JobFinding]:
         0.8,
         time_share=pressure / 100,
     )
+
+
+def _overcommitment(view: JobView, use: float | None, ratio: float | None) -> Iterator[JobFinding]:
+    """Yield contention where the kernel reports no pressure: saturated CPUs and too many processes."""
+    if use is None or ratio is None:
+        return
+    text = f"Ranks and loader processes are {ratio:.1f} times as many as the CPUs."
+    facts = [
+        view.fact("num_workers", ratio, text, "processes_per_cpu"),
+        view.fact("cpu_busy_cores", use, f"The job used {use:.0f} % of its CPUs.", "cpu_saturated"),
+    ]
+    title = f"More processes than CPUs: {ratio:.1f} for each, and all CPUs are busy"
+    yield view.finding(FindingKind.CPU_CONTENTION, title, facts, _gpu_wait_s(view), 0.6, time_share=1.0)
 
 
 def _processes_per_cpu(view: JobView) -> float | None:
@@ -63,6 +79,27 @@ def _gpu_wait_s(view: JobView) -> float | None:
     if (seconds := view.category_seconds("data")) is not None:
         return seconds
     return None if view.gpu_busy is None else (1 - view.gpu_busy / 100) * view.active_s
+
+
+def small_batch(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that a step holds too little work for its optimizer, in a training on CPUs.
+
+    The time of the optimizer depends on the parameters of the model only, and is paid once per batch.
+    """
+    times = [rank.times for rank in view.ranks if "optimizer" in rank.steps.phases]
+    if view.gpus or not times or len(times) < len(view.ranks):
+        return
+    seconds = [rank.steps.phases["optimizer"].sum_s for rank in view.ranks]
+    computing_s = math.fsum(entry.seconds.get("compute", 0.0) for entry in times)
+    share = 100 * math.fsum(seconds) / computing_s if computing_s > 0 else 0.0
+    if share < view.threshold("small_batch_optimizer"):
+        return
+    text = f"The optimizer takes {share:.0f} % of the computation, whatever the size of the batch."
+    facts = [view.fact("optimizer", share, text, "small_batch_optimizer")]
+    if (batch := view.hint("batch_size")) is not None:
+        facts.append(view.fact("batch_size", batch, f"The batch size is {batch:.0f}."))
+    title = f"Batches are too small: the optimizer takes {share:.0f} % of the computation"
+    yield view.finding(FindingKind.SMALL_BATCH, title, facts, mean_of(seconds), 0.7)
 
 
 def unused_cpus(view: JobView) -> Iterator[JobFinding]:

@@ -1,0 +1,352 @@
+"""How often `senergy diagnose` names the planted cause of real PyTorch programs, and of healthy ones none.
+
+A lab with one emulated node of 4 CPUs runs each program as a job of its own, with signals every second:
+real slurmctld, senergyctld and senergyd, emulated hardware, real training on the CPUs of this machine
+(training_program.py). Halves A and B differ in model, batch, durations and strength of the causes. The rules
+were changed on half A only. The programs run for less than a minute, so that the thresholds of the lab for
+times are shorter than the defaults; all others are the defaults.
+
+Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and
+`CLAIM program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for /usr/bin/python3
+(Debian: python3-torch). The slow disk is a limit of reads by the kernel's blkio controller (version 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from claims import Claim, at_least, at_most, publish
+
+from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
+from slurm_energy_lab.cluster.lab import Lab
+from slurm_energy_lab.cluster.specification import LabSpec
+
+PYTHON = "/usr/bin/python3"
+PROGRAM = Path(__file__).resolve().parent / "training_program.py"
+CPUS, CPU_SHARE = 4, 2.0
+NODE = {
+    "cpu.packages": 1,
+    "cpu.cores_per_package": CPUS,
+    "cpu.threads_per_core": 1,
+    "cpu.numa_nodes": 1,
+    "cpu.turbo_bins": [[CPUS, 3400000]],
+}
+THRESHOLDS = {"minimum_time": 10, "idle_tail": 10, "idle_stretch": 15}
+SLOW_DISK = Path("/sys/fs/cgroup/blkio/senergy-slow-disk")
+DATA_MIB = 64
+
+_FINAL = ("COMPLETED", "FAILED")
+
+
+@dataclass(frozen=True)
+class Half:
+    """Parameters of the programs of a half.
+
+    Attributes:
+        seconds: duration of the training.
+        model: options of the model.
+        batch: samples per step of healthy programs.
+        transform_ms: CPU time per sample of a loader with too few workers.
+        tiny_model: options of the model and batch of the steps that are too small.
+        reads_per_s: reads that the slow disk performs in a second.
+        read_kib: size of a read.
+        workers: loader processes of the program with too many.
+        workers_ms: CPU time per sample of these.
+        checkpoint_model: model whose checkpoints are written.
+        checkpoint_every: steps between checkpoints.
+        slow_batch: samples per step of the slower rank.
+        nan_at: step whose loss is NaN.
+        idle_s: idle time at the end of a job, or of an interactive one.
+    """
+
+    seconds: int
+    model: str
+    batch: int
+    transform_ms: float
+    tiny_model: str
+    reads_per_s: int
+    read_kib: int
+    workers: int
+    workers_ms: float
+    checkpoint_model: str
+    checkpoint_every: int
+    slow_batch: int
+    nan_at: int
+    idle_s: int
+
+
+HALVES = {
+    "A": Half(
+        seconds=22,
+        model="--model convolution --width 32",
+        batch=128,
+        transform_ms=8.0,
+        tiny_model="--model perceptron --width 1024 --batch 2",
+        reads_per_s=100,
+        read_kib=64,
+        workers=14,
+        workers_ms=4.0,
+        checkpoint_model="--model perceptron --width 1500 --batch 128",
+        checkpoint_every=1,
+        slow_batch=384,
+        nan_at=20,
+        idle_s=25,
+    ),
+    "B": Half(
+        seconds=20,
+        model="--model perceptron --width 2000",
+        batch=256,
+        transform_ms=3.0,
+        tiny_model="--model convolution --width 64 --batch 1",
+        reads_per_s=60,
+        read_kib=128,
+        workers=10,
+        workers_ms=2.0,
+        checkpoint_model="--model convolution --width 96 --batch 32",
+        checkpoint_every=1,
+        slow_batch=640,
+        nan_at=7,
+        idle_s=20,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A job of the corpus.
+
+    Attributes:
+        name: what it does.
+        expected: kinds of findings that name the planted cause; empty: healthy.
+        command: shell command of the job.
+        options: options of sbatch.
+    """
+
+    name: str
+    expected: tuple[str, ...]
+    command: str
+    options: tuple[str, ...] = ()
+
+
+def programs(half: Half, folder: Path) -> list[Program]:
+    """Return the jobs of a half, each with one planted cause or none."""
+
+    def training(options: str, seconds: float = half.seconds, launch: str = "") -> str:
+        return f"{launch}{PYTHON} {PROGRAM} --seconds {seconds} {options}"
+
+    usual = f"{half.model} --batch {half.batch}"
+    two_ranks, launch = ("--ntasks=2", f"--cpus-per-task={CPUS // 2}"), f"srun -n2 -c{CPUS // 2} "
+    disk = f"--workers 2 --file {folder}/data --read-kib {half.read_kib}"
+    disk += f" --control-group {SLOW_DISK}/cgroup.procs"
+    failing = training(f"{usual} --nan-at {half.nan_at}")
+    return [
+        Program(
+            "slow disk",
+            ("data-stall-io",),
+            training(f"{usual} {disk}"),
+        ),
+        Program(
+            "too few workers",
+            ("data-stall-cpu",),
+            training(f"{usual} --workers 1 --transform-ms {half.transform_ms}"),
+        ),
+        Program("tiny batch", ("small-batch",), training(f"{half.tiny_model} --workers 1")),
+        Program(
+            "oversubscribed CPUs",
+            ("cpu-contention",),
+            training(f"{usual} --workers {half.workers} --transform-ms {half.workers_ms} --threads {CPUS}"),
+        ),
+        Program(
+            "checkpoint in every step",
+            ("checkpoint-stall",),
+            training(
+                f"{half.checkpoint_model} --checkpoint {folder}/model.pt"
+                f" --checkpoint-every {half.checkpoint_every}"
+            ),
+        ),
+        Program(
+            "uneven ranks",
+            ("load-imbalance", "straggler"),
+            training(f"{usual} --slow-batch {half.slow_batch}", launch=launch),
+            two_ranks,
+        ),
+        Program(
+            "NaN and three restarts",
+            ("early-failure",),
+            f"for run in 1 2 3; do {failing} && exit 0; done; exit 1",
+        ),
+        Program("idle tail", ("idle-tail",), f"{training(usual, 15)}; sleep {half.idle_s}"),
+        Program("forgotten interactive job", ("idle-allocation",), f"sleep {half.idle_s}", ("interactive",)),
+        Program("healthy training", (), training(f"{usual} --workers 1")),
+        Program("healthy training without recorder", (), training(f"{usual} --no-recorder")),
+        Program("healthy training of two ranks", (), training(usual, launch=launch), two_ranks),
+        Program(
+            "healthy training with checkpoints",
+            (),
+            training(f"{usual} --checkpoint {folder}/model.pt --checkpoint-every 100"),
+        ),
+    ]
+
+
+class ProgramLab:
+    """A running lab.
+
+    Args:
+        lab: the lab.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self.environment = {**os.environ, **lab.environment(), "PYTHONPATH": str(PROGRAM.parent.parent)}
+        self.environment.pop("OMP_NUM_THREADS", None)
+
+    def run(self, *argv: str, check: bool = True, timeout_s: float = 60) -> str:
+        done = subprocess.run(
+            argv, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        if check and done.returncode:
+            raise RuntimeError(f"{shlex.join(argv)}: {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def job(self, program: Program, log: Path) -> str:
+        """Run a job to its end and return its id."""
+        options = ["--exclusive", "--energy-signals=1s", "--time=5", f"--job-name={log.stem}"]
+        if "interactive" in program.options:
+            argv = ["salloc", *options, "bash", "-c", f'{program.command}; echo "$SLURM_JOB_ID" > {log}']
+            self.run(*argv, timeout_s=300)
+            return log.read_text().strip()
+        argv = [
+            "sbatch",
+            *options,
+            f"--output={log}",
+            "--parsable",
+            *program.options,
+            "--wrap",
+            program.command,
+        ]
+        job_id = self.run(*argv).strip()
+        deadline = time.monotonic() + 400
+        while self.run("squeue", "--noheader", "--format=%i").strip():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"job {job_id} has not ended after 400 s")
+            time.sleep(0.5)
+        return job_id
+
+    def diagnosis(self, job_id: str) -> dict[str, Any]:
+        """Return the diagnosis of a job that has ended, as soon as its observation has arrived."""
+        deadline = time.monotonic() + 60
+        while True:
+            text = self.run("senergy", "diagnose", job_id, "--json", check=time.monotonic() > deadline)
+            result = json.loads(text) if text else {}
+            if result and result["summary"]["signals"] and result["job"]["state"] in _FINAL:
+                return dict(result)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"job {job_id}: no signals and state arrived within 60 s")
+            time.sleep(1)
+
+
+def evaluate(name: str, lab: ProgramLab, folder: Path, only: str | None) -> list[dict[str, Any]]:
+    """Run the programs of a half and print a row for each."""
+    half = HALVES[name]
+    set_disk(half.reads_per_s)
+    print(
+        f"\nhalf {name}\n\n| program | planted cause | findings, first to last | right |\n|---|---|---|---|"
+    )
+    rows = []
+    for number, program in enumerate(programs(half, folder)):
+        if only and not re.search(only, program.name):
+            continue
+        log = folder / f"{name}-{number}.log"
+        job_id = lab.job(program, log)
+        diagnosis = lab.diagnosis(job_id)
+        found = [finding["kind"] for finding in diagnosis["findings"]]
+        is_right = (
+            found[0] in program.expected if program.expected and found else found == list(program.expected)
+        )
+        rows.append(
+            {
+                "half": name,
+                "program": program.name,
+                "expected": program.expected,
+                "findings": found,
+                "right": is_right,
+                "diagnosis": diagnosis,
+                "output": log.read_text()[-2000:],
+            }
+        )
+        expected, listed = (" or ".join(kinds) or "none" for kinds in (program.expected, found))
+        print(f"| {program.name} | {expected} | {listed} | {'yes' if is_right else 'no'} |", flush=True)
+    return rows
+
+
+def claims_of(name: str, rows: list[dict[str, Any]]) -> Iterator[Claim]:
+    planted = [row["right"] for row in rows if row["expected"]]
+    healthy = [row["right"] for row in rows if not row["expected"]]
+    if planted:
+        yield at_least(f"program_cause_first_{name}", sum(planted) / len(planted), 0.9)
+    if healthy:
+        yield at_most(f"program_false_findings_{name}", 1 - sum(healthy) / len(healthy), 0.1)
+
+
+def set_disk(reads_per_s: int) -> None:
+    """Limit the reads of the processes in the control group from the disk of the temporary folder."""
+    device = Path(tempfile.gettempdir()).stat().st_dev
+    line = f"{os.major(device)}:{os.minor(device)} {reads_per_s}"
+    (SLOW_DISK / "blkio.throttle.read_iops_device").write_text(line)
+
+
+@contextmanager
+def running_lab() -> Iterator[tuple[ProgramLab, Path]]:
+    """Context manager that yields a lab and a folder with data that are not in the page cache."""
+    nodes = (nodes_file.NodeSpec("n1", "xeon-8358", overrides=NODE),)
+    energy: Mapping[str, Any] = {"diagnosis": {"thresholds": THRESHOLDS}}
+    with tempfile.TemporaryDirectory(prefix="senergy-programs-") as name:
+        folder = Path(name)
+        with (folder / "data").open("wb") as file:
+            file.write(os.urandom(DATA_MIB << 20))
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        SLOW_DISK.mkdir(exist_ok=True)
+        place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-lab-"))
+        try:
+            spec = LabSpec(nodes, energy=energy, accounting=False, cpu_share=CPU_SHARE)
+            yield ProgramLab(lifecycle.up(place, spec)), folder
+        finally:
+            lifecycle.down(place)
+            SLOW_DISK.rmdir()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--half", choices=(*HALVES, "both"), default="both")
+    parser.add_argument("--only", metavar="PATTERN", help="only programs whose name matches")
+    parser.add_argument("--json", metavar="FILE", help="write the claims to a file")
+    parser.add_argument("--details", metavar="FILE", help="write all diagnoses to a file")
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    claims: list[Claim] = []
+    with running_lab() as (lab, folder):
+        for name in HALVES if args.half == "both" else (args.half,):
+            found = evaluate(name, lab, folder, args.only)
+            rows += found
+            claims += claims_of(name, found)
+    if args.details:
+        Path(args.details).write_text(json.dumps(rows, indent=1) + "\n")
+    return publish(claims, args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""A real PyTorch training on CPUs, with options that make it waste time; see diagnosis_programs.py.
+
+It trains a convolutional network or a multilayer perceptron on random images for a fixed time. The options
+plant one cause each. Needs PyTorch; with `--no-recorder` it does not import slurm_energy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.utils.data import DataLoader, Dataset
+
+SIDE = 28
+PIXELS = SIDE * SIDE
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of the training")
+    parser.add_argument("--model", choices=("convolution", "perceptron"), default="convolution")
+    parser.add_argument("--width", type=int, default=32, help="channels, or hidden units")
+    parser.add_argument("--batch", type=int, default=64, help="samples per step and rank")
+    parser.add_argument("--slow-batch", type=int, help="samples per step of the last rank")
+    parser.add_argument("--workers", type=int, default=1, help="processes of the loader")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the computation")
+    parser.add_argument("--transform-ms", type=float, default=0.0, help="CPU time to prepare a sample")
+    parser.add_argument("--file", help="file that the samples are read from, without the page cache")
+    parser.add_argument("--read-kib", type=int, default=64, help="data read per sample")
+    parser.add_argument("--control-group", help="cgroup.procs of the control group that limits reads")
+    parser.add_argument("--checkpoint", help="file of the checkpoints")
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="steps between checkpoints")
+    parser.add_argument("--nan-at", type=int, default=0, help="step at which the loss becomes NaN")
+    parser.add_argument("--no-recorder", action="store_true", help="do not report steps")
+    args = parser.parse_args()
+    rank, size = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
+    if args.slow_batch and rank == size - 1:
+        args.batch = args.slow_batch
+    if args.control_group:
+        Path(args.control_group).write_text(str(os.getpid()))  # only now: Python is read at full speed
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(rank)
+    if size > 1:
+        os.environ.update(GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT="29517")
+        distributed.init_process_group("gloo", rank=rank, world_size=size)
+    return train(args, size)
+
+
+class Images(Dataset[Any]):
+    """Random images; a sample takes CPU time or a read from a file."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args, self._descriptor = args, None
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        end_s = time.thread_time() + self._args.transform_ms / 1000
+        image = torch.randn(1, SIDE, SIDE)
+        if self._args.file:
+            image += self._read(index)
+        while time.thread_time() < end_s:
+            image = (image * 1.01).clamp(-3, 3)
+        return image, index % 10
+
+    def _read(self, index: int) -> float:
+        """Read a random part of the file and remove it from the page cache."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._args.file, os.O_RDONLY)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        length = self._args.read_kib * 1024
+        parts = os.fstat(self._descriptor).st_size // length
+        offset = random.Random(index).randrange(parts) * length
+        data = os.pread(self._descriptor, length, offset)
+        os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+        return data[0] / 256
+
+
+def network(kind: str, width: int) -> nn.Module:
+    if kind == "perceptron":
+        hidden = nn.Linear(PIXELS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))
+    layers = nn.Conv2d(1, width, 3), nn.ReLU(), nn.Conv2d(width, width, 3), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * 12 * 12, 10))
+
+
+def train(args: argparse.Namespace, size: int) -> int:
+    """Train until the time is over; all ranks take the same number of steps."""
+    model: nn.Module = network(args.model, args.width)
+    if size > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loader = DataLoader(Images(args), batch_size=args.batch, num_workers=args.workers, shuffle=True)
+    end_s, count = time.monotonic() + args.seconds, 0
+    for count, (images, labels) in enumerate(steps(args, loader, model, optimizer), 1):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if count == args.nan_at:
+            loss = loss * float("nan")
+        loss.backward()
+        optimizer.step()
+        if not loss.isfinite():
+            print(f"the loss is NaN in step {count}", file=sys.stderr)
+            return 1
+        if args.checkpoint_every and count % args.checkpoint_every == 0:
+            with phase(args, "checkpoint"):
+                save(model, optimizer, args.checkpoint)
+        if is_over(end_s, size):
+            break
+    print(f"{count} steps")
+    return 0
+
+
+def steps(args: argparse.Namespace, loader: Any, model: Any, optimizer: Any) -> Iterator[Any]:
+    if args.no_recorder:
+        return iter(loader)
+    import slurm_energy
+
+    return iter(slurm_energy.watch(loader, model, optimizer))
+
+
+def phase(args: argparse.Namespace, name: str) -> contextlib.AbstractContextManager[Any]:
+    if args.no_recorder:
+        return contextlib.nullcontext()
+    import slurm_energy
+
+    return slurm_energy.phase(name)
+
+
+def save(model: nn.Module, optimizer: Any, path: str) -> None:
+    """Write a checkpoint to the disk."""
+    with Path(path).open("wb") as file:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def is_over(end_s: float, size: int) -> bool:
+    """Return whether the time is over, for the first rank if there are several."""
+    is_late = torch.tensor(float(time.monotonic() >= end_s))
+    if size > 1:
+        distributed.broadcast(is_late, 0)
+    return bool(is_late)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
