@@ -307,6 +307,14 @@ def test_the_memory_for_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(StepReports.load(data)) == 1
 
 
+def test_units_count_also_where_the_steps_are_refused(node: Node) -> None:
+    begin(node)
+    with pytest.raises(UsageError, match="bytes, more than"):
+        report(node, "rank0", STEPS | {"x": "y" * MAX_REPORT_BYTES}, units=3)
+    (units,) = [one.units for one in node.manager.progress.collect((5, 0))]
+    assert units == 3
+
+
 def test_the_memory_for_reports_of_all_jobs_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_reports, "MAX_NODE_STEPS_BYTES", 20_000)
     chance = random.Random(1)

@@ -88,18 +88,22 @@ class ProgressReports:
         if reader not in (None, session.uid):
             raise ForbiddenError(f"progress: job {message.job_id} belongs to another user")
         self._forget_ended_jobs()
+        response: dict[str, Any] = {"interval_s": _STEPS_INTERVAL_S, "steps_bytes": MAX_REPORT_BYTES}
+        if message.units is not None:
+            response |= self._store_units(session, message, message.units)
+        if message.steps is not None:  # last: the units count also where the steps are refused
+            self._check_room(session)
+            session.step_reports.put(message.process, message.steps, pid)
+        return response
+
+    def _store_units(self, session: Session, message: ProgressMessage, units: float) -> dict[str, Any]:
         job = self._jobs.setdefault(session.key, _JobProgress())
         process = message.process
-        if message.steps is not None:
-            self._check_room(session)
-            session.step_reports.put(process, message.steps, pid)
-        if message.units is None:
-            return {"interval_s": _STEPS_INTERVAL_S, "steps_bytes": MAX_REPORT_BYTES}
         if process not in job.latest and len(job.latest) >= MAX_PROCESSES:
             raise UsageError(f"progress: more than {MAX_PROCESSES} processes of job {message.job_id} report")
         last = job.latest.get(process)
         before = last.units if message.is_increment and last is not None else 0.0
-        report = ProgressReport(before + message.units, self._time_of(message), process)
+        report = ProgressReport(before + units, self._time_of(message), process)
         if last is None or report.units < last.units:
             job.first[process] = report
         job.latest[process] = report
@@ -107,15 +111,9 @@ class ProgressReports:
         remaining_s = _remaining_s(job.first[process], report, message.total)
         if remaining_s is not None:
             job.end_s[process] = report.time_s + remaining_s
-        return {
-            "units": report.units,
-            "remaining_s": remaining_s,
-            "interval_s": min(
-                _interval_s(session, len(job.latest)),
-                _MAX_INTERVAL_S if message.steps is None else _STEPS_INTERVAL_S,
-            ),
-            "steps_bytes": MAX_REPORT_BYTES,
-        }
+        longest_s = _MAX_INTERVAL_S if message.steps is None else _STEPS_INTERVAL_S
+        interval_s = min(_interval_s(session, len(job.latest)), longest_s)
+        return {"units": report.units, "remaining_s": remaining_s, "interval_s": interval_s}
 
     def collect(self, key: tuple[int, int]) -> list[ProgressReport]:
         """Return the reports of a job since the last call, in the order of their arrival.
