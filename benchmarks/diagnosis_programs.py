@@ -329,6 +329,18 @@ def running_lab() -> Iterator[tuple[ProgramLab, Path]]:
             SLOW_DISK.rmdir()
 
 
+def missing_requirement() -> str | None:
+    """Return what the machine lacks; None if it lacks nothing."""
+    if os.geteuid():
+        return "it needs root"
+    if not (SLOW_DISK.parent / "blkio.throttle.read_iops_device").exists():
+        return f"the slow disk needs the blkio controller of control groups, version 1, at {SLOW_DISK.parent}"
+    check = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    if subprocess.run([PYTHON, "-c", check], check=False).returncode:
+        return f"{PYTHON} has no PyTorch: install python3-torch"
+    return None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--half", choices=(*HALVES, "both"), default="both")
@@ -336,6 +348,9 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write the claims to a file")
     parser.add_argument("--details", metavar="FILE", help="write all diagnoses to a file")
     args = parser.parse_args()
+    if (missing := missing_requirement()) is not None:
+        print(f"diagnosis_programs.py: {missing}", file=sys.stderr)
+        return 1
     rows: list[dict[str, Any]] = []
     claims: list[Claim] = []
     with running_lab() as (lab, folder):
