@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from slurm_energy.cli import connection, diagnose_patterns
-from slurm_energy.cli.observed_job import fetch_documents, fetch_job, with_live_observation
+from slurm_energy.cli.observed_job import fetch_observed_job
 from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.cli.record_query import job_ids
@@ -70,12 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy.reports.recommendation import recommendations
 
     client = connection.connect(args)
-    job = fetch_job(client, ids[0])
+    job, documents = fetch_observed_job(args, client, ids[0])
     config = connection.configuration(args)
-    if job.job.state == "RUNNING":
-        job, documents = with_live_observation(args, job)
-    else:
-        documents = fetch_documents(client, ids[0])
     observation = job_observation(job, documents, config)
     diagnosis = diagnose(observation, config.diagnosis)
     settings = list(recommendations(job, config))

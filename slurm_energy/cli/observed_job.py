@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.cli.output import note
-from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
+from slurm_energy.errors import EXIT_NOT_FOUND, NotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -15,6 +15,39 @@ if TYPE_CHECKING:
     from slurm_energy.reports.usage import JobUsage
 
 _MAX_OBSERVATION_BYTES: Final = 16 << 20
+
+
+def fetch_observed_job(
+    args: argparse.Namespace, client: ControllerClient, job_id: str
+) -> tuple[JobUsage, list[Any]]:
+    """Return the last run of a job, or the job so far, with its node observations as JSON.
+
+    Args:
+        args: options of the command, which name the configuration.
+        client: client of the controller.
+        job_id: id of the job.
+
+    Raises:
+        NotFoundError: nothing is known about the job.
+        UsageError: the id names several jobs.
+    """
+    try:
+        job = fetch_job(client, job_id)
+    except NotFoundError as error:
+        raise _not_reported(args, job_id, error) from None
+    if job.job.state == "RUNNING":
+        return with_live_observation(args, job)
+    return job, fetch_documents(client, job_id)
+
+
+def _not_reported(args: argparse.Namespace, job_id: str, error: NotFoundError) -> NotFoundError:
+    """Return the error for a job that senergyctld does not know, which may have just started."""
+    answer = _ask_for_observation(args, int(job_id)) if job_id.isdecimal() else {}
+    if answer.get("ok"):
+        why = "it has just started: power and signals arrive after the first interval"
+        return NotFoundError(f"job {job_id}", why, "try again in a moment")
+    hint = "if it has just started, power and signals arrive after the first interval: try again in a moment"
+    return NotFoundError(str(error), todo=hint)
 
 
 def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
@@ -83,18 +116,31 @@ def with_live_observation(args: argparse.Namespace, job: JobUsage) -> tuple[JobU
     senergyd of this node supplies them. If it does not run the job, the job is returned unchanged and the
     list is empty.
     """
-    from slurm_energy.cli import connection
-    from slurm_energy.protocol.agent_socket import ask_agent
-
-    path = connection.configuration(args).for_this_node().agent.socket
-    message = {"op": "observation", "job_id": job.first.job_id}
-    try:
-        answer = ask_agent(path, message, max_bytes=_MAX_OBSERVATION_BYTES)
-    except UnavailableError:
-        answer = {}
+    answer = _ask_for_observation(args, job.first.job_id)
     node, document, trace = (answer.get(key) for key in ("node", "observation", "trace"))
     if isinstance(trace, dict) and node in job.nodes:
         job = replace(job, traces={**job.traces, str(node): trace})
     if document is None:
-        note(f"job {job.display_id}: no signals so far; run senergy diagnose on a node of the job")
+        note(f"job {job.display_id}: no signals so far{_absence(answer)}")
     return job, [] if document is None else [document]
+
+
+def _ask_for_observation(args: argparse.Namespace, job_id: int) -> dict[str, Any]:
+    """Return the answer of this node's senergyd about a running job; empty if none responds."""
+    from slurm_energy.cli import connection
+    from slurm_energy.protocol.agent_socket import ask_agent
+
+    path = connection.configuration(args).for_this_node().agent.socket
+    try:
+        return ask_agent(path, {"op": "observation", "job_id": job_id}, max_bytes=_MAX_OBSERVATION_BYTES)
+    except UnavailableError:
+        return {}
+
+
+def _absence(answer: dict[str, Any]) -> str:
+    """Return why senergyd's answer contains no observation, as the end of a note."""
+    if answer.get("ok"):
+        return "; jobs with --energy-signals have some after the first interval"
+    if answer.get("code") in (None, EXIT_NOT_FOUND):
+        return "; run the command on a node of the job"
+    return f": {answer.get('error')}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.record_query import job_ids
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, EnergyError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy timeline`."""
+    """Add the options to `senergy timeline`. They may stand before, between and after job and paths."""
     parser.epilog = EPILOG
+    if isinstance(parser, CommandParser):
+        parser.intermixed = True
     parser.add_argument("job", metavar="JOBID", help="12, 12_3 or 14+0")
     parser.add_argument(
         "paths",
@@ -94,4 +97,7 @@ def _default_paths() -> list[Path]:
 def _check_any(args: argparse.Namespace, sources: CollectedSources) -> None:
     if sources.is_empty:
         todo = "name its event files or profiler traces"
+        if sources.is_running:
+            why = "it runs, and neither its power nor its signals are known so far"
+            raise NotFoundError(f"job {args.job}", why, f"try again after the first interval, or {todo}")
         raise NotFoundError(f"job {args.job}", "nothing about its time is known", todo)

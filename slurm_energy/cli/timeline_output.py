@@ -112,18 +112,24 @@ def write_timeline(
     if overview:
         write_file(args.html, _page(job_id, sources, overview, builder))
     _note_faults(builder.reports)
-    events = sum(report.tally.shown for report in builder.reports)
+    content = _summary(builder, sources)
     if trace_path and writer:
-        content = f"{_counted(writer.events, 'event')} on {_counted(len(writer.lanes), 'lane')}"
-        content += "; open it in https://ui.perfetto.dev"
-        report_written(trace_path, content)
+        # The items include counter values, arrows and marks, which no source calls an event.
+        size = f"{_counted(writer.events, 'trace item')} on {_counted(len(writer.lanes), 'lane')}"
+        report_written(trace_path, f"{content}; {size}; open it in https://ui.perfetto.dev")
         if writer.events > LARGE_TRACE_EVENTS:
-            note("viewers need much memory for so many events: select a part with --from, --to or --ranks")
+            note("viewers need much memory for so many items: select a part with --from, --to or --ranks")
     if args.html:
-        counts = {"process": builder.process_count, "event": events, "finding": len(sources.findings)}
-        report_written(args.html, ", ".join(_counted(number, noun) for noun, number in counts.items()))
+        report_written(args.html, content)
     if args.json:
         emit_json(_document(args, job_id, sources, trace_path, builder.reports))
+
+
+def _summary(builder: TimelineBuilder, sources: CollectedSources) -> str:
+    """Return the numbers of processes, events and findings, which are the same in trace and page."""
+    events = sum(report.tally.shown for report in builder.reports)
+    counts = {"process": builder.process_count, "event": events, "finding": len(sources.findings)}
+    return ", ".join(_counted(number, noun) for noun, number in counts.items())
 
 
 def _page(job_id: str, sources: CollectedSources, overview: Overview, builder: TimelineBuilder) -> str:
@@ -153,7 +159,7 @@ def _note_faults(reports: Sequence[InputReport]) -> None:
     for text in notes[:_MAX_NOTES]:
         note(text)
     if len(notes) > _MAX_NOTES:
-        note(f"{len(notes) - _MAX_NOTES} further faults: --json lists them")
+        note(f"{_counted(len(notes) - _MAX_NOTES, 'further fault')}: --json lists them")
 
 
 def fault_texts(report: InputReport) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.observed_job import fetch_documents, fetch_job
+from slurm_energy.cli.observed_job import fetch_observed_job
 from slurm_energy.cli.output import note
 from slurm_energy.cli.timeline_times import parse_ranks, parse_shown_time
 from slurm_energy.diagnosis.finding import JobFinding
@@ -56,6 +56,11 @@ class CollectedSources:
         return len({node.node for node in self.nodes} | {source.header.node for source in self.processes})
 
     @property
+    def is_running(self) -> bool:
+        """Whether the job is known to run."""
+        return self.usage is not None and self.usage.job.state == "RUNNING"
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show."""
         return not (self.processes or self.profiles or any(node.series or node.ranks for node in self.nodes))
@@ -91,8 +96,9 @@ def _ask_controller(args: argparse.Namespace, job_id: str, sources: CollectedSou
     from slurm_energy.reports.diagnosis_input import job_observation
 
     client = connection.connect(args)
-    job, config = fetch_job(client, job_id), connection.configuration(args)
-    observation = job_observation(job, fetch_documents(client, job_id), config)
+    job, documents = fetch_observed_job(args, client, job_id)
+    config = connection.configuration(args)
+    observation = job_observation(job, documents, config)
     sources.usage, sources.nodes = job, observation.nodes
     sources.findings = diagnose(observation, config.diagnosis).findings
 
@@ -158,8 +164,8 @@ def _job_time(sources: CollectedSources) -> tuple[float | None, float]:
 
     The start is None if no source states Unix times. The end is then the length of the longest trace.
     """
-    if sources.usage:
-        return sources.usage.start, sources.usage.end
+    if usage := sources.usage:
+        return usage.start, max(usage.end, _observed_end_s(sources)) if sources.is_running else usage.end
     bounds = [
         (source.start_ns / NANOSECONDS, source.end_ns / NANOSECONDS)
         for source in sources.processes
@@ -180,15 +186,25 @@ def _job_time(sources: CollectedSources) -> tuple[float | None, float]:
     return math.floor(start_s * 1000 - 1e-3) / 1000, math.ceil(end_s * 1000 + 1e-3) / 1000
 
 
+def _observed_end_s(sources: CollectedSources) -> float:
+    """Return the end of the last interval of all signals, which may be later than the last live report."""
+    ends_s = [series.end_s for node in sources.nodes for series in node.series]
+    return min(max(ends_s, default=0.0), MAX_UNIX_S)
+
+
 def note_skipped(sources: CollectedSources, limit: int) -> None:
     """Print a note for each file that cannot be read, up to a limit, and one about files of other jobs."""
     for source in sources.skipped[:limit]:
         note(f"{source.path}: left out: {source.reason}")
     if len(sources.skipped) > limit:
-        note(f"{len(sources.skipped) - limit} further files are left out")
+        more = len(sources.skipped) - limit
+        note("1 further file is left out" if more == 1 else f"{more} further files are left out")
     if sources.other_jobs:
-        example = sources.other_jobs[0]
-        note(f"{len(sources.other_jobs)} event files of other jobs are left out, for example {example}")
+        example, count = sources.other_jobs[0], len(sources.other_jobs)
+        if count == 1:
+            note(f"1 event file of another job is left out: {example}")
+        else:
+            note(f"{count} event files of other jobs are left out, for example {example}")
 
 
 def job_facts(sources: CollectedSources) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from slurm_energy.diagnosis.timeline.process_events import MAX_OVERLAPPING, MAX_
 from slurm_energy.diagnosis.timeline.profile_events import MAX_PROFILE_LANES
 from slurm_energy.diagnosis.timeline.window import TimeWindow
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
+from slurm_energy.protocol import agent_socket
 from slurm_energy.reports.timeline_page import TimelinePage, timeline_page
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
 from slurm_energy_lab.diagnosis_corpus.scores import build
@@ -74,7 +75,11 @@ def test_files_become_a_compressed_trace_with_a_sensible_name(
     }
     output = capsys.readouterr()
     assert output.out == ""
-    assert re.fullmatch(r"senergy: written: timeline-12.json.gz: \d+ events on \d+ lanes; .*\n", output.err)
+    assert re.fullmatch(
+        r"senergy: written: timeline-12.json.gz: 2 processes, \d+ events, 0 findings; "
+        r"\d+ trace items on \d+ lanes; .*\n",
+        output.err,
+    )
     assert not list(Path().glob(".*.new"))
 
 
@@ -99,6 +104,58 @@ def test_json_names_what_was_written(events: Path, capsys: pytest.CaptureFixture
     assert document["events"] == sum(file["shown"] for file in document["files"]) > 0
     judge.check(judge.load(Path("t.json")))
     assert "<h2>Processes by phase</h2>" in Path("t.html").read_text()
+
+
+def test_trace_and_page_count_the_same_events(events: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert offline(events, "-o", "t.json", "--html", "t.html", "--json") == 0
+    output = capsys.readouterr()
+    counts = re.findall(r"written: t\.\w+: (\d+) processes, (\d+) events, (\d+) findings", output.err)
+    assert len(counts) == 2
+    assert counts[0] == counts[1]
+    assert int(counts[0][1]) == json.loads(output.out)["events"]
+    items = re.search(r"; (\d+) trace items on", output.err)
+    written = [event for event in judge.load(Path("t.json"))["traceEvents"] if event["ph"] != "M"]
+    assert items
+    assert int(items[1]) == len(written)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["12", "--offline", "events"],
+        ["--offline", "12", "events"],
+        ["12", "events", "--offline", "more"],
+        ["12", "--from", "+0", "events", "--offline"],
+        ["12", "--offline", "--", "events"],
+    ],
+)
+def test_options_may_stand_between_job_and_paths(events: Path, arguments: list[str]) -> None:
+    Path("more").mkdir()
+    assert (
+        main(
+            ["timeline", *arguments, "-o", "t.json"]
+            if "--" not in arguments
+            else ["timeline", "-o", "t.json", *arguments]
+        )
+        == 0
+    )
+    assert judge.check(judge.load(Path("t.json")))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "text"),
+    [
+        ([13], "note: 1 event file of another job is left out: "),
+        ([13, 14], "note: 2 event files of other jobs are left out, for example "),
+    ],
+)
+def test_files_of_other_jobs_are_counted_in_a_note(
+    events: Path, jobs: list[int], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for job in jobs:
+        examples.write_events(events / f"other-{job}.events", examples.steps(), job_id=job)
+    assert offline(events) == 0
+    assert text in capsys.readouterr().err
 
 
 def test_the_directory_of_the_environment_is_the_default(
@@ -145,6 +202,14 @@ def test_times_select_a_part(events: Path) -> None:
         (["12", "0.events", "--offline", "--ranks", "7"], 6, "nothing about its time is known"),
         (["12", "0.events", "--offline", "--from", "+1x"], 2, "--from: '+1x' is not a duration"),
         (["12", "0.events", "--offline", "--from", "soon"], 2, "--from: 'soon' is not a time"),
+        (
+            ["12", "0.events", "--offline", "--from", "foo"],
+            2,
+            "write +90s, +10m, +2h or +1:30:00 since the start of the job, or HH:MM",
+        ),
+        (["--offline"], 2, "JOBID"),
+        (["12", "--offline", "--from"], 2, "--from: expected one argument"),
+        (["12", "--ofline", "x"], 2, "unknown option '--ofline'"),
         (["12", "0.events", "--offline", "--from", "+9", "--to", "+8"], 2, "--to +8: is not after"),
         (["12", "0.events", "--offline", "-o", "no/t.json"], 1, "no/t.json: No such file or directory"),
         (["12", "0.events", "--offline", "-o", "t", "--html", "t"], 2, "they name the same file"),
@@ -254,6 +319,87 @@ def test_a_job_is_shown_by_its_power_and_signals_without_files(
     assert counters["node n1", "cpu_busy_cores"] == [(0.0, 4.0), (20e6, 4.0)]
     assert document["otherData"]["start_unix_s"] == NOW
     assert "written: timeline-11.json.gz" in capsys.readouterr().err
+
+
+def running_controller(monkeypatch: pytest.MonkeyPatch, agent: dict[str, Any]) -> dict[str, Any]:
+    """Install a controller that has seen 5 s of job 11, and an agent; return the keys it is asked with."""
+    full = report_examples.cpu_job()
+    records = [item | {"job": None, "trace": None, "end": NOW + 5} for item in full]
+    answers = {
+        "/v1/jobs/11": NotFoundError("job 11", "no energy record", "a record arrives when its job ends"),
+        "/v1/running": {"scope": "own", "nodes": [], "records": records},
+    }
+    fake_controller.install(monkeypatch, answers)
+    asked: dict[str, Any] = {}
+
+    def ask(path: Path, message: dict[str, Any], **_: Any) -> dict[str, Any]:
+        asked.update(message)
+        return agent
+
+    monkeypatch.setattr(agent_socket, "ask_agent", ask)
+    return asked
+
+
+def test_a_running_job_is_shown_by_the_signals_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = examples.observation(replace(examples.series("cpu_busy_cores", [4.0] * 20), start_s=NOW))
+    trace = report_examples.cpu_job()[0]["trace"]
+    agent = {"ok": True, "node": "n1", "observation": node_to_json(node), "trace": trace}
+    asked = running_controller(monkeypatch, agent)
+    assert main(["timeline", "11"]) == 0
+    assert asked == {"op": "observation", "job_id": 11}
+    counters = judge.counters(judge.check(judge.load(Path("timeline-11.json.gz"))))
+    # The agent knows more than the last report to the controller, which ends 5 s after the start.
+    assert counters["node n1", "cpu_busy_cores"] == [(0.0, 4.0), (20e6, 4.0)]
+    assert ("node n1", "power_watts cpu") in counters
+    assert "note:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("agent", "note"),
+    [
+        ({"ok": True, "node": "n1", "observation": None, "trace": None}, "after the first interval"),
+        ({"ok": False, "error": "job 11 does not run on this node", "code": 6}, "on a node of the job"),
+        ({"ok": False, "error": "observation: too many requests", "code": 4}, "too many requests"),
+    ],
+)
+def test_a_running_job_without_signals_says_why(
+    agent: dict[str, Any], note: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running_controller(monkeypatch, agent)
+    assert main(["timeline", "11"]) == 6
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("senergy: note: job 11: no signals so far")
+    assert note in lines[0]
+    assert "it runs, and neither its power nor its signals are known so far" in lines[1]
+
+
+@pytest.mark.parametrize("command", ["timeline", "diagnose"])
+@pytest.mark.parametrize(
+    ("agent", "text"),
+    [
+        ({"ok": True, "node": "n1", "observation": None, "trace": None}, "job 11: it has just started"),
+        ({"ok": False, "error": "it does not run here", "code": 6}, "if it has just started"),
+    ],
+)
+def test_a_job_in_its_first_seconds_is_told_from_an_unknown_one(
+    command: str,
+    agent: dict[str, Any],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    missing = NotFoundError("job 11", "no energy record", "a record arrives when its job ends")
+    running = {"scope": "own", "nodes": [], "records": []}
+    fake_controller.install(monkeypatch, {"/v1/jobs/11": missing, "/v1/running": running})
+    monkeypatch.setattr(agent_socket, "ask_agent", lambda path, message, **_: agent)
+    assert main([command, "11"]) == 6
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert text in error
+    assert "after the first interval" in error
 
 
 @pytest.mark.parametrize(("job", "code"), [("13", 5), ("99", 6)])
