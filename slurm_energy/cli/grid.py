@@ -43,6 +43,10 @@ examples:
 """
 
 _QUANTITIES = ("carbon", "price")
+_OTHER_QUANTITY = {
+    "carbon": "if it contains prices, add --quantity price",
+    "price": "if it contains carbon intensities, write --quantity carbon",
+}
 
 
 def configure(parser: CommandParser) -> None:
@@ -202,7 +206,7 @@ def _factors(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from slurm_energy.grid.csv_series import iso_time, read_csv
+    from slurm_energy.grid.csv_series import UnitError, iso_time, read_csv
     from slurm_energy.grid.series import GridSeries, SeriesSource
     from slurm_energy.grid.units import GridQuantity
 
@@ -212,6 +216,8 @@ def _check(args: argparse.Namespace) -> None:
             samples = read_csv(file, str(args.file), GridQuantity(args.quantity), currency)
     except OSError as error:
         raise UsageError(str(args.file), error.strerror or str(error)) from None
+    except UnitError as error:
+        raise UsageError(error.what, error.why, _OTHER_QUANTITY[args.quantity]) from None
     series = GridSeries(SeriesSource("csv"), samples)
     unit = "g/kWh" if args.quantity == "carbon" else f"{currency}/kWh"
     facts = {

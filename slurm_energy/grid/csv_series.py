@@ -17,6 +17,10 @@ MAX_ROWS: Final = 1_000_000
 _MAX_TIME_S: Final = 253402300799.0  # end of the year 9999
 
 
+class UnitError(UsageError):
+    """The header of a series names a unit that its quantity does not have."""
+
+
 def read_csv(
     lines: Iterable[str], name: str, quantity: GridQuantity, currency: str, max_age_s: float | None = None
 ) -> list[Sample]:
@@ -94,7 +98,7 @@ def _unit_factor(header: list[str], location: str, quantity: GridQuantity, curre
             return carbon_unit_factor(unit)
         return price_unit_factor(unit, currency)
     except ValueError as error:
-        raise UsageError(location, shown(str(error), 200), _FORMAT) from None
+        raise UnitError(location, shown(str(error), 200), _FORMAT) from None
 
 
 @dataclass(frozen=True, slots=True)

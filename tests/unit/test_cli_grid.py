@@ -162,6 +162,25 @@ def test_png(
 
 
 @pytest.mark.parametrize(
+    ("unit", "quantity", "todo"),
+    [
+        ("EUR/MWh", "carbon", "if it contains prices, add --quantity price"),
+        ("USD/MWh", "carbon", "if it contains prices, add --quantity price"),
+        ("g/kWh", "price", "if it contains carbon intensities, write --quantity carbon"),
+    ],
+)
+def test_check_of_the_other_quantity_names_the_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, unit: str, quantity: str, todo: str
+) -> None:
+    path = tmp_path / "values.csv"
+    path.write_text(f"time,{unit}\n2026-01-01T00:00Z,50\n")
+    assert main(["grid", "check", str(path), "--quantity", quantity]) == 2
+    error = capsys.readouterr().err
+    assert f"{path}:1: '{unit}' is not a unit of " in error
+    assert error.endswith(f": {todo}\n") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("line", "code", "words"),
     [
         (("grid", "show", "-S", "now", "-E", "now-1hour"), 2, "-E: is not after -S"),
