@@ -74,7 +74,7 @@ examples:
   senergy report -t Seconds -T energy cluster AccountUtilizationByUser   joules, as sreport
   senergy report cluster UtilizationByPolicy start=1101 --csv > policies.csv
   senergy report -T cpu job SizesByAccount grouping=16,64,256
-  senergy report job DeferralSavings start=now-30days   what --energy-slack has saved
+  senergy report job DeferralSavings start=now-30days end=now   what --energy-slack has saved
   senergy report --html physics.html accounts=physics start=1101 end=1201   a month of an account
   senergy report --html site start=now-30days   pages of the cluster, its accounts and users
 """

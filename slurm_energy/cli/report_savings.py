@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.output import emit_fitted, emit_json, emit_verbatim, note, note_scope
 from slurm_energy.errors import EXIT_OK, UsageError
+from slurm_energy.reports.time_spec import start_of_day
 from slurm_energy.safe_text import encodable
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ def run(args: argparse.Namespace, request: ReportRequest, start: float, end: flo
         else:
             emit_fitted(page.text_lines(table, header=header))
         if header and not args.quiet:
-            for text in deferral_savings.savings_notes(document):
+            excludes_today = not request.end and end <= start_of_day(datetime.now())
+            for text in deferral_savings.savings_notes(document, excludes_today=excludes_today):
                 note(text)
     if not args.quiet:
         note_scope(document)

@@ -6,16 +6,20 @@ import asyncio
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import fake_controller
 import pytest
 import store_examples as stored
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_energy.accounting import arrivals, decisions, ingest, job_facts
 from slurm_energy.accounting.decisions import DEFER, RELEASE, Decision
-from slurm_energy.cli import connection
+from slurm_energy.cli import connection, report
 from slurm_energy.cli.main import main
 from slurm_energy.config import Config, parse
 from slurm_energy.controller.deferral_routes import DeferralRoutes
@@ -25,6 +29,7 @@ from slurm_energy.controller.store import Store
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.protocol.deferral_requests import SAVINGS_PATH, SavingsRequest
+from slurm_energy.reports.utilization import deferral_savings
 
 HOUR = 3600.0
 T0 = 1_699_999_200.0
@@ -186,7 +191,7 @@ class Controller(fake_controller.FakeController):
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         assert path == SAVINGS_PATH
         self.asked.append((path, dict(params or {})))
-        window = {"start": 0, "end": 1}
+        window = {name: int((params or {})[name]) for name in ("start", "end")}
         return {"cluster": "c1", "window": window, "currency": "EUR", "rows": self.rows, "scope": "all"}
 
 
@@ -221,7 +226,7 @@ def test_output_for_programs(controller: Controller, capsys: pytest.CaptureFixtu
     assert dict(zip(header, row, strict=True))["Login"] == "'=cmd"
     assert row[-1] == ""
     assert main(["report", "-nP", "job", "DeferralSavings"]) == 0
-    assert capsys.readouterr().out.startswith("c1|physics|=cmd|3|2|2|1|1.5|0.5|0.1|")
+    assert capsys.readouterr().out.startswith("c1|physics|=cmd|3|120|2|1|1.5|0.5|0.1|")
 
 
 @pytest.mark.parametrize(
@@ -239,8 +244,52 @@ def test_without_deferred_jobs_the_report_says_so(
     controller: Controller, capsys: pytest.CaptureFixture[str]
 ) -> None:
     controller.rows = []
+    midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    assert main(["report", "job", "DeferralSavings", "start=2026-01-01"]) == 0
+    window = f"from 2026-01-01T00:00:00 to {midnight.isoformat()}"
+    expected = f"no job that was deferred ended {window}; end=now includes the jobs that ended today\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+@pytest.mark.parametrize("end", ["2026-01-02", "now"])
+def test_a_given_end_is_not_called_into_question(
+    controller: Controller, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    controller.rows = []
+    assert main(["report", "job", "DeferralSavings", "start=2026-01-01", f"end={end}"]) == 0
+    printed = capsys.readouterr().err
+    assert "ended from 2026-01-01T00:00:00 to 20" in printed
+    assert "end=now" not in printed
+
+
+def test_amounts_below_the_smallest_unit_are_zero(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_once = 4e-4
+    actual = at_once + 4.134e-18
+    tiny = {"actual": actual, "at_once": at_once - 1e-16, "deviation": 1.8e-18, "jobs": 1}
+    controller.rows = [{**ROW, "mean_delay_s": 73.0, "jobs": 1, "cost": tiny, "co2e_g": {**tiny}}]
     assert main(["report", "job", "DeferralSavings"]) == 0
-    assert "no job that was deferred ended in this window" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    header, _, row = printed.out.splitlines()
+    assert "Delay min" in header and row.split()[4] == "1.2"
+    assert row.split()[6:10] == ["0.00", "0.00", "0.00", "0.00"]
+    assert "saved against running at once: 0 EUR (0.0 %), uncertain by 0 (" in printed.err
+    assert "saved against running at once: 0 kg CO2e (0.0 %), uncertain by 0 (" in printed.err
+    assert main(["report", "-nP", "job", "DeferralSavings"]) == 0
+    assert "-" not in capsys.readouterr().out
+
+
+@given(st.floats(-1e9, 1e9), st.integers(1, 6))
+def test_amounts_in_notes_are_plain_decimals(value: float, digits: int) -> None:
+    text = deferral_savings.plain_amount(value, digits)
+    assert re.fullmatch(r"-?\d+(\.\d{0,5}[1-9])?", text) and text != "-0"
+    step = max(1e-6, min(1.0, 10.0 ** (1 - digits) * abs(value)))
+    assert abs(float(text) - value) <= step
+
+
+def test_the_example_of_the_help_includes_today() -> None:
+    assert "job DeferralSavings start=now-30days end=now " in report.EPILOG
 
 
 def test_arrivals_of_the_past_have_their_resources_and_slack(

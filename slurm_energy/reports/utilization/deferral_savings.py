@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from slurm_energy import __version__
 from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.utilization.page import FORMAT_VERSION
 from slurm_energy.reports.utilization.table import UNKNOWN, ReportTable
 from slurm_energy.safe_text import display_width, escape_controls
 
 _NAMES: Final = ("Cluster", "Account", "Login")
-_SECONDS_PER_HOUR: Final = 3600.0
+_SECONDS_PER_MINUTE: Final = 60.0
+_MAX_DECIMALS: Final = 6
 _GRAMS_PER_KG: Final = 1000.0
 _COST, _CARBON = "cost", "co2e_g"
 
@@ -28,14 +30,14 @@ def savings_table(document: Json, *, exact: bool) -> ReportTable:
         exact: whether amounts are written for programs: with all digits, and empty if unknown.
     """
     currency = document.get("currency") or "currency"
-    headers = [*_NAMES, "Jobs", "Delay h", "Energy kWh"]
+    headers = [*_NAMES, "Jobs", "Delay min", "Energy kWh"]
     for unit in (currency, "CO2e kg"):
         headers += [unit, f"{unit} at once", f"{unit} saved", "+-"]
     rows = []
     for row in document["rows"]:
-        delay_h, kwh = row["mean_delay_s"] / _SECONDS_PER_HOUR, row["energy_joules"] / JOULES_PER_KWH
+        delay_min, kwh = row["mean_delay_s"] / _SECONDS_PER_MINUTE, row["energy_joules"] / JOULES_PER_KWH
         cells = [document["cluster"], row["account"], row["user"], str(row["jobs"])]
-        cells += [_number(delay_h, 1, exact=exact), _number(kwh, 3, exact=exact)]
+        cells += [_number(delay_min, 1, exact=exact), _number(kwh, 3, exact=exact)]
         cells += _amounts(row.get(_COST), 1.0, 2, exact=exact)
         cells += _amounts(row.get(_CARBON), _GRAMS_PER_KG, 3, exact=exact)
         rows.append(cells)
@@ -61,11 +63,18 @@ def savings_document(document: Json) -> dict[str, Any]:
     }
 
 
-def savings_notes(document: Json) -> list[str]:
-    """Return lines about the savings of all jobs, and about jobs whose savings are unknown."""
+def savings_notes(document: Json, *, excludes_today: bool) -> list[str]:
+    """Return lines about the savings of all jobs, and about jobs whose savings are unknown.
+
+    Args:
+        document: response to `GET /v1/deferral/savings`.
+        excludes_today: whether the window ends last midnight because no end was given.
+    """
     rows = document["rows"]
     if not rows:
-        return ["no job that was deferred ended in this window"]
+        start, end = (format_time(document["window"][name]) for name in ("start", "end"))
+        text = f"no job that was deferred ended from {start} to {end}"
+        return [text + ("; end=now includes the jobs that ended today" if excludes_today else "")]
     notes = []
     jobs = sum(row["jobs"] for row in rows)
     for key, unit, scale in (
@@ -76,14 +85,24 @@ def savings_notes(document: Json) -> list[str]:
         if total is None:
             continue
         saved, deviation = (total["at_once"] - total["actual"]) / scale, total["deviation"] / scale
-        share = f" ({100.0 * saved / (total['at_once'] / scale):.1f} %)" if total["at_once"] > 0 else ""
+        share = f" ({100.0 * saved / (total['at_once'] / scale):z.1f} %)" if total["at_once"] > 0 else ""
         notes.append(
-            f"saved against running at once: {saved:.4g} {unit}{share}, "
-            f"uncertain by {deviation:.2g} (standard deviation)"
+            f"saved against running at once: {plain_amount(saved, 4)} {unit}{share}, "
+            f"uncertain by {plain_amount(deviation, 2)} (standard deviation)"
         )
         if total["jobs"] < jobs:
             notes.append(f"{unit}: unknown for {jobs - total['jobs']} of {jobs} jobs, which are left out")
     return notes
+
+
+def plain_amount(value: float, digits: int) -> str:
+    """Return an amount without exponent, in significant digits but at most `_MAX_DECIMALS` decimals.
+
+    The integer part is complete. An amount that rounds to zero is `0`: it is a rounding error of the sums.
+    """
+    exponent = math.floor(math.log10(abs(value))) if value else 0
+    text = f"{value:z.{min(max(digits - 1 - exponent, 0), _MAX_DECIMALS)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _total(rows: Sequence[Json], key: str) -> dict[str, Any] | None:
@@ -103,4 +122,4 @@ def _amounts(amounts: Json | None, scale: float, decimals: int, *, exact: bool) 
 
 
 def _number(value: float, decimals: int, *, exact: bool) -> str:
-    return f"{value:.9f}".rstrip("0").rstrip(".") if exact else f"{value:.{decimals}f}"
+    return f"{value:z.9f}".rstrip("0").rstrip(".") if exact else f"{value:z.{decimals}f}"
