@@ -41,6 +41,11 @@ With --submit the job is submitted to the best cluster (sbatch --clusters). If i
 the next best one gets the job. If the senergyctld of this cluster does not answer, the job is submitted here,
 and if slurmctld does not answer either, to another cluster.
 
+columns:
+  wait: predicted time in the queue
+  start: time until the predicted start (+00:00:00: at once), the longer of wait and transfer
+  run, transfer: predicted times of the job and of its data
+
 policies: home (stay), cheapest, cleanest, least-energy, fastest, follow-the-sun,
   weighted (placement.weights)
 
@@ -58,7 +63,7 @@ See docs/clusters.md.
 _PREDICTION_TIMEOUT_S: Final = 4.0
 _CHOICE_TIMEOUT_S: Final = 5.0
 _MAX_RESPONSE_BYTES: Final = 4 << 20
-_SIZE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s?([kMGTP]?)(i?)B?", re.ASCII)
+_SIZE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s?(?:([kKMGTP])(i?)B?|B)", re.ASCII)
 _CLUSTER_VARIABLES: Final = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
 _UNREACHABLE: Final = ("can't be reached", "Unable to contact", "Connection refused")
 """Parts of sbatch's messages that prove that no job was submitted because slurmctld does not run."""
@@ -94,15 +99,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def data_bytes(text: str) -> float:
-    """Return the bytes of a size such as `50GB`, `1.5 TiB` or `100`.
+    """Return the bytes of a size such as `50GB`, `1.5 TiB` or `100B`. A number without unit is ambiguous.
 
     Raises:
         ArgumentTypeError: not a size.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a size: write 500MB or 50GiB")
-    exponent = " kMGTP".index(match[2] or " ")
+        units = "B, kB, MB, GB, TB, PB, KiB, MiB, GiB, TiB or PiB"
+        todo = f"write a number and a unit, as 500MB or 50GiB (units: {units})"
+        raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a size: {todo}")
+    exponent = " KMGTP".index((match[2] or " ").upper())
     return float(match[1]) * (1024.0 if match[3] else 1000.0) ** exponent
 
 

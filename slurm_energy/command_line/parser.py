@@ -116,8 +116,11 @@ class CommandParser(argparse.ArgumentParser):
         listing = f"see {self.prog} --help"
         if not option.startswith("-"):
             return UsageError(self.prog, f"unexpected argument '{shown(word)}'", listing)
-        if option in SLURM_ONLY:
-            return UsageError(f"{self.prog}: {option}", "is not an option here", SLURM_ONLY[option])
+        name = option if option.startswith("--") else option[:2]  # -Mlab is -M lab
+        if name in SLURM_ONLY:
+            has_clusters = name == "-M" and "--clusters" in self._option_string_actions
+            todo = "write --clusters" if has_clusters else SLURM_ONLY[name]
+            return UsageError(f"{self.prog}: {name}", "is not an option here", todo)
         hint = suggestion(option, self._long_options()) if option.startswith("--") else ""
         return UsageError(self.prog, f"unknown option '{shown(option)}'", hint or listing)
 

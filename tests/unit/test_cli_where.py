@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -263,6 +264,9 @@ def test_only_named_clusters_are_considered(login: Login) -> None:
         (["--sbatch='", "job.sh"], "--sbatch"),
         (["--data", "5 apples", "job.sh"], "'5 apples' is not a size"),
         (["--data", "-5GB", "job.sh"], "--data"),
+        (["--data", "50", "job.sh"], "'50' is not a size: write a number and a unit, as 500MB or 50GiB"),
+        (["-M", "lab,foo", "job.sh"], "-M: is not an option here: write --clusters"),
+        (["-Mlab,foo", "job.sh"], "-M: is not an option here: write --clusters"),
         (["--policy", "best", "job.sh"], "--policy"),
         (["energy.toml"], "first line does not begin with #!"),
     ],
@@ -281,10 +285,27 @@ def test_wrong_command_lines(
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("50GB", 5e10), ("50G", 5e10), ("1.5 TiB", 1.5 * 2**40), ("100", 100.0), ("0", 0.0), ("2kB", 2e3)],
+    [
+        ("50GB", 5e10),
+        ("50G", 5e10),
+        ("1.5 TiB", 1.5 * 2**40),
+        ("100B", 100.0),
+        ("2kB", 2e3),
+        ("2KiB", 2048.0),
+    ],
 )
 def test_sizes(text: str, size: float) -> None:
     assert where.data_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["50", "0", "1.5", "50i", "50iB", "B", "", "50 GB GB"])
+def test_sizes_need_a_number_and_a_unit(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"B, kB, MB, GB, TB, PB, KiB"):
+        where.data_bytes(text)
+
+
+def test_the_help_explains_the_column_start() -> None:
+    assert "start: time until the predicted start" in where.EPILOG
 
 
 def test_a_cluster_that_hangs_delays_the_choice_for_a_bounded_time(
