@@ -163,7 +163,7 @@ class DeferralLab:
     def reported(self, run: Json) -> Json:
         """Wait until all deferred jobs of a run are in the report of savings; return its sums."""
         expected = sum(any(plan["kind"] == "defer" for plan in job["plans"]) for job in run["jobs"])
-        words = ("report", "--json", "job", "DeferralSavings", "start=now-2hours")
+        words = ("report", "--json", "job", "DeferralSavings", "start=now-2hours", "end=now")
         total: Json = {}
         for _ in range(90):
             document = json.loads(self.call("senergy", *words))
