@@ -63,6 +63,8 @@ def _grouped(seconds: Floats) -> Floats:
     The ratios of work between the kinds are nearly the same for all jobs of a group.
     """
     runnable: Floats = seconds[np.any(np.isfinite(seconds), axis=1)]
+    if not len(runnable):
+        return runnable
     if runnable.shape[1] == 1:
         return np.array([[runnable.sum()]])
     ratios = np.log(runnable / runnable.min(axis=1, keepdims=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from property_examples import examples
 from scipy.optimize import linprog
@@ -135,6 +135,7 @@ def test_several_files_are_merged_on_one_clock_or_appended(tmp_path):
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(1, 1e4), st.integers(1, 9)), min_size=2, max_size=20),
     st.floats(0.01, 20),
 )
+@example([(0.0, 1.0, 9), (1.0, 1.0, 9)], 1.0)
 @examples(50)
 def test_the_offered_load_is_reached(tmp_path_factory, jobs, load):
     text = "submit_s,time_s,units,deadline_s\n" + "".join(f"{s!r},{t!r},{u},{s + t!r}\n" for s, t, u in jobs)
