@@ -199,10 +199,18 @@ class JobView:
         means = map(self.window_mean, self.observation.series(signal))
         return mean_of([mean for mean in means if mean is not None])
 
+    def median(self, signal: str) -> float | None:
+        """Return the mean over all nodes and parts of a signal's median while the job was active."""
+        medians = (median(self._active(series)) for series in self.observation.series(signal))
+        return mean_of([value for value in medians if value is not None])
+
     def window_mean(self, series: ObservedSeries) -> float | None:
         """Return the mean of a series between first and last GPU activity; None if unknown."""
+        return mean_of(self._active(series))
+
+    def _active(self, series: ObservedSeries) -> list[float]:
         window = self.active_window
-        return mean_of(between(series, *window) if window else series.known())
+        return between(series, *window) if window else list(series.known())
 
     @cached_property
     def active_window(self) -> tuple[float, float] | None:

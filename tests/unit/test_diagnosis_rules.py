@@ -122,12 +122,29 @@ def test_straggler_is_seen_although_others_wait_in_the_backward_pass(waiting: st
     assert (finding.kind, finding.where) == (K.STRAGGLER, ("rank 5",))
 
 
-@pytest.mark.parametrize(("rate", "kind"), [(1e7, K.DATA_STALL_IO), (1e3, K.DATA_STALL)])
-def test_wait_without_cpu_use_is_for_storage_only_if_data_is_read(rate: float, kind: FindingKind) -> None:
+BURSTS = [0.0] * 40 + [1e8] * 20
+
+
+@pytest.mark.parametrize(
+    ("rates", "kind", "signals"),
+    [
+        ([1e7] * 60, K.DATA_STALL_IO, ["data", "cpu_busy_cores", "network_receive_bytes_per_s"]),
+        ([1e3] * 60, K.DATA_STALL, ["data", "cpu_busy_cores"]),
+        (BURSTS, K.DATA_STALL, ["data", "cpu_busy_cores"]),
+    ],
+    ids=["always", "hardly", "bursts"],
+)
+def test_wait_without_cpu_use_is_for_storage_only_if_data_is_read_all_the_time(
+    rates: list[float], kind: FindingKind, signals: list[str]
+) -> None:
     phases = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.6] * 500)}
-    signals = [("cpu_busy_cores", 0.4), ("cpu_allocated_cores", 2.0), ("block_read_bytes_per_s", rate)]
-    parts = [series(name, [value] * 60) for name, value in signals]
-    assert kinds(job_of(*parts, ranks=(RankSteps("n1", 0, None, 5, phases),))) == [kind]
+    cpus = [("cpu_busy_cores", 0.4), ("cpu_allocated_cores", 2.0), ("block_read_bytes_per_s", 900.0)]
+    parts = [series(name, [value] * 60) for name, value in cpus]
+    parts.append(series("network_receive_bytes_per_s", rates))
+    job = job_of(*parts, ranks=(RankSteps("n1", 0, None, 5, phases),))
+    (finding,) = find_causes(job, DiagnosisConfig())
+    assert finding.kind == kind
+    assert [evidence.signal for evidence in finding.evidence] == signals
 
 
 @pytest.mark.parametrize(

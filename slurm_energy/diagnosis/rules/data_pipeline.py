@@ -49,14 +49,23 @@ def _classified(view: JobView) -> tuple[FindingKind, list[FindingEvidence], floa
         return FindingKind.DATA_STALL_CPU, [fact], 0.9
     if use.maximum >= limit and io is not None:  # unless the computation itself has several threads
         return FindingKind.DATA_STALL_CPU, [fact], 0.6
-    if use.maximum < limit and io is None and _read_rate(view) >= view.threshold("data_rate") * 1e6:
-        return FindingKind.DATA_STALL_IO, [fact], 0.6
+    if use.maximum < limit and io is None:
+        name, rate = _read_rate(view)
+        if rate >= view.threshold("data_rate") * 1e6:
+            text = f"Most of the time a node read at least {rate / 1e6:.3g} MB/s."
+            return FindingKind.DATA_STALL_IO, [fact, view.fact(name, rate, text, "data_rate")], 0.6
     return FindingKind.DATA_STALL, [fact], 0.7
 
 
-def _read_rate(view: JobView) -> float:
-    """Return the bytes per second that a node reads from disks and networks, as far as known."""
-    return sum(view.mean(name) or 0.0 for name in _READS)
+def _read_rate(view: JobView) -> tuple[str, float]:
+    """Return the signal with the most data that a node reads, and its bytes per second, as far as known.
+
+    The median: a loader that waits for storage reads all the time, while other work on the network comes in
+    bursts.
+    """
+    rates = {name: view.median(name) or 0.0 for name in _READS}
+    name = max(_READS, key=lambda one: rates[one])
+    return name, rates[name]
 
 
 class _LoaderUse(NamedTuple):
