@@ -155,7 +155,6 @@ local function parse_rules(text, user)
             rules.shape_selection_delay_s = tonumber(words[2])
         elseif words[1] == "deferral-delay" then
             rules.deferral_delay_s = tonumber(words[2])
-            rules.defers_deadlines = words[3] == "deadlines"
         elseif words[1] == "note-flags" then
             rules.note_flags = true
         elseif words[1] == "note-fingerprint" then
@@ -541,24 +540,18 @@ local function delay_for_shape_selection(job_desc, values, seconds)
     end
 end
 
--- Returns the time in seconds by which the start of a job may be delayed: its slack, and if the site counts
--- deadlines as slack, the time that its deadline leaves. 0: the job is not deferrable.
-local function deferrable_seconds(job_desc, values, rules)
+-- Returns the slack of a job in seconds; 0: it has none. slurmctld does not show the deadline of a job to Lua.
+local function deferrable_seconds(values)
     local slack = 0
     for _, item in ipairs(values) do
         slack = item.name == "ENERGY_SLACK" and slack_seconds(item.value) or slack
     end
-    local deadline, minutes = job_desc.deadline or 0, job_desc.time_limit or 0
-    if not rules.defers_deadlines or deadline <= 0 or minutes <= 0 or minutes >= 2 ^ 31 then
-        return slack
-    end
-    local left = deadline - minutes * 60 - os.time()
-    return slack > 0 and math.min(slack, left) or left
+    return slack
 end
 
 -- Delays the begin time of a deferrable job, so that senergyctld can plan its start before Slurm starts it.
 local function delay_for_deferral(job_desc, values, rules)
-    local seconds = math.min(rules.deferral_delay_s, deferrable_seconds(job_desc, values, rules) / 2)
+    local seconds = math.min(rules.deferral_delay_s, deferrable_seconds(values) / 2)
     local begin = os.time() + math.floor(seconds)
     if seconds >= 1 and (job_desc.immediate or 0) == 0 and (job_desc.begin_time or 0) < begin then
         job_desc.begin_time = begin

@@ -33,8 +33,7 @@ def policy_file_text(config: Config) -> str:
     deferral = config.deferral
     lines.append(f"slack_s 1 {int(deferral.max_slack_s)}" if deferral.enabled else "slack_s 0 0")
     if deferral.enabled:
-        deadlines = " deadlines" if deferral.deadline_is_slack else ""
-        lines.append(f"deferral-delay {math.ceil(deferral.submit_delay_s)}{deadlines}")
+        lines.append(f"deferral-delay {math.ceil(deferral.submit_delay_s)}")
     lines.append(f"power-profiles {','.join(POWER_PROFILES)}")
     if _copies_flags(config):
         lines.append("note-flags")

@@ -456,13 +456,7 @@ def test_a_deferrable_job_is_planned_before_it_begins(lua, tmp_path):
     slack, none = "SPANK_ENERGY_SLACK=4h", "ENERGY_TAG=x"
     jobs = [("begin_time = 0,", slack), ("begin_time = 2000,", slack), ("", "ENERGY_SLACK=10s")]
     assert begins(lua, policies, *jobs) == [31, 1000, 5]
-    urgent = [("", none), ("immediate = 1,", slack), ("deadline = 1300, time_limit = 5,", none)]
-    assert begins(lua, policies, *urgent) == [-1000] * 3
-    deadline = "deadline = 9000, time_limit = 5,"
-    assert begins(lua, policies, (deadline, none)) == [31]
-    without = DEFERRAL + "deadline_is_slack = false\n"
-    policies.write_text(policy_file_text(configuration.parse(without)))
-    assert begins(lua, policies, (deadline, none)) == [-1000]
+    assert begins(lua, policies, ("", none), ("immediate = 1,", slack)) == [-1000] * 2
     policies.write_text(policy_file_text(configuration.parse("")))
     assert begins(lua, policies, ("", slack)) == [-1000]
 
