@@ -53,10 +53,10 @@ class SignalLoop:
             elif loop.time() < max(due_s, free_s):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), max(due_s, free_s) - loop.time())
-                self._wake.clear()
             interval_s = self._sampling.interval_s or interval_s  # a job with another one may have begun
             if interval_s != grid.interval_s:
                 grid = TimerGrid(loop.time(), interval_s)
+            self._wake.clear()  # the pass includes the jobs that have begun so far
             result = await self._read()
             free_s = loop.time() + result.cpu_s / _MAX_CPU_SHARE
             due_s = grid.next(loop.time())
