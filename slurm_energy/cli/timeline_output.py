@@ -38,7 +38,6 @@ class TraceFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.written_bytes = 0
         self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.fdopen(os.open(self._temporary, flags, 0o666), "wb")
@@ -47,7 +46,6 @@ class TraceFile:
 
     def write(self, data: bytes) -> None:
         """Append data."""
-        self.written_bytes += len(data)
         self._file.write(self._compressor.compress(data) if self._compressor else data)
 
     def finish(self) -> None:

@@ -41,14 +41,6 @@ class SignalScope(StrEnum):
     COMPONENT = "component"
 
 
-class SignalLayer(StrEnum):
-    """The layer at which a signal is observed."""
-
-    APPLICATION = "application"
-    HARDWARE = "hardware"
-    INFRASTRUCTURE = "infrastructure"
-
-
 @dataclass(frozen=True, slots=True)
 class Signal:
     """A measured quantity.
@@ -57,18 +49,15 @@ class Signal:
         name: name with unit.
         unit: unit of the values.
         scope: object that one series describes.
-        layer: layer at which the signal is observed.
         description: meaning and usual source.
     """
 
     name: str
     unit: str
     scope: SignalScope
-    layer: SignalLayer
     description: str
 
 
-_HARDWARE, _INFRASTRUCTURE = SignalLayer.HARDWARE, SignalLayer.INFRASTRUCTURE
 _GPU, _JOB, _NODE = SignalScope.GPU, SignalScope.JOB, SignalScope.NODE
 _INTERFACE = SignalScope.INTERFACE
 
@@ -78,43 +67,43 @@ def _registry(*signals: Signal) -> Mapping[str, Signal]:
 
 
 SIGNALS: Final[Mapping[str, Signal]] = _registry(
-    Signal("power_watts", "W", SignalScope.COMPONENT, _HARDWARE, "mean power of a component: power trace"),
-    Signal("gpu_busy_percent", "%", _GPU, _HARDWARE, "time with a kernel on the GPU: NVML utilization"),
-    Signal("sm_active_percent", "%", _GPU, _HARDWARE, "SMs with a warp resident: GPM or DCGM"),
-    Signal("dram_active_percent", "%", _GPU, _HARDWARE, "cycles with GPU memory traffic: GPM or DCGM"),
-    Signal("tensor_active_percent", "%", _GPU, _HARDWARE, "cycles with a tensor pipe active: GPM or DCGM"),
-    Signal("pcie_receive_bytes_per_s", "B/s", _GPU, _HARDWARE, "PCIe traffic to the GPU: NVML"),
-    Signal("pcie_transmit_bytes_per_s", "B/s", _GPU, _HARDWARE, "PCIe traffic from the GPU: NVML"),
-    Signal("nvlink_receive_bytes_per_s", "B/s", _GPU, _HARDWARE, "NVLink traffic to the GPU: NVML"),
-    Signal("nvlink_transmit_bytes_per_s", "B/s", _GPU, _HARDWARE, "NVLink traffic from the GPU: NVML"),
-    Signal("gpu_memory_used_bytes", "B", _GPU, _HARDWARE, "allocated GPU memory: NVML"),
-    Signal("gpu_memory_total_bytes", "B", _GPU, _HARDWARE, "size of the GPU memory: NVML"),
-    Signal("sm_clock_mhz", "MHz", _GPU, _HARDWARE, "clock of the SMs: NVML"),
-    Signal("max_sm_clock_mhz", "MHz", _GPU, _HARDWARE, "highest SM clock of the GPU: NVML"),
-    Signal("gpu_temperature_celsius", "degC", _GPU, _HARDWARE, "temperature of the GPU: NVML"),
-    Signal("throttle_power_percent", "%", _GPU, _HARDWARE, "samples with clocks lowered by a power limit"),
-    Signal("throttle_thermal_percent", "%", _GPU, _HARDWARE, "samples with clocks lowered by temperature"),
-    Signal("cpu_busy_cores", "cores", _JOB, _HARDWARE, "CPU time per time: cgroup cpu.stat"),
-    Signal("cpu_allocated_cores", "cores", _JOB, _INFRASTRUCTURE, "CPUs of the job on the node"),
-    Signal("cpu_throttled_percent", "%", _JOB, _HARDWARE, "time throttled by the CPU quota: cgroup cpu.stat"),
-    Signal("cpu_pressure_percent", "%", _JOB, _INFRASTRUCTURE, "time a task waited for a CPU: cgroup PSI"),
-    Signal("io_pressure_percent", "%", _JOB, _INFRASTRUCTURE, "time a task waited for I/O: cgroup PSI"),
-    Signal("memory_pressure_percent", "%", _JOB, _INFRASTRUCTURE, "time a task waited for memory: PSI"),
-    Signal("cpu_mhz", "MHz", _NODE, _HARDWARE, "mean clock of the job's CPUs: cpufreq"),
-    Signal("cpu_busy_percent", "%", SignalScope.CPU, _HARDWARE, "time the CPU was not idle: /proc/stat"),
-    Signal("memory_used_bytes", "B", _JOB, _INFRASTRUCTURE, "memory in use without page cache: cgroup"),
-    Signal("memory_limit_bytes", "B", _JOB, _INFRASTRUCTURE, "memory limit: cgroup"),
-    Signal("page_cache_bytes", "B", _JOB, _INFRASTRUCTURE, "page cache charged to the job: cgroup"),
-    Signal("page_faults_per_s", "1/s", _JOB, _INFRASTRUCTURE, "major page faults: cgroup memory.stat"),
-    Signal("memory_bandwidth_bytes_per_s", "B/s", _JOB, _HARDWARE, "DRAM traffic: resctrl"),
-    Signal("block_read_bytes_per_s", "B/s", _JOB, _INFRASTRUCTURE, "bytes read: cgroup io.stat"),
-    Signal("block_write_bytes_per_s", "B/s", _JOB, _INFRASTRUCTURE, "bytes written: cgroup io.stat"),
-    Signal("block_reads_per_s", "1/s", _JOB, _INFRASTRUCTURE, "read requests: cgroup io.stat"),
-    Signal("block_writes_per_s", "1/s", _JOB, _INFRASTRUCTURE, "write requests: cgroup io.stat"),
-    Signal("network_receive_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "received: /proc/net/dev"),
-    Signal("network_transmit_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "sent: /proc/net/dev"),
-    Signal("infiniband_receive_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "received: port counters"),
-    Signal("infiniband_transmit_bytes_per_s", "B/s", _INTERFACE, _INFRASTRUCTURE, "sent: port counters"),
+    Signal("power_watts", "W", SignalScope.COMPONENT, "mean power of a component: power trace"),
+    Signal("gpu_busy_percent", "%", _GPU, "time with a kernel on the GPU: NVML utilization"),
+    Signal("sm_active_percent", "%", _GPU, "SMs with a warp resident: GPM or DCGM"),
+    Signal("dram_active_percent", "%", _GPU, "cycles with GPU memory traffic: GPM or DCGM"),
+    Signal("tensor_active_percent", "%", _GPU, "cycles with a tensor pipe active: GPM or DCGM"),
+    Signal("pcie_receive_bytes_per_s", "B/s", _GPU, "PCIe traffic to the GPU: NVML"),
+    Signal("pcie_transmit_bytes_per_s", "B/s", _GPU, "PCIe traffic from the GPU: NVML"),
+    Signal("nvlink_receive_bytes_per_s", "B/s", _GPU, "NVLink traffic to the GPU: NVML"),
+    Signal("nvlink_transmit_bytes_per_s", "B/s", _GPU, "NVLink traffic from the GPU: NVML"),
+    Signal("gpu_memory_used_bytes", "B", _GPU, "allocated GPU memory: NVML"),
+    Signal("gpu_memory_total_bytes", "B", _GPU, "size of the GPU memory: NVML"),
+    Signal("sm_clock_mhz", "MHz", _GPU, "clock of the SMs: NVML"),
+    Signal("max_sm_clock_mhz", "MHz", _GPU, "highest SM clock of the GPU: NVML"),
+    Signal("gpu_temperature_celsius", "degC", _GPU, "temperature of the GPU: NVML"),
+    Signal("throttle_power_percent", "%", _GPU, "samples with clocks lowered by a power limit"),
+    Signal("throttle_thermal_percent", "%", _GPU, "samples with clocks lowered by temperature"),
+    Signal("cpu_busy_cores", "cores", _JOB, "CPU time per time: cgroup cpu.stat"),
+    Signal("cpu_allocated_cores", "cores", _JOB, "CPUs of the job on the node"),
+    Signal("cpu_throttled_percent", "%", _JOB, "time throttled by the CPU quota: cgroup cpu.stat"),
+    Signal("cpu_pressure_percent", "%", _JOB, "time a task waited for a CPU: cgroup PSI"),
+    Signal("io_pressure_percent", "%", _JOB, "time a task waited for I/O: cgroup PSI"),
+    Signal("memory_pressure_percent", "%", _JOB, "time a task waited for memory: PSI"),
+    Signal("cpu_mhz", "MHz", _NODE, "mean clock of the job's CPUs: cpufreq"),
+    Signal("cpu_busy_percent", "%", SignalScope.CPU, "time the CPU was not idle: /proc/stat"),
+    Signal("memory_used_bytes", "B", _JOB, "memory in use without page cache: cgroup"),
+    Signal("memory_limit_bytes", "B", _JOB, "memory limit: cgroup"),
+    Signal("page_cache_bytes", "B", _JOB, "page cache charged to the job: cgroup"),
+    Signal("page_faults_per_s", "1/s", _JOB, "major page faults: cgroup memory.stat"),
+    Signal("memory_bandwidth_bytes_per_s", "B/s", _JOB, "DRAM traffic: resctrl"),
+    Signal("block_read_bytes_per_s", "B/s", _JOB, "bytes read: cgroup io.stat"),
+    Signal("block_write_bytes_per_s", "B/s", _JOB, "bytes written: cgroup io.stat"),
+    Signal("block_reads_per_s", "1/s", _JOB, "read requests: cgroup io.stat"),
+    Signal("block_writes_per_s", "1/s", _JOB, "write requests: cgroup io.stat"),
+    Signal("network_receive_bytes_per_s", "B/s", _INTERFACE, "received: /proc/net/dev"),
+    Signal("network_transmit_bytes_per_s", "B/s", _INTERFACE, "sent: /proc/net/dev"),
+    Signal("infiniband_receive_bytes_per_s", "B/s", _INTERFACE, "received: port counters"),
+    Signal("infiniband_transmit_bytes_per_s", "B/s", _INTERFACE, "sent: port counters"),
 )
 """All signals by name. An observation keeps series of other names: a newer release may have sampled them."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import logging
 import threading
 import time
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from slurm_energy.errors import UsageError
+from slurm_energy.profiling.decoration import inside
 from slurm_energy.profiling.progress import progress
 from slurm_energy.profiling.step_recorder import recorder
 from slurm_energy.profiling.step_statistics import phase_name
@@ -74,23 +74,7 @@ class phase:  # noqa: N801 (used like a function, as a context manager and as a 
 
     def __call__(self, function: _Function) -> _Function:
         """Return a wrapper of `function` that records each call."""
-        name = self._name
-        wrapper: Any
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with phase(name):
-                    return await function(*args, **kwargs)
-
-        else:
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with phase(name):
-                    return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[no-any-return]
+        return inside(function, functools.partial(phase, self._name))
 
 
 class watch(Generic[_Item]):  # noqa: N801 (used like a function)

@@ -9,7 +9,6 @@ request. The program waits for the responses when it reads the energy.
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import os
 import threading
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.profiling.decoration import inside
 from slurm_energy.profiling.energy_reader import AgentEnergyReader, EnergyReader, NullEnergyReader
 from slurm_energy.profiling.process_identity import ProcessIdentity, current_process, profile_directory
 from slurm_energy.profiling.recorder import SectionRecorder
@@ -121,30 +121,7 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
 
     def __call__(self, function: _Function) -> _Function:
         """Return a wrapper of `function` that measures each call as a section."""
-        name = self._name
-        wrapper: Any
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with profile(name):
-                    return await function(*args, **kwargs)
-
-        elif inspect.isgeneratorfunction(function):
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with profile(name):
-                    return (yield from function(*args, **kwargs))
-
-        else:
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with profile(name):
-                    return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[no-any-return]
+        return inside(function, functools.partial(profile, self._name))
 
 
 def results() -> list[dict[str, Any]]:

@@ -14,9 +14,6 @@ from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED, PlantedJob
 
-CALIBRATION_SEEDS = range(100)
-"""Seeds with which thresholds are chosen. Other seeds, from 1000 on, are for evaluation only."""
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from slurm_energy.devices.cpu.process_tree import NS_PER_TICK
+from slurm_energy.devices.cpu.process_tree import NS_PER_TICK, read_head
 from slurm_energy.devices.signal_sensor import SignalReading, SignalSensor
 
 MAX_PROCESSES: Final = 256
@@ -92,25 +92,12 @@ class ProcessSensor(SignalSensor):
 def _read_process(root: Path, pid: int) -> Iterator[tuple[tuple[int, int], _ProcessCounts]]:
     """Yield the counters of a process with its id and start time; nothing if it has ended."""
     folder = f"{root}/proc/{pid}"
-    fields = _head(f"{folder}/stat").rpartition(b")")[2].split()
+    fields = read_head(f"{folder}/stat", _STAT_BYTES).rpartition(b")")[2].split()
     if len(fields) < 22 or not all(fields[i].isdigit() for i in (9, 11, 12, 19, 21)):
         return
     counts = {"cpu_busy_cores": int(fields[11]) + int(fields[12]), "page_faults_per_s": int(fields[9])}
-    for line in _head(f"{folder}/io").splitlines():
+    for line in read_head(f"{folder}/io", _STAT_BYTES).splitlines():
         name, _, value = line.partition(b" ")
         if name in _IO and value.isdigit():
             counts[_IO[name]] = int(value)
     yield (pid, int(fields[19])), _ProcessCounts(counts, int(fields[21]) * _PAGE_BYTES)
-
-
-def _head(path: str) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, _STAT_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)

@@ -73,7 +73,7 @@ def read_processes(root: Path) -> dict[int, ProcessStat]:
     """Return all processes of the node by process id; processes that have ended meanwhile are omitted."""
     processes: dict[int, ProcessStat] = {}
     for name in os.listdir(root / "proc"):
-        if name.isdecimal() and (content := _head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
+        if name.isdecimal() and (content := read_head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
             try:
                 processes[int(name)] = parse_stat(content)
             except ValueError:
@@ -88,7 +88,7 @@ def find_slurmstepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
     """
     stepds: dict[int, list[int]] = {}
     for pid in pids:
-        match = _STEPD.match(_head(os.path.join(root, f"proc/{pid}/cmdline"), _TITLE_BYTES))
+        match = _STEPD.match(read_head(os.path.join(root, f"proc/{pid}/cmdline"), _TITLE_BYTES))
         if match and _is_of_slurmd_user(root / f"proc/{pid}"):
             stepds.setdefault(int(match[1]), []).append(pid)
     return stepds
@@ -147,7 +147,8 @@ def read_tree_cpu_time(root: Path, pid: int) -> JobCpuTime | None:
     todo = [pid]
     while todo:
         one = todo.pop()
-        if one in processes or not (content := _head(os.path.join(root, f"proc/{one}/stat"), _STAT_BYTES)):
+        path = os.path.join(root, f"proc/{one}/stat")
+        if one in processes or not (content := read_head(path, _STAT_BYTES)):
             continue
         try:
             processes[one] = parse_stat(content)
@@ -160,7 +161,7 @@ def read_tree_cpu_time(root: Path, pid: int) -> JobCpuTime | None:
 def _children(root: Path, pid: int) -> list[int]:
     words: list[bytes] = []
     for path in (root / "proc" / str(pid) / "task").glob("*/children"):
-        words += _head(str(path), _CHILDREN_BYTES).split()
+        words += read_head(str(path), _CHILDREN_BYTES).split()
     return [int(word) for word in words if word.isdigit()]
 
 
@@ -219,7 +220,8 @@ def _is_of_slurmd_user(folder: Path) -> bool:
         return False
 
 
-def _head(path: str, size: int) -> bytes:
+def read_head(path: str, size: int) -> bytes:
+    """Return at most `size` bytes of a file of /proc; none if its process has ended or it is unreadable."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

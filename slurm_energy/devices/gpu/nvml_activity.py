@@ -7,17 +7,17 @@ reference, "GPM Functions".
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from slurm_energy.devices.driver import Activity, ActivitySensor, DeviceError
-from slurm_energy.devices.gpu.nvml_caller import NvmlCaller, supports_gpm
+from slurm_energy.devices.driver import Activity, ActivitySensor
+from slurm_energy.devices.gpu.nvml_caller import NvmlCaller
+from slurm_energy.devices.gpu.nvml_gpm import GpmSampler, supports_gpm
 
 _ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16 = 5, 10, 11, 12, 13
 _METRICS: Final = (_ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16)
 _MIN_PERCENT: Final = 2.0
 """A lower activity is mostly noise."""
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
-_VERSION: Final = 1
 
 
 class NvmlActivitySensor(ActivitySensor):
@@ -32,8 +32,7 @@ class NvmlActivitySensor(ActivitySensor):
     def __init__(self, nvml: NvmlCaller, index: int, *, has_gpm: bool) -> None:
         self.component = f"gpu[{index}]"
         self._nvml, self._index = nvml, index
-        self._samples: list[Any] = []
-        self._has_gpm = has_gpm
+        self._gpm = GpmSampler(nvml, index, _METRICS) if has_gpm else None
         self._clocks_mhz: tuple[float, float] | None = None
 
     @classmethod
@@ -52,44 +51,19 @@ class NvmlActivitySensor(ActivitySensor):
         """
         rates = self._nvml.optional("nvmlDeviceGetUtilizationRates", self._index)
         utilisation = None if rates is None else rates.gpu / 100
-        try:
-            work = self._work() if self._has_gpm else {}
-        except DeviceError:
-            self._samples.clear()
-            raise
-        return Activity(utilisation, work)
+        return Activity(utilisation, self._work(self._gpm) if self._gpm else {})
 
-    def _work(self) -> dict[str, float]:
+    def _work(self, gpm: GpmSampler) -> dict[str, float]:
         """Return the work per second since the previous call; empty at the first call."""
-        nvml, index = self._nvml, self._index
-        if not self._samples:
-            self._samples = [nvml.query("nvmlGpmSampleAlloc"), nvml.query("nvmlGpmSampleAlloc")]
-            nvml.call("nvmlGpmSampleGet", index, self._samples[0])
-            self._clocks_mhz = self._read_clocks()
-            return {}
-        earlier, later = self._samples
-        nvml.call("nvmlGpmSampleGet", index, later)
-        percent = self._metrics(earlier, later)
-        self._samples = [later, earlier]
+        percent = gpm.read()
         clocks, last = self._read_clocks(), self._clocks_mhz
         self._clocks_mhz = clocks
-        if clocks is None or last is None:
+        if percent is None or clocks is None or last is None:
             return {}
         sm_mhz, memory_mhz = ((new + old) / 2 for new, old in zip(clocks, last, strict=True))
         compute = sum(percent.get(number, 0.0) for number in _METRICS if number != _DRAM)
         work = {"compute": (compute, sm_mhz), "memory": (percent.get(_DRAM, 0.0), memory_mhz)}
         return {kind: share * mhz for kind, (share, mhz) in work.items() if share >= _MIN_PERCENT}
-
-    def _metrics(self, earlier: Any, later: Any) -> dict[int, float]:
-        """Return the mean values between two samples, in percent, without those that are unavailable."""
-        request = self._nvml.struct("c_nvmlGpmMetricsGet_t")
-        request.version, request.numMetrics = _VERSION, len(_METRICS)
-        request.sample1, request.sample2 = earlier, later
-        for slot, number in enumerate(_METRICS):
-            request.metrics[slot].metricId = number
-        self._nvml.query("nvmlGpmMetricsGet", request)
-        metrics = (request.metrics[slot] for slot in range(len(_METRICS)))
-        return {metric.metricId: metric.value for metric in metrics if metric.nvmlReturn == 0}
 
     def _read_clocks(self) -> tuple[float, float] | None:
         """Return the clocks of SMs and memory in MHz; None if unknown."""

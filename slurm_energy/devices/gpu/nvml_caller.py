@@ -1,4 +1,4 @@
-"""Interface of `NvmlLibrary` for the modules that call NVML functions of their own, and the test for GPM."""
+"""Interface of `NvmlLibrary` for the modules that call NVML functions of their own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,3 @@ class NvmlCaller(Protocol):
 
     def struct(self, name: str) -> Any:
         """Return a new NVML struct; None if the library has no such struct."""
-
-
-def supports_gpm(nvml: NvmlCaller, index: int) -> bool:
-    """Return whether a GPU supports GPM and the installed nvidia-ml-py has its structs."""
-    if nvml.struct("c_nvmlGpmMetricsGet_t") is None:
-        return False
-    support = nvml.optional("nvmlGpmQueryDeviceSupport", index)
-    return bool(support is not None and support.isSupportedDevice)

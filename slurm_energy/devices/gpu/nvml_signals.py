@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.gpu.nvml_caller import NvmlCaller, supports_gpm
+from slurm_energy.devices.gpu.nvml_caller import NvmlCaller
+from slurm_energy.devices.gpu.nvml_gpm import GpmSampler, supports_gpm
 from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
 
 _MEBI: Final = 1 << 20
-_GPM_VERSION: Final = 1
 _GPM: Final = {  # metric: signal, factor
     2: ("sm_active_percent", 1.0),
     5: ("tensor_active_percent", 1.0),
@@ -62,8 +62,8 @@ class NvmlSignalSensor(SignalSensor):
         self._nvml, self._index = nvml, index
         self._note = " (whole GPU with MIG)" if partitioned else ""
         self._rates = RateMeter()
-        self._samples: list[Any] = []
-        self._has_gpm = not partitioned and supports_gpm(nvml, index)
+        has_gpm = not partitioned and supports_gpm(nvml, index)
+        self._gpm = GpmSampler(nvml, index, _GPM) if has_gpm else None
         self._has_links = _has_links(nvml, index)
         self._pcie_read_s = -math.inf
 
@@ -71,19 +71,19 @@ class NvmlSignalSensor(SignalSensor):
         """Return the signals since the previous call, without those that the GPU does not report."""
         readings = {reading.signal: reading for reading in self._throttle_reasons()}
         readings |= {reading.signal: reading for reading in self._fields(now_s)}
-        readings |= {reading.signal: reading for reading in self._gpm()}
-        if not self._has_gpm:
-            readings |= {reading.signal: reading for reading in self._pcie(now_s)}
+        means = self._means(self._gpm) if self._gpm else self._pcie(now_s)
+        readings |= {reading.signal: reading for reading in means}
         return [*readings.values(), *self._present()]
 
     def forget(self) -> None:
         """Discard the previous reading."""
         self._rates.forget()
-        self._release_samples()
+        self.close()
 
     def close(self) -> None:
         """Free the memory of GPM samples."""
-        self._release_samples()
+        if self._gpm:
+            self._gpm.forget()
 
     def _present(self) -> Iterator[SignalReading]:
         nvml, index = self._nvml, self._index
@@ -121,37 +121,17 @@ class NvmlSignalSensor(SignalSensor):
             elif field in _POLICIES and count:  # drivers that do not count it show 0
                 yield self._reading(_POLICIES[field], min(100.0, rate / 1e7), "perf_policy")
 
-    def _gpm(self) -> Iterator[SignalReading]:
+    def _means(self, gpm: GpmSampler) -> Iterator[SignalReading]:
         """Yield the means since the previous call that GPM measures."""
-        if not self._has_gpm:
-            return
-        nvml, index = self._nvml, self._index
         try:
-            if not self._samples:
-                self._samples = [nvml.query("nvmlGpmSampleAlloc"), nvml.query("nvmlGpmSampleAlloc")]
-                nvml.call("nvmlGpmSampleGet", index, self._samples[0])
-                return
-            earlier, later = self._samples
-            nvml.call("nvmlGpmSampleGet", index, later)
-            self._samples = [later, earlier]
-            for number, value in self._metrics(earlier, later):
-                signal, factor = _GPM[number]
-                if self._has_links or not signal.startswith("nvlink"):
-                    yield self._reading(signal, value * factor, "gpm")
+            means = gpm.read() or {}
         except DeviceError:
-            self._release_samples()
-
-    def _metrics(self, earlier: Any, later: Any) -> Iterator[tuple[int, float]]:
-        request = self._nvml.struct("c_nvmlGpmMetricsGet_t")
-        request.version, request.numMetrics = _GPM_VERSION, len(_GPM)
-        request.sample1, request.sample2 = earlier, later
-        for slot, number in enumerate(_GPM):
-            request.metrics[slot].metricId = number
-        self._nvml.query("nvmlGpmMetricsGet", request)
-        for slot in range(len(_GPM)):
-            metric = request.metrics[slot]
-            if metric.nvmlReturn == 0 and math.isfinite(metric.value) and metric.value >= 0:
-                yield int(metric.metricId), float(metric.value)
+            return
+        for number, value in means.items():
+            signal, factor = _GPM[number]
+            is_known = math.isfinite(value) and value >= 0
+            if is_known and (self._has_links or not signal.startswith("nvlink")):
+                yield self._reading(signal, value * factor, "gpm")
 
     def _pcie(self, now_s: float) -> Iterator[SignalReading]:
         if now_s - self._pcie_read_s < _PCIE_PAUSE_S:
@@ -161,14 +141,6 @@ class NvmlSignalSensor(SignalSensor):
             kilobytes = self._nvml.optional("nvmlDeviceGetPcieThroughput", self._index, counter)
             if kilobytes is not None:
                 yield self._reading(signal, kilobytes * _PCIE_UNIT, "pcie (20 ms)")
-
-    def _release_samples(self) -> None:
-        samples, self._samples = self._samples, []
-        for sample in samples:
-            try:
-                self._nvml.query("nvmlGpmSampleFree", sample)
-            except DeviceError:
-                continue
 
     def _reading(self, signal: str, value: float, interface: str) -> SignalReading:
         return SignalReading(signal, self.part, float(value), f"nvml:{interface}{self._note}")
