@@ -1,7 +1,8 @@
 """Power of nodes that are off, boot or shut down, as a program of the site reads it from their outlets.
 
 senergyd does not run on these nodes. From the readings follow the power of a node that is off, and energy and
-duration of boots and shutdowns by kind of node. What was learned is stored in a file and survives a restart.
+duration of boots and shutdowns by kind of node. The learned values are stored in a file, which survives a
+restart.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class AwayPower:
 
     Args:
         boots: states of the nodes.
-        path: file in which what was learned is stored; None: it is not stored.
+        path: file for the learned values; None: they are not stored.
     """
 
     def __init__(self, boots: NodeBoots, path: Path | None = None) -> None:
@@ -133,7 +134,7 @@ class AwayPower:
         return self._kinds.setdefault(kind, KindPower())
 
     def energy(self, kind: str, declared: NodeEnergy) -> NodeEnergy:
-        """Return the energy of a kind of nodes: what was measured, and what was declared for the rest.
+        """Return the energy of a kind of nodes: as measured, and as configured where nothing was measured.
 
         Args:
             kind: kind of the nodes.

@@ -97,13 +97,21 @@ def test_phases_are_blocks_and_functions(recorded: StepRecorder) -> None:
     async def evaluate() -> int:
         return 1
 
+    @slurm_energy.phase("reading")
+    def read() -> Iterator[int]:
+        yield len(recorded_phases())
+
+    def recorded_phases() -> list[str]:
+        return [name for name in counts(recorded) if name == "reading"]
+
     assert save(2) == 7
     assert save.__doc__ == "Save."
     assert asyncio.run(evaluate()) == 1
+    assert (list(read()), recorded_phases()) == ([0], ["reading"])
     both = slurm_energy.phase("mine")
     with pytest.raises(KeyError), both, both:
         raise KeyError
-    assert counts(recorded) == {"checkpoint": 3, "evaluation": 1, "mine": 2}
+    assert counts(recorded) == {"checkpoint": 3, "evaluation": 1, "mine": 2, "reading": 1}
     for name in ("", 3, None):
         with pytest.raises(UsageError, match="not a valid name"):
             slurm_energy.phase(name)  # type: ignore[arg-type]

@@ -61,7 +61,8 @@ class NodeSignalReader:
         """Read all signals once.
 
         Args:
-            jobs: the jobs; readers of other jobs are closed. Without jobs the next pass starts anew.
+            jobs: the jobs; readers of other jobs are closed. After a pass without jobs, the next pass is a
+                first one.
             node: Slurm's name of this node.
         """
         cpu_s, began_s = time.thread_time(), time.monotonic()

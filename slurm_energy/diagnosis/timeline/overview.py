@@ -15,7 +15,7 @@ MAX_ROWS: Final = 64
 """Maximum number of rows; more processes share rows with their neighbours."""
 STEP, OTHER = "step", "other"
 CATEGORIES: Final = (*(name for name in STANDARD_PHASES if name != STEP), OTHER, STEP)
-"""Phases that are told apart, in the order in which a row stacks them. Sections of users are `other`. `step`
+"""Distinguished phases, in the order in which a row stacks them. Sections of users are `other`. `step`
 is the part of the steps that no phase inside them explains."""
 
 
