@@ -15,17 +15,13 @@ sampling_whole_agent`: that of the whole agent over Zeus', target at most 0.5.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import own_agent
 import peers
+from agent_in_node import agent_in_node
 from claims import Claim, at_least, at_most, publish
 
 PROFILE = "xeon-4210-rtx6000"
@@ -80,44 +76,13 @@ def cost_s(node: Any, tool: str, arguments: argparse.Namespace) -> float:
 
 
 def agent_s(node: Any, hz: float, seconds: float) -> float:
-    """Return the CPU seconds per sample of a whole senergyd with one job."""
-    with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
-        config, path = Path(folder) / "energy.toml", Path(folder) / "agent.sock"
-        config.write_text(
-            f'[cluster]\ncontroller_url = "http://127.0.0.1:9"\n'
-            f'[agent]\nsocket = "{path}"\nstate_dir = "{folder}/state"\nsampling_hz = {hz}\n'
-        )
-        command, environment = peers.command_inside(
-            node, sys.executable, "-m", "slurm_energy.agent.main", "--config", str(config)
-        )
-        waiting = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        try:
-            begin_job(path, waiting)
-            agent = int(Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text())
-            time.sleep(2)
-            before = peers.thread_seconds(agent)
-            time.sleep(seconds)
-            return (peers.thread_seconds(agent) - before) / (seconds * hz)
-        finally:
-            for child in Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGTERM)
-            waiting.wait(30)
-
-
-def begin_job(path: Path, agent: subprocess.Popen[bytes]) -> None:
-    """Announce a job with the whole node as soon as the agent answers."""
-    from slurm_energy.errors import UnavailableError
-    from slurm_energy.protocol.agent_socket import ask_agent
-
-    environment = own_agent.job_environment()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and agent.poll() is None:
-        try:
-            if ask_agent(path, {"op": "begin", "env": environment}).get("ok"):
-                return
-        except UnavailableError:
-            time.sleep(0.05)
-    raise peers.NotMeasuredError("senergyd: does not answer")
+    """Return the CPU seconds per sample of a whole senergyd with one job, which has the whole node."""
+    jobs = [own_agent.job_environment()]
+    with agent_in_node(node, f"sampling_hz = {hz}", jobs) as (_, agent):
+        time.sleep(2)
+        before = peers.thread_seconds(agent)
+        time.sleep(seconds)
+        return (peers.thread_seconds(agent) - before) / (seconds * hz)
 
 
 def evaluate(costs: dict[str, float]) -> list[Claim]:

@@ -14,20 +14,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import signal
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import own_agent
 import peers
+from agent_in_node import agent_in_node
 from claims import at_most, publish
 
 PROFILE = "xeon-h100"
@@ -83,57 +79,29 @@ def measure(node: Any, interval: str, seconds: float) -> tuple[float, dict[str, 
     """Return the percent of a core that an agent with ten jobs uses, and its own statistics of sampling."""
     from slurm_energy.protocol.agent_socket import ask_agent
 
-    with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
-        config, path = Path(folder) / "energy.toml", Path(folder) / "agent.sock"
-        config.write_text(
-            f'[cluster]\ncontroller_url = "http://127.0.0.1:9"\n'
-            f'[agent]\nsocket = "{path}"\nstate_dir = "{folder}/state"\nsignals_interval = "{interval}"\n'
-        )
-        command, environment = peers.command_inside(
-            node, sys.executable, "-m", "slurm_energy.agent.main", "--config", str(config)
-        )
-        waiting = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        try:
-            begin_jobs(path, waiting)
-            agent = int(Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text())
-            time.sleep(_WARM_UP_S)
-            before, began_s = peers.thread_seconds(agent), time.monotonic()
-            time.sleep(seconds)
-            used_s, lasted_s = peers.thread_seconds(agent) - before, time.monotonic() - began_s
-            state = dict(ask_agent(path, {"op": "status"})["signals"])
-            if state["jobs"] != (0 if interval == "off" else JOBS):
-                raise SystemExit(f"signals {interval}: senergyd samples {state['jobs']} jobs")
-            return 100 * used_s / lasted_s, state
-        finally:
-            for child in Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGTERM)
-            waiting.wait(30)
+    with agent_in_node(node, f'signals_interval = "{interval}"', jobs()) as (path, agent):
+        time.sleep(_WARM_UP_S)
+        before, began_s = peers.thread_seconds(agent), time.monotonic()
+        time.sleep(seconds)
+        used_s, lasted_s = peers.thread_seconds(agent) - before, time.monotonic() - began_s
+        state = dict(ask_agent(path, {"op": "status"})["signals"])
+        if state["jobs"] != (0 if interval == "off" else JOBS):
+            raise SystemExit(f"signals {interval}: senergyd samples {state['jobs']} jobs")
+        return 100 * used_s / lasted_s, state
 
 
-def begin_jobs(path: Path, agent: subprocess.Popen[bytes]) -> None:
-    """Announce ten jobs with four CPUs each; eight of them have a GPU."""
-    from slurm_energy.errors import UnavailableError
-    from slurm_energy.protocol.agent_socket import ask_agent
-
-    deadline = time.monotonic() + 30
-    number = 0
-    while number < JOBS and time.monotonic() < deadline and agent.poll() is None:
-        environment = own_agent.job_environment() | {
-            "SLURM_JOB_ID": str(FIRST_JOB + number),
-            "SLURM_JOB_CPUS_PER_NODE": "4",
-            **({"SLURM_JOB_GPUS": str(number)} if number < GPU_JOBS else {}),
-        }
-        try:
-            answer = ask_agent(path, {"op": "begin", "env": environment})
-        except UnavailableError:
-            time.sleep(0.05)
-            continue
-        if not answer.get("ok"):
-            raise SystemExit(f"senergyd: {answer}")
-        number += 1
-    if number < JOBS:
-        raise SystemExit("senergyd: does not answer")
+def jobs() -> list[dict[str, str]]:
+    """Return the environments of ten jobs with four CPUs each; eight of them have a GPU."""
+    return [
+        own_agent.job_environment()
+        | {"SLURM_JOB_ID": str(FIRST_JOB + number), "SLURM_JOB_CPUS_PER_NODE": "4"}
+        | ({"SLURM_JOB_GPUS": str(number)} if number < GPU_JOBS else {})
+        for number in range(JOBS)
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except peers.NotMeasuredError as error:
+        sys.exit(str(error))
