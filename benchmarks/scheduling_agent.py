@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_energy import studies
-from slurm_energy.studies.environment import SchedulingEnvironment
-from slurm_energy.studies.episode_cost import EpisodeCost
-from slurm_energy.studies.linear_agent import LinearAgent, cross_entropy_search
+from slurm_energy import simulations
+from slurm_energy.simulations.environment import SchedulingEnvironment
+from slurm_energy.simulations.episode_cost import EpisodeCost
+from slurm_energy.simulations.linear_agent import LinearAgent, cross_entropy_search
 
 VALUES = {
     "workload.hours": 3.0,
@@ -44,17 +44,19 @@ def of_agent(environment: SchedulingEnvironment, agent: LinearAgent, seed: int) 
     return information["cost"], totals["energy_kwh"], totals["mean_jct_s"]
 
 
-def of_policy(study: studies.Study, policy: str, seed: int, delay_weight: float) -> Row:
+def of_policy(scenario: simulations.SimulatedScenario, policy: str, seed: int, delay_weight: float) -> Row:
     """Return the same figures of a policy."""
-    run = study.run(policy, seed)
+    run = scenario.run(policy, seed)
     cost = EpisodeCost.of(run.result.workload, delay_weight)
     total = cost.total(run.result.energy_joules, run.result.accounts, run.result.end_s)
     return total, run.summary["energy_kwh"], run.summary["mean_jct_s"]
 
 
-def trained(study: studies.Study, rounds: int, delay_weight: float) -> tuple[LinearAgent, float]:
+def trained(
+    scenario: simulations.SimulatedScenario, rounds: int, delay_weight: float
+) -> tuple[LinearAgent, float]:
     """Return the trained agent and the seconds of training."""
-    environment = SchedulingEnvironment(study, delay_weight=delay_weight)
+    environment = SchedulingEnvironment(scenario, delay_weight=delay_weight)
 
     def cost(vector: np.ndarray, seeds: Sequence[int]) -> float:
         agent = LinearAgent.of(vector)
@@ -64,7 +66,7 @@ def trained(study: studies.Study, rounds: int, delay_weight: float) -> tuple[Lin
         print(f"round {done} of {rounds}: lowest cost {best:.4f}", file=sys.stderr, flush=True)
 
     begin = time.process_time()
-    size = LinearAgent.size(len(study.scenario.kinds))
+    size = LinearAgent.size(len(scenario.scenario.kinds))
     vector = cross_entropy_search(cost, size, seeds=range(1000), rounds=rounds, progress=progress)
     return LinearAgent.of(vector), time.process_time() - begin
 
@@ -85,15 +87,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--weights", type=Path, help="file to which the weights of the agent are written")
     args = parser.parse_args()
-    study = studies.read(args.scenario).with_values(VALUES)
-    agent, seconds = trained(study, args.rounds, args.delay_weight)
+    scenario = simulations.read(args.scenario).with_values(VALUES)
+    agent, seconds = trained(scenario, args.rounds, args.delay_weight)
     print(f"trained in {seconds:.0f} s of processor time, {args.rounds} rounds")
     if args.weights:
         args.weights.write_text(json.dumps(agent.weights.tolist()))
     seeds = range(FIRST_HELD_OUT, FIRST_HELD_OUT + args.held_out)
-    environment = SchedulingEnvironment(study, delay_weight=args.delay_weight)
+    environment = SchedulingEnvironment(scenario, delay_weight=args.delay_weight)
     table = {
-        name: np.array([of_policy(study, name, seed, args.delay_weight) for seed in seeds])
+        name: np.array([of_policy(scenario, name, seed, args.delay_weight) for seed in seeds])
         for name in POLICIES
     }
     table["agent"] = np.array([of_agent(environment, agent, seed) for seed in seeds])

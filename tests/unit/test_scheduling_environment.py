@@ -11,23 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_energy import studies
+from slurm_energy import simulations
 from slurm_energy.errors import UsageError
-from slurm_energy.studies.episode_cost import EpisodeCost
-from slurm_energy.studies.linear_agent import LinearAgent, cross_entropy_search
+from slurm_energy.simulations.episode_cost import EpisodeCost
+from slurm_energy.simulations.linear_agent import LinearAgent, cross_entropy_search
 
 gymnasium = pytest.importorskip("gymnasium", reason="the extra gym is not installed")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
-from slurm_energy.studies.environment import ID, SchedulingEnvironment  # noqa: E402
+from slurm_energy.simulations.environment import ID, SchedulingEnvironment  # noqa: E402
 
 VALUES = {"workload.hours": 1.0, "schedule.discipline": "easy", "schedule.interval_s": 0.0}
 
 
 @pytest.fixture(scope="module")
-def study():
-    return studies.read("training").with_values(VALUES)
+def scenario():
+    return simulations.read("training").with_values(VALUES)
 
 
 def episode(environment, act, seed):
@@ -43,17 +43,17 @@ def episode(environment, act, seed):
 
 
 @pytest.mark.parametrize("discipline", ["easy", "packing"])
-def test_gymnasiums_checker_accepts_the_environment(study, discipline):
-    changed = study.with_values({"schedule.discipline": discipline})
+def test_gymnasiums_checker_accepts_the_environment(scenario, discipline):
+    changed = scenario.with_values({"schedule.discipline": discipline})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*render modes.*")
         check_env(SchedulingEnvironment(changed, visible_jobs=3))
-    made = gymnasium.make(ID, study=study, visible_jobs=2)
+    made = gymnasium.make(ID, scenario=scenario, visible_jobs=2)
     assert made.reset(seed=3)[0]["jobs"].shape == (2, 10)
 
 
-def test_rewards_sum_to_minus_the_cost_of_the_schedule(study):
-    environment = SchedulingEnvironment(study, visible_jobs=4, delay_weight=2.0)
+def test_rewards_sum_to_minus_the_cost_of_the_schedule(scenario):
+    environment = SchedulingEnvironment(scenario, visible_jobs=4, delay_weight=2.0)
     rewards, information = episode(environment, lambda _: np.full((4, 2), 0.5, np.float32), 5)
     assert sum(rewards) == pytest.approx(-information["cost"])
     assert information["summary"]["completed"] > 0 and max(rewards) <= 0
@@ -62,9 +62,9 @@ def test_rewards_sum_to_minus_the_cost_of_the_schedule(study):
 
 
 @pytest.mark.parametrize(("thrift", "policy"), [(0.0, "sjf"), (0.5, "zeus")])
-def test_an_action_can_imitate_a_policy(study, thrift, policy):
+def test_an_action_can_imitate_a_policy(scenario, thrift, policy):
     """With priorities in the order of the policy, the schedule and its cost are the policy's."""
-    session, environment = study.session(policy, 7), SchedulingEnvironment(study, visible_jobs=200)
+    session, environment = scenario.session(policy, 7), SchedulingEnvironment(scenario, visible_jobs=200)
     environment.reset(options={"workload_seed": 7})
     done, information = False, {}
     while not done:
@@ -83,8 +83,8 @@ def test_an_action_can_imitate_a_policy(study, thrift, policy):
     assert information["cost"] == cost.total(result.energy_joules, result.accounts, result.end_s)
 
 
-def test_episodes_are_repeatable_and_drawn_from_the_seeds(study):
-    environment = SchedulingEnvironment(study, seeds=[3, 4], visible_jobs=2)
+def test_episodes_are_repeatable_and_drawn_from_the_seeds(scenario):
+    environment = SchedulingEnvironment(scenario, seeds=[3, 4], visible_jobs=2)
     drawn = [environment.reset(seed=1 if number == 0 else None)[1]["workload_seed"] for number in range(8)]
     assert set(drawn) == {3, 4}
     again = [environment.reset(seed=1 if number == 0 else None)[1]["workload_seed"] for number in range(8)]
@@ -99,11 +99,11 @@ def test_the_search_lowers_the_cost_of_the_baseline_agent():
     np.testing.assert_allclose(agent.act(observation), 0.5)
 
 
-def test_the_example_of_the_page_runs(study):
+def test_the_example_of_the_page_runs(scenario):
     page = (Path(__file__).resolve().parents[2] / "docs/python-api.md").read_text()
     section = page.partition("## An environment")[2]
     (text,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    names = {"study": study}
+    names = {"scenario": scenario}
     exec(text, names)
     assert names["done"] and names["information"]["cost"] > 0
 
@@ -111,8 +111,8 @@ def test_the_example_of_the_page_runs(study):
 def test_gymnasium_is_imported_only_with_the_environment():
     code = (
         "import sys; sys.modules['gymnasium'] = None\n"
-        "from slurm_energy import studies\n"
-        "try:\n    import slurm_energy.studies.environment\n"
+        "from slurm_energy import simulations\n"
+        "try:\n    import slurm_energy.simulations.environment\n"
         "except Exception as error:\n    sys.exit(type(error).__name__ + ': ' + str(error))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -37,7 +37,7 @@ class SimulationSession:
         self, scenario: Scenario, policy: str, seed: int = 0, predict: Predict | None = None
     ) -> None:
         if scenario.sites:
-            raise UsageError(f"{scenario.path}", "a session simulates one site", "use Study.run")
+            raise UsageError(f"{scenario.path}", "a session simulates one site", "use SimulatedScenario.run")
         prepared = prepare(scenario, CampaignTask(policy, seed), predict)
         self._policy = prepared.policy
         self.options: Options = prepared.settings.options

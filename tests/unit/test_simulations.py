@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_energy import studies
+from slurm_energy import simulations
 from slurm_energy.errors import ConfigError, EnergyError, UsageError
 from slurm_energy.scheduling import registry
 from slurm_energy.scheduling.ranking import least, ranked
@@ -28,10 +28,10 @@ policies = ["fcfs"]
 
 
 @pytest.fixture
-def study(tmp_path):
+def scenario(tmp_path):
     rows = ["submit_s,time_s,units", *(f"{3 * i},{5 + i % 7},{1 + i % 3}" for i in range(20))]
     (tmp_path / "jobs.csv").write_text("\n".join(rows))
-    return studies.parse(SMALL, tmp_path)
+    return simulations.parse(SMALL, tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -40,47 +40,47 @@ def forget_policies(monkeypatch):
     monkeypatch.setattr(registry, "_policies", dict(registry._policies))
 
 
-def test_a_run_has_the_figures_of_the_command_line(study):
-    run = study.run("sjf")
+def test_a_run_has_the_figures_of_the_command_line(scenario):
+    run = scenario.run("sjf")
     assert run.summary["completed"] == 20 == len(run.jobs)
     assert run.jobs.energy_joules.sum() == pytest.approx(run.summary["job_kwh"] * 3.6e6)
     joules = np.sum(np.diff(run.power.time_s) * run.power.watts[:-1])
     assert joules == pytest.approx(run.summary["energy_kwh"] * 3.6e6)
-    assert study.workload().count == 20
+    assert scenario.workload().count == 20
 
 
-def test_a_sweep_has_a_row_per_combination_and_equals_single_runs(study):
+def test_a_sweep_has_a_row_per_combination_and_equals_single_runs(scenario):
     axes = {"cluster.n.nodes": [3, 5], "workload.load": "0.5:1.0:0.5"}
-    table = study.sweep(axes, ["fcfs", "sjf"], seeds=[0, 4])
+    table = scenario.sweep(axes, ["fcfs", "sjf"], seeds=[0, 4])
     assert len(table) == 2 * 2 * 2 * 2 and set(table.seed) == {0, 4}
     row = table.iloc[-1]
     values = {"cluster.n.nodes": int(row["cluster.n.nodes"]), "workload.load": row["workload.load"]}
-    single = study.with_values(values).run(row.policy, int(row.seed)).summary
+    single = scenario.with_values(values).run(row.policy, int(row.seed)).summary
     assert row.mean_jct_s == single["mean_jct_s"]
     for wrong in ({"workload.lod": [1]}, {"workload.load": "x"}, {"workload.load": []}):
         with pytest.raises(EnergyError):
-            study.sweep(wrong)
+            scenario.sweep(wrong)
     with pytest.raises(ConfigError, match=r"workload\.load"):
-        study.with_values({"workload.load": -1})
+        scenario.with_values({"workload.load": -1})
 
 
-def test_a_session_gives_the_schedule_of_a_run_and_takes_rankings(study):
-    session, state = study.session("sjf"), None
+def test_a_session_gives_the_schedule_of_a_run_and_takes_rankings(scenario):
+    session, state = scenario.session("sjf"), None
     while session.queue is not None:
         state = session.state()
         session.step()
     assert state is not None and state.total_units.tolist() == [3]
-    assert session.result.energy_joules == study.run("sjf").result.energy_joules
+    assert session.result.energy_joules == scenario.run("sjf").result.energy_joules
     with pytest.raises(UsageError, match="has ended"):
         session.step()
-    other = study.session("fcfs")
+    other = scenario.session("fcfs")
     while other.queue is not None:
         choice, time_s = least(other.queue.alternatives.time_s, other.queue.alternatives)
-        other.step(ranked(other.queue, studies.Options(), choice, time_s))
+        other.step(ranked(other.queue, simulations.Options(), choice, time_s))
     np.testing.assert_array_equal(other.result.accounts.start_s, session.result.accounts.start_s)
-    third = study.session("fcfs")
+    third = scenario.session("fcfs")
     with pytest.raises(UsageError, match="the ranking"):
-        third.step(ranked(third.queue, studies.Options(), np.array([99]), np.zeros(1)))
+        third.step(ranked(third.queue, simulations.Options(), np.array([99]), np.zeros(1)))
 
 
 def blocks(page):

@@ -1,4 +1,4 @@
-"""Environment of Gymnasium in which an agent schedules the jobs of a study. It needs the extra `gym`."""
+"""Environment of Gymnasium in which an agent schedules the jobs of a scenario. It needs the extra `gym`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.errors import UnavailableError, UsageError, install_extra
-from slurm_energy.studies.episode_cost import EpisodeCost
-from slurm_energy.studies.observation import (
+from slurm_energy.simulations.episode_cost import EpisodeCost
+from slurm_energy.simulations.observation import (
     CLUSTER_FEATURES,
     JOB_FEATURES,
     MAX_VALUE,
@@ -18,8 +18,8 @@ from slurm_energy.studies.observation import (
     observe,
     ranking_of,
 )
-from slurm_energy.studies.session import SimulationSession
-from slurm_energy.studies.study import Study, read
+from slurm_energy.simulations.session import SimulationSession
+from slurm_energy.simulations.simulated_scenario import SimulatedScenario, read
 
 try:
     import gymnasium
@@ -37,7 +37,7 @@ class SchedulingEnvironment(gymnasium.Env):
     episode is minus the cost of the schedule.
 
     Args:
-        study: a study, or the name of a scenario.
+        scenario: a scenario, or the name of a scenario.
         seeds: seeds of the workloads, of which each episode draws one.
         visible_jobs: number of pending jobs that the agent sees and ranks.
         policy: policy that ranks the other jobs.
@@ -48,7 +48,7 @@ class SchedulingEnvironment(gymnasium.Env):
 
     def __init__(
         self,
-        study: Study | str = "training",
+        scenario: SimulatedScenario | str = "training",
         *,
         seeds: Sequence[int] = tuple(range(1000)),
         visible_jobs: int = 16,
@@ -57,10 +57,10 @@ class SchedulingEnvironment(gymnasium.Env):
     ) -> None:
         if visible_jobs < 1 or not seeds:
             raise UsageError("the environment", "needs at least one visible job and one seed")
-        self._study = read(study) if isinstance(study, str) else study
+        self._scenario = read(scenario) if isinstance(scenario, str) else scenario
         self._seeds = [int(seed) for seed in seeds]
         self._visible_jobs, self._policy, self._delay_weight = visible_jobs, policy, delay_weight
-        kinds = self._study.scenario.nodes()
+        kinds = self._scenario.scenario.nodes()
         self._max_watts = max(1.0, sum(kind.nodes * kind.idle_watts for kind in kinds))
         box = gymnasium.spaces.Box
         jobs = (visible_jobs, len(JOB_FEATURES))
@@ -87,7 +87,7 @@ class SchedulingEnvironment(gymnasium.Env):
         super().reset(seed=seed)
         drawn = int(self._seeds[int(self.np_random.integers(len(self._seeds)))])
         workload_seed = int((options or {}).get("workload_seed", drawn))
-        self._session = session = self._study.session(self._policy, workload_seed)
+        self._session = session = self._scenario.session(self._policy, workload_seed)
         self._cost = EpisodeCost.of(session.workload, self._delay_weight)
         self._paid = 0.0
         return self._observation(session), {"workload_seed": workload_seed}

@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_energy.errors import UsageError
 from slurm_energy.frames.typed_frame import pandas_module
+from slurm_energy.simulations.session import SimulationSession
 from slurm_energy.simulator import campaign, sweeps
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator.campaign import CampaignTask
@@ -19,11 +20,10 @@ from slurm_energy.simulator.sweep_axes import axes_of_table
 from slurm_energy.simulator.sweep_results import run_columns
 from slurm_energy.simulator.workload import Workload
 from slurm_energy.simulator.workload_generator import Predict
-from slurm_energy.studies.session import SimulationSession
 
 
 @dataclass(frozen=True)
-class StudyRun:
+class SimulatedSchedule:
     """Result of one simulation.
 
     Attributes:
@@ -52,7 +52,7 @@ class StudyRun:
         return pandas_module().DataFrame(power_columns(self.result))
 
 
-class Study:
+class SimulatedScenario:
     """A scenario that can be simulated.
 
     Args:
@@ -65,19 +65,19 @@ class Study:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
 
-    def with_values(self, values: Mapping[str, Any]) -> Study:
-        """Return a study with other values of some keys, such as `{"workload.load": 0.8}`.
+    def with_values(self, values: Mapping[str, Any]) -> SimulatedScenario:
+        """Return a scenario with other values of some keys, such as `{"workload.load": 0.8}`.
 
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.
         """
-        return Study(replace(sweeps.with_values(self.scenario, dict(values)), label="", point=()))
+        return SimulatedScenario(replace(sweeps.with_values(self.scenario, dict(values)), label="", point=()))
 
     def workload(self, seed: int = 0) -> Workload:
         """Return the jobs of one seed as columns."""
         return campaign.workload_of(self.scenario, seed, self._predict())[0]
 
-    def run(self, policy: str, seed: int = 0) -> StudyRun:
+    def run(self, policy: str, seed: int = 0) -> SimulatedSchedule:
         """Simulate one policy with one seed.
 
         Raises:
@@ -85,7 +85,7 @@ class Study:
         """
         result = campaign.run(self.scenario, CampaignTask(policy, seed), self._predict())
         totals = campaign.summary(self.scenario, result)
-        return StudyRun(policy, seed, result, totals, result.notes, tuple(self.scenario.kinds))
+        return SimulatedSchedule(policy, seed, result, totals, result.notes, tuple(self.scenario.kinds))
 
     def compare(
         self,
@@ -173,8 +173,8 @@ def _listed(values: Sequence[Any] | str) -> Any:
     return values if isinstance(values, str) else list(values)
 
 
-def read(name: str | Path) -> Study:
-    """Return the study of a scenario.
+def read(name: str | Path) -> SimulatedScenario:
+    """Return a scenario of a file, or a shipped one.
 
     Args:
         name: path of a TOML file, or name of a shipped scenario.
@@ -182,11 +182,11 @@ def read(name: str | Path) -> Study:
     Raises:
         ConfigError: the file is unreadable or invalid.
     """
-    return Study(scenarios.read(str(name)))
+    return SimulatedScenario(scenarios.read(str(name)))
 
 
-def parse(text: str, folder: str | Path = ".") -> Study:
-    """Return the study of a scenario that is given as text.
+def parse(text: str, folder: str | Path = ".") -> SimulatedScenario:
+    """Return a scenario that is given as text.
 
     Args:
         text: TOML text.
@@ -195,4 +195,4 @@ def parse(text: str, folder: str | Path = ".") -> Study:
     Raises:
         ConfigError: the text is invalid.
     """
-    return Study(scenarios.parse(text, Path(folder) / "scenario.toml"))
+    return SimulatedScenario(scenarios.parse(text, Path(folder) / "scenario.toml"))

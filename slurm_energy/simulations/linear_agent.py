@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.studies.observation import CLUSTER_FEATURES, JOB_FEATURES, Observation
+from slurm_energy.simulations.observation import CLUSTER_FEATURES, JOB_FEATURES, Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,26 @@
+"""Simulations of schedules from Python: runs, comparisons, sweeps, single steps, and own policies.
+
+    from slurm_energy import simulations
+    scenario = simulations.read("training")
+    scenario.run("zeus").summary["energy_kwh"]
+    scenario.compare(["fcfs", "zeus"], seeds=range(5)).groupby("policy").energy_kwh.mean()
+
+The extra `simulation` is needed, and `analysis` (pandas) for data frames. docs/python-api.md has examples.
+`slurm_energy.simulations.environment` is an environment of Gymnasium; it needs the extra `gym`.
+"""
+
+from slurm_energy.scheduling import Options, Queue, Ranking, register
+from slurm_energy.simulations.session import SimulationSession
+from slurm_energy.simulations.simulated_scenario import SimulatedScenario, SimulatedSchedule, parse, read
+
+__all__ = [
+    "Options",
+    "Queue",
+    "Ranking",
+    "SimulatedScenario",
+    "SimulatedSchedule",
+    "SimulationSession",
+    "parse",
+    "read",
+    "register",
+]
