@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.adjustments.adjustment import AdjustmentKind
+from slurm_energy.diagnosis.adjustments.change_set import AdvisedChange, ChangeSet
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding, finite_or_none
 from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
 from slurm_energy.diagnosis.observation import JobObservation
@@ -15,6 +17,7 @@ from slurm_energy.diagnosis.observation import JobObservation
 _SPARE_WORKERS = 1.1
 _CHECKPOINT_SHARE = 0.03
 _TIME_LIMIT_MARGIN = 1.1
+_BATCH_FACTOR = 2
 _MIN_GAIN = 0.03
 """Minimum gain, as a share of the job's time or energy, for which something is advised."""
 
@@ -31,6 +34,7 @@ class FindingAdvice:
         joules_gain: expected gain of energy; None if the energy of the job is unknown.
         source: where the expectation comes from.
         verify: how to check the gain.
+        changes: the same change as typed values, for `senergy diagnose --apply`; empty: it cannot be applied.
     """
 
     kind: FindingKind
@@ -40,10 +44,17 @@ class FindingAdvice:
     joules_gain: float | None
     source: str
     verify: str
+    changes: tuple[AdvisedChange, ...] = ()
+
+    @property
+    def change_set(self) -> ChangeSet:
+        """The typed changes with the expected gain."""
+        return ChangeSet(self.kind.value, self.changes, self.seconds_gain, self.joules_gain, self.source)
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as a JSON object."""
-        return {name: finite_or_none(getattr(self, name)) for name in self.__slots__}
+        values = {name: finite_or_none(getattr(self, name)) for name in self.__slots__}
+        return values | {"changes": [change.to_json() for change in self.changes]}
 
 
 _Adviser = Callable[[JobView, JobFinding], Iterator[FindingAdvice]]
@@ -92,7 +103,14 @@ def _more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
     fits = max(1, math.floor(cpus) - 1)
     lines = [f"DataLoader(num_workers={wanted})"]
     text = f"With {wanted} loader workers per rank instead of {workers}, loading keeps up with the steps."
+    change = AdvisedChange(AdjustmentKind.WORKERS, wanted, workers)
+    changes = [change]
     if wanted > fits:
+        alone = fits if fits > workers else None
+        changes = [
+            replace(change, requires=AdjustmentKind.CPUS_PER_TASK, alone=alone),
+            AdvisedChange(AdjustmentKind.CPUS_PER_TASK, wanted + 1, cpus),
+        ]
         lines.append(f"#SBATCH --cpus-per-task={wanted + 1}")
         text += f" They need {wanted + 1} CPUs per rank; the job has {cpus:.0f}."
     if wanted <= workers:
@@ -106,6 +124,7 @@ def _more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
         _share_of(finding, gain_s),
         "step times of this job, if workers scale",
         "phase data of the next run: senergy diagnose",
+        tuple(changes),
     )
 
 
@@ -151,6 +170,7 @@ def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAd
         _share_of(finding, gain_s),
         "duration of the checkpoints of this job",
         "phase checkpoint of the next run: senergy diagnose",
+        (AdvisedChange(AdjustmentKind.CHECKPOINT_INTERVAL, math.ceil(interval_s), view.elapsed_s / count),),
     )
 
 
@@ -167,6 +187,7 @@ def _pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice
         finding.joules_lost,
         "time of the copies of this job, an upper bound",
         "phase copy of the next run: senergy diagnose",
+        (AdvisedChange(AdjustmentKind.PIN_MEMORY, 1, 0),),
     )
 
 
@@ -179,6 +200,8 @@ def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         return
     count = counts.pop()
     line = f"#SBATCH --gpus-per-node={count}" if count else "no --gpus option"
+    allocated = len(view.gpus) // len(used)
+    changes = (AdvisedChange(AdjustmentKind.GPUS_PER_NODE, count, allocated),) if count else ()
     yield FindingAdvice(
         finding.kind,
         f"Request the GPUs that the program uses: {count} per node.",
@@ -187,6 +210,7 @@ def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         finding.joules_lost,
         "measured energy of the unused GPUs",
         "energy of the next run: senergy job OLD NEW --html FILE",
+        changes,
     )
 
 
@@ -202,6 +226,7 @@ def _fewer_nodes(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         finding.joules_lost,
         "measured energy of the unused nodes",
         "energy of the next run: senergy job OLD NEW --html FILE",
+        (AdvisedChange(AdjustmentKind.NODES, count, len(view.observation.nodes)),),
     )
 
 
@@ -223,6 +248,26 @@ def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice
         _share_of(finding, gain_s),
         "activity of this job; equal runs take equally long",
         "duration of the next run: senergy diagnose",
+        (AdvisedChange(AdjustmentKind.TIME, limit_minutes, None),),
+    )
+
+
+def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield twice the batch size: half the steps cost half the constant time per step."""
+    batch = view.hint("batch_size")
+    if batch is None or batch < 1 or finding.seconds_lost is None:
+        return
+    size, gain_s = round(_BATCH_FACTOR * batch), finding.seconds_lost * (1 - 1 / _BATCH_FACTOR)
+    yield FindingAdvice(
+        finding.kind,
+        f"A batch of {size} instead of {batch:.0f} halves the number of steps, if memory permits. Another"
+        " batch size changes the training: check its learning rate and result.",
+        f"DataLoader(batch_size={size})",
+        gain_s,
+        _share_of(finding, gain_s),
+        "half of the time that small steps lose, an upper bound",
+        "time and energy per sample of the next run: senergy diagnose",
+        (AdvisedChange(AdjustmentKind.BATCH_SIZE, size, batch),),
     )
 
 
@@ -233,4 +278,5 @@ _ADVISERS: Final[Mapping[FindingKind, _Adviser]] = {
     FindingKind.UNUSED_GPU: _fewer_gpus,
     FindingKind.IDLE_ALLOCATION: _fewer_nodes,
     FindingKind.IDLE_TAIL: _shorter_limit,
+    FindingKind.SMALL_BATCH: _larger_batch,
 }

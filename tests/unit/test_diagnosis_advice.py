@@ -52,6 +52,9 @@ def test_more_workers_than_cpus_need_more_cpus() -> None:
     assert advice.line == "DataLoader(num_workers=9); #SBATCH --cpus-per-task=10"
     assert advice.seconds_gain == pytest.approx(450.0)
     assert advice.joules_gain is None  # the energy of the job is unknown
+    changes = [change.to_json() for change in advice.changes]
+    assert changes[0] == {"kind": "workers", "old": 2, "new": 9}
+    assert changes[1] == {"kind": "cpus-per-task", "old": 2.0, "new": 10}
 
 
 def test_no_advice_without_the_figures_that_it_needs() -> None:
@@ -94,3 +97,12 @@ def test_pinned_memory_is_advised_only_if_the_loader_does_not_use_it() -> None:
     rank = RankSteps("n1", 0, None, 5, phases, hints={"pin_memory": False})
     assert only(job_of(ranks=(rank,))).line.startswith("DataLoader(pin_memory=True)")
     assert diagnose(job_of(ranks=(replace(rank, hints={"pin_memory": True}),))).advice == ()
+
+
+def test_small_batch_doubles_if_the_program_reports_its_size() -> None:
+    observation = build(JOBS["tiny-batch"], 3)
+    advice = only(observation)
+    (change,) = advice.changes
+    assert change.new == 2 * observation.ranks[0].hints["batch_size"]
+    assert advice.line == f"DataLoader(batch_size={change.new})"
+    assert not diagnose(build(JOBS["tiny-batch-no-steps"], 3), DiagnosisConfig()).advice

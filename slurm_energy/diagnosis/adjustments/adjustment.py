@@ -1,0 +1,136 @@
+"""Adjustments: typed changes of the next run of a program, each within fixed limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+
+class AdjustmentKind(StrEnum):
+    """Kinds of adjustments. The value is the name in permissions, in JSON and for `slurm_energy.adjusted`."""
+
+    WORKERS = "workers"
+    PIN_MEMORY = "pin-memory"
+    BATCH_SIZE = "batch-size"
+    CHECKPOINT_INTERVAL = "checkpoint-interval"
+    CPUS_PER_TASK = "cpus-per-task"
+    GPUS_PER_NODE = "gpus-per-node"
+    NODES = "nodes"
+    TIME = "time"
+    GPU_CAP = "gpu-cap"
+
+
+@dataclass(frozen=True, slots=True)
+class KindProperties:
+    """Properties of a kind of adjustment.
+
+    Attributes:
+        minimum, maximum: limits of every value.
+        unit: unit of the value; empty for a count.
+        option: option of sbatch that sets the value at submission; empty: the program asks for the value.
+        hint: name under which programs report the value in use; empty: they do not.
+        meaning: the value in words.
+    """
+
+    minimum: float
+    maximum: float
+    unit: str
+    option: str
+    hint: str
+    meaning: str
+
+
+KINDS: Final[Mapping[AdjustmentKind, KindProperties]] = {
+    AdjustmentKind.WORKERS: KindProperties(0, 1024, "", "", "num_workers", "loader processes per rank"),
+    AdjustmentKind.PIN_MEMORY: KindProperties(0, 1, "", "", "pin_memory", "pinned memory, 0 or 1"),
+    AdjustmentKind.BATCH_SIZE: KindProperties(1, 1e7, "", "", "batch_size", "samples per step and rank"),
+    AdjustmentKind.CHECKPOINT_INTERVAL: KindProperties(1, 1e7, "s", "", "", "time between checkpoints"),
+    AdjustmentKind.CPUS_PER_TASK: KindProperties(1, 4096, "", "cpus-per-task", "", "CPUs per task"),
+    AdjustmentKind.GPUS_PER_NODE: KindProperties(1, 64, "", "gpus-per-node", "", "GPUs per node"),
+    AdjustmentKind.NODES: KindProperties(1, 1e5, "", "nodes", "", "nodes"),
+    AdjustmentKind.TIME: KindProperties(1, 525_600, "min", "time", "", "time limit"),
+    AdjustmentKind.GPU_CAP: KindProperties(1, 1e4, "W", "energy-gpu-cap", "", "power limit per GPU"),
+}
+"""All kinds of adjustments."""
+
+PROGRAM_KINDS: Final = frozenset(kind for kind, properties in KINDS.items() if not properties.option)
+"""Kinds whose values the program asks for. Those of the others are options of sbatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """A change of one value for the next run.
+
+    Attributes:
+        kind: kind of the value.
+        new: value for the next run, in the unit of the kind; an integer.
+        old: value of the diagnosed run; None if unknown.
+    """
+
+    kind: AdjustmentKind
+    new: int
+    old: float | None = None
+
+    @property
+    def is_for_program(self) -> bool:
+        """Whether the program asks for the value, so that a submission without options delivers it."""
+        return self.kind in PROGRAM_KINDS
+
+    @property
+    def sbatch_option(self) -> str | None:
+        """The option of sbatch that sets the value; None: the program asks for it."""
+        name = KINDS[self.kind].option
+        return f"--{name}={self.new}" if name else None
+
+    def described(self) -> str:
+        """Return the change as text, such as `workers 2 -> 8`."""
+        unit = f" {unit}" if (unit := KINDS[self.kind].unit) else ""
+        old = "" if self.old is None else f"{self.old:g} -> "
+        return f"{self.kind.value} {old}{self.new}{unit}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the adjustment as a JSON object."""
+        return {"kind": self.kind.value, "old": self.old, "new": self.new}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Adjustment:
+        """Return the adjustment in a JSON object that `to_json` returned.
+
+        Raises:
+            UsageError: the object is malformed.
+        """
+        if not isinstance(data, Mapping):
+            raise UsageError("adjustment: not a JSON object")
+        kind, old = kind_named(data.get("kind")), data.get("old")
+        value = checked_value(kind, data.get("new"))
+        known = isinstance(old, (int, float)) and not isinstance(old, bool) and math.isfinite(old)
+        if value is None or not (old is None or known):
+            raise UsageError(f"adjustment: bad value of {kind.value}")
+        return cls(kind, value, old)
+
+
+def kind_named(name: Any) -> AdjustmentKind:
+    """Return the kind of adjustment with a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        return AdjustmentKind(name)
+    except ValueError:
+        known = ", ".join(kind.value for kind in AdjustmentKind)
+        raise UsageError(f"adjustment '{shown(str(name)[:40])}'", "unknown", f"one of {known}") from None
+
+
+def checked_value(kind: AdjustmentKind, value: Any) -> int | None:
+    """Return a value that is an integer within the limits of its kind, else None."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    properties = KINDS[kind]
+    return value if properties.minimum <= value <= properties.maximum else None

@@ -1,0 +1,104 @@
+"""Proposals: the adjustments that the advice about a job and the permissions allow together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.diagnosis.adjustments.adjustment import Adjustment, AdjustmentKind
+from slurm_energy.diagnosis.adjustments.change_set import AdvisedChange, ChangeSet
+from slurm_energy.diagnosis.adjustments.permission import AdjustmentPermissions
+
+
+@dataclass(frozen=True, slots=True)
+class AdjustmentProposal:
+    """Adjustments that remove the cause of one finding. They are applied, verified and undone together.
+
+    Attributes:
+        finding: kind of the finding.
+        adjustments: the changes; never empty.
+        time_ratio: predicted time of the next run over that of the diagnosed run.
+        energy_ratio: the same of the energy; None if unknown.
+        source: where the prediction comes from.
+    """
+
+    finding: str
+    adjustments: tuple[Adjustment, ...]
+    time_ratio: float
+    energy_ratio: float | None
+    source: str
+
+    def described(self) -> str:
+        """Return the changes as text."""
+        return ", ".join(adjustment.described() for adjustment in self.adjustments)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the proposal as a JSON object."""
+        return {
+            "finding": self.finding,
+            "adjustments": [adjustment.to_json() for adjustment in self.adjustments],
+            "predicted_time_ratio": self.time_ratio,
+            "predicted_energy_ratio": self.energy_ratio,
+            "source": self.source,
+        }
+
+
+def propose(
+    change_sets: Sequence[ChangeSet],
+    permissions: AdjustmentPermissions,
+    *,
+    elapsed_s: float,
+    energy_joules: float | None,
+) -> list[AdjustmentProposal]:
+    """Return the proposals for a job, that with the largest predicted gain first.
+
+    A change beyond the permitted range goes as far as permitted; its gain is scaled in proportion.
+
+    Args:
+        change_sets: changes that the advice about the job names.
+        permissions: permitted values.
+        elapsed_s: duration of the diagnosed run.
+        energy_joules: energy of the diagnosed run; None if unknown.
+    """
+    proposals = []
+    for item in change_sets:
+        changes = {change.kind: change for change in item.changes}
+        permitted = [one for change in item.changes for one in _permitted(change, changes, permissions)]
+        if not permitted or elapsed_s <= 0:
+            continue
+        share = min(share for _, share in permitted)
+        energy = None
+        if energy_joules and item.joules_gain is not None:
+            energy = max(0.0, 1 - share * item.joules_gain / energy_joules)
+        time = max(0.0, 1 - share * item.seconds_gain / elapsed_s)
+        adjustments = tuple(adjustment for adjustment, _ in permitted)
+        proposals.append(AdjustmentProposal(item.finding, adjustments, time, energy, item.source))
+    return sorted(proposals, key=lambda one: min(one.time_ratio, one.energy_ratio or 1.0))
+
+
+def _permitted(
+    change: AdvisedChange,
+    changes: Mapping[AdjustmentKind, AdvisedChange],
+    permissions: AdjustmentPermissions,
+) -> Iterator[tuple[Adjustment, float]]:
+    """Yield the permitted part of a change, and its share of the advised change; nothing if there is none."""
+    if change.kind not in permissions.ranges:
+        return
+    target = change.new
+    if change.requires is not None:
+        required = changes.get(change.requires)
+        if required is None or not permissions.permits(required.kind, required.new):
+            if change.alone is None:
+                return
+            target = change.alone
+    low, high = permissions.ranges[change.kind]
+    value = min(max(target, low), high)
+    if change.old is None:
+        if value == change.new:
+            yield Adjustment(change.kind, value), 1.0
+        return
+    distance = change.new - change.old
+    share = (value - change.old) / distance if distance else 0.0
+    if 0 < share <= 1:
+        yield Adjustment(change.kind, value, change.old), share

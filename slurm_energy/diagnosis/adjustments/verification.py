@@ -1,0 +1,234 @@
+"""Verification: whether runs with an adjustment use less time or energy than the runs before.
+
+Times and energies are compared per unit of progress: per sample if all runs report samples, per step if all
+report steps of the same size, else per run. Logarithms of ratios are compared with the run-to-run noise,
+which is estimated from the same runs and from an assumed noise that counts like two runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from slurm_energy.diagnosis.adjustments.adjustment import KINDS, Adjustment, AdjustmentKind
+from slurm_energy.diagnosis.adjustments.proposal import AdjustmentProposal
+
+MAX_TRIAL_RUNS: Final = 3
+"""Runs with an adjustment after which it is decided."""
+ASSUMED_NOISE: Final = 0.02
+"""Relative standard deviation of time and energy between runs, assumed before any are known."""
+_ASSUMED_RUNS: Final = 2
+_CONFIDENCE: Final = 1.645
+"""Standard errors by which a difference exceeds the noise: one-sided, 95 %."""
+_SAME_WORK: Final = 0.02
+"""Relative difference of the reported units up to which two runs did the same work."""
+_ENDED_WELL: Final = "COMPLETED"
+_TIMED_OUT: Final = "TIMEOUT"
+
+
+class TrialVerdict(StrEnum):
+    """Result of a verification."""
+
+    KEPT = "kept"
+    UNDONE = "undone"
+    UNUSED = "unused"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """Time, energy and progress of one run.
+
+    Attributes:
+        job: id of the job.
+        state: Slurm's state, such as COMPLETED.
+        elapsed_s: duration in seconds.
+        energy_joules: energy on all nodes; None if unknown.
+        samples, steps: samples and steps of all ranks; None if unknown.
+        ranks: processes that reported steps.
+        hints: settings that every rank reported alike, by name, such as `num_workers`.
+    """
+
+    job: str
+    state: str
+    elapsed_s: float
+    energy_joules: float | None = None
+    samples: float | None = None
+    steps: float | None = None
+    ranks: int = 0
+    hints: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as a JSON object."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"hints": dict(self.hints)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunFigures:
+        """Return the figures in an object that `to_json` returned. Unknown keys are ignored."""
+        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDecision:
+    """Result of the comparison of runs.
+
+    Attributes:
+        verdict: whether the adjustments stay.
+        reason: the result in one sentence.
+        unit: `sample`, `step` or `run`.
+        time_ratio: time per unit with the adjustments over that before; None if not comparable.
+        energy_ratio: the same of the energy; None if unknown.
+        noise: relative standard error of the ratios.
+    """
+
+    verdict: TrialVerdict
+    reason: str
+    unit: str = ""
+    time_ratio: float | None = None
+    energy_ratio: float | None = None
+    noise: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the decision as a JSON object."""
+        return {
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "unit": self.unit,
+            "measured_time_ratio": self.time_ratio,
+            "measured_energy_ratio": self.energy_ratio,
+            "noise": self.noise,
+        }
+
+
+def decide(
+    proposal: AdjustmentProposal,
+    before: Sequence[RunFigures],
+    after: Sequence[RunFigures],
+    slowdown_percent: float,
+) -> TrialDecision:
+    """Return whether adjustments helped.
+
+    Kept: the energy per unit fell by more than the noise and the time did not rise beyond the permission, or
+    the time fell by more than the noise and the energy did not rise by more than the noise. While neither
+    this nor the contrary is certain, up to `MAX_TRIAL_RUNS` runs are awaited. Otherwise the adjustments are
+    undone.
+
+    Args:
+        proposal: the adjustments with their predicted gain.
+        before: completed runs without the adjustments, at least one.
+        after: runs with the adjustments, at least one.
+        slowdown_percent: permitted increase of the time per unit.
+    """
+    if refusal := _refusal(proposal.adjustments, before, after):
+        return refusal
+    unit, amounts_before, amounts_after = _units(proposal.adjustments, before, after)
+    times = _log_ratio(
+        [run.elapsed_s / amount for run, amount in zip(before, amounts_before, strict=True)],
+        [run.elapsed_s / amount for run, amount in zip(after, amounts_after, strict=True)],
+    )
+    energies = _energy_log_ratio(before, amounts_before, after, amounts_after)
+    return _decision(unit, times, energies, slowdown_percent, len(after))
+
+
+def _decision(
+    unit: str,
+    times: tuple[float, float],
+    energies: tuple[float, float] | None,
+    slowdown_percent: float,
+    runs: int,
+) -> TrialDecision:
+    time, time_error = times
+    energy, energy_error = energies or (0.0, time_error)
+    permitted = math.log1p(slowdown_percent / 100)
+    saves_energy = energies is not None and energy < -energy_error and time <= permitted
+    saves_time = time < -time_error and energy <= energy_error
+    ratios = math.exp(time), math.exp(energy) if energies else None
+    noise = max(time_error, energy_error) / _CONFIDENCE
+    if saves_energy or saves_time:
+        text = "uses less energy" if saves_energy else "takes less time"
+        return TrialDecision(TrialVerdict.KEPT, f"{text} per {unit} beyond the noise", unit, *ratios, noise)
+    if time > permitted + time_error:
+        reason = f"slower per {unit} than the permitted {slowdown_percent:g} %"
+    elif energies is not None and energy > energy_error:
+        reason = f"uses more energy per {unit} beyond the noise"
+    elif min(time, energy) >= 0 or runs >= MAX_TRIAL_RUNS:
+        reason = f"no saving per {unit} beyond the noise in {runs} {'run' if runs == 1 else 'runs'}"
+    else:
+        return TrialDecision(
+            TrialVerdict.UNDECIDED, "within the noise: awaits a further run", unit, *ratios, noise
+        )
+    return TrialDecision(TrialVerdict.UNDONE, reason, unit, *ratios, noise)
+
+
+def _refusal(
+    adjustments: Sequence[Adjustment], before: Sequence[RunFigures], after: Sequence[RunFigures]
+) -> TrialDecision | None:
+    """Return the decision about runs that cannot be compared; None if they can."""
+    last = after[-1]
+    for adjustment in adjustments:
+        hint = KINDS[adjustment.kind].hint
+        used = last.hints.get(hint) if hint else None
+        if used is not None and used != adjustment.new and used == adjustment.old:
+            reason = f"the program reports {hint}={used:g}: it does not use the adjusted value"
+            return TrialDecision(TrialVerdict.UNUSED, reason)
+    ends_by_limit = any(adjustment.kind is AdjustmentKind.TIME for adjustment in adjustments)
+    for run in after:
+        if run.state != _ENDED_WELL and not (ends_by_limit and run.state == _TIMED_OUT):
+            return TrialDecision(TrialVerdict.UNDONE, f"run {run.job} ended with {run.state}")
+    if ends_by_limit and not _same_work(before, after):
+        return TrialDecision(TrialVerdict.UNDONE, "the runs do not report that the same work was done")
+    return None
+
+
+def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
+    amounts = [run.samples or run.steps for run in (*before, *after)]
+    known = [amount for amount in amounts if amount]
+    return len(known) == len(amounts) and max(known) / min(known) <= 1 + _SAME_WORK
+
+
+def _units(
+    adjustments: Sequence[Adjustment], before: Sequence[RunFigures], after: Sequence[RunFigures]
+) -> tuple[str, list[float], list[float]]:
+    """Return the unit of progress, and the units of each run."""
+    runs = (*before, *after)
+    amounts: list[float] = [1.0] * len(runs)
+    unit = "run"
+    samples = [run.samples for run in runs if run.samples]
+    steps = [run.steps for run in runs if run.steps]
+    same_steps = not any(adjustment.kind is AdjustmentKind.BATCH_SIZE for adjustment in adjustments)
+    if len(samples) == len(runs):
+        unit, amounts = "sample", samples
+    elif len(steps) == len(runs) and same_steps and len({run.ranks for run in runs}) == 1:
+        unit, amounts = "step", steps
+    return unit, amounts[: len(before)], amounts[len(before) :]
+
+
+def _energy_log_ratio(
+    before: Sequence[RunFigures],
+    amounts_before: Sequence[float],
+    after: Sequence[RunFigures],
+    amounts_after: Sequence[float],
+) -> tuple[float, float] | None:
+    """Return the log ratio of the energies and its error; None if the energy of a new run is unknown."""
+    old = [run.energy_joules / n for run, n in zip(before, amounts_before, strict=True) if run.energy_joules]
+    new = [run.energy_joules / n for run, n in zip(after, amounts_after, strict=True) if run.energy_joules]
+    return _log_ratio(old, new) if old and len(new) == len(after) else None
+
+
+def _log_ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """Return the mean log ratio of two groups of runs, and the difference that exceeds the noise.
+
+    The variance is pooled over both groups, with `ASSUMED_NOISE` as a prior.
+    """
+    groups = [[math.log(value) for value in group] for group in (before, after)]
+    means = [math.fsum(group) / len(group) for group in groups]
+    squares = math.fsum(
+        (value - mean) ** 2 for group, mean in zip(groups, means, strict=True) for value in group
+    )
+    freedom = len(before) + len(after) - len(groups)
+    variance = (_ASSUMED_RUNS * ASSUMED_NOISE**2 + squares) / (_ASSUMED_RUNS + freedom)
+    error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
+    return means[1] - means[0], _CONFIDENCE * error

@@ -1,0 +1,196 @@
+"""Adjustments of the next run: permissions, proposals and the decision whether they helped."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from slurm_energy.diagnosis.adjustments.adjustment import KINDS, Adjustment, AdjustmentKind
+from slurm_energy.diagnosis.adjustments.change_set import AdvisedChange, ChangeSet
+from slurm_energy.diagnosis.adjustments.permission import AdjustmentPermissions
+from slurm_energy.diagnosis.adjustments.proposal import AdjustmentProposal, propose
+from slurm_energy.diagnosis.adjustments.verification import RunFigures, TrialVerdict, decide
+from slurm_energy.errors import UsageError
+
+WORKERS, CPUS = AdjustmentKind.WORKERS, AdjustmentKind.CPUS_PER_TASK
+MORE_WORKERS = (
+    AdvisedChange(WORKERS, 8, 2, requires=CPUS, alone=3),
+    AdvisedChange(CPUS, 9, 4),
+)
+
+
+def proposals(text, changes=MORE_WORKERS, seconds=600.0):
+    """Return the proposals for a run of 1000 s and 1 MJ under permissions."""
+    change_set = ChangeSet("data-stall-cpu", changes, seconds, 4e5, "steps")
+    return propose([change_set], AdjustmentPermissions.parse(text), elapsed_s=1000.0, energy_joules=1e6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "worker=0..8",
+        "workers=8..0",
+        "workers=0..2000",
+        "workers=",
+        "workers=-1..4",
+        "workers=1..\u0662",
+        "workers=0..4,workers=1..2",
+        "workers=0...4",
+        "slowdown=101",
+        "slowdown=1..3",
+        "slowdown=3,slowdown=3",
+        "workers,",
+        "workers=1" + 400 * "0",
+    ],
+)
+def test_malformed_permissions_are_refused_in_one_line(text):
+    with pytest.raises(UsageError) as error:
+        AdjustmentPermissions.parse(text)
+    assert "\n" not in str(error.value)
+
+
+@st.composite
+def permissions(draw):
+    """Return permissions of some kinds."""
+    kinds = draw(st.lists(st.sampled_from(list(AdjustmentKind)), unique=True))
+    ranges = {}
+    for kind in kinds:
+        values = st.integers(int(KINDS[kind].minimum), int(KINDS[kind].maximum))
+        ranges[kind] = tuple(sorted((draw(values), draw(values))))
+    return AdjustmentPermissions(ranges, draw(st.integers(0, 100)))
+
+
+@given(permissions(), permissions())
+@examples(60)
+def test_text_of_permissions_is_read_again_and_limits_only_narrow(one, other):
+    assert AdjustmentPermissions.parse(one.text) == one
+    both = one.within(other)
+    for kind, (low, high) in both.ranges.items():
+        for value in (low, high):
+            assert one.permits(kind, value)
+            assert kind not in other.ranges or other.permits(kind, value)
+
+
+def test_whole_change_is_proposed_with_its_gain_where_all_of_it_is_permitted():
+    (proposal,) = proposals("workers,cpus-per-task=1..16")
+    assert proposal.described() == "workers 2 -> 8, cpus-per-task 4 -> 9"
+    assert proposal.time_ratio == pytest.approx(0.4)
+    assert proposal.energy_ratio == pytest.approx(0.6)
+
+
+def test_change_goes_only_as_far_as_what_it_requires_is_permitted():
+    (proposal,) = proposals("workers")
+    assert proposal.described() == "workers 2 -> 3"
+    assert proposal.time_ratio == pytest.approx(0.9)
+
+
+def test_change_is_limited_to_the_permitted_range_and_never_reversed():
+    (proposal,) = proposals("workers=0..5,cpus-per-task")
+    assert proposal.adjustments[0].new == 5
+    assert not proposals("workers=0..2")
+    assert not proposals("workers=0..1")
+    assert not proposals("checkpoint-interval")
+    assert not proposals("")
+
+
+def test_change_without_a_known_old_value_is_taken_whole_or_not():
+    changes = (AdvisedChange(AdjustmentKind.TIME, 90, None),)
+    assert proposals("time", changes)[0].adjustments[0].sbatch_option == "--time=90"
+    assert not proposals("time=1..60", changes)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {"kind": "workers"},
+        {"kind": "workers", "new": True},
+        {"kind": "workers", "new": 4.0},
+        {"kind": "workers", "new": 2000},
+        {"kind": "rm -rf", "new": 1},
+        {"kind": "workers", "new": 1, "old": math.nan},
+        {"kind": ["workers"], "new": 1},
+    ],
+)
+def test_malformed_adjustments_are_refused(data):
+    with pytest.raises(UsageError):
+        Adjustment.from_json(data)
+
+
+def run(seconds=1000.0, joules=1e6, **values):
+    """Return the figures of a completed run."""
+    return replace(RunFigures("1", "COMPLETED", seconds, joules), **values)
+
+
+PROPOSAL = AdjustmentProposal("data-stall-cpu", (Adjustment(WORKERS, 8, 2),), 0.6, 0.7, "steps")
+
+
+def verdict(before, after, proposal=PROPOSAL, slowdown=3):
+    """Return the verdict about runs."""
+    return decide(proposal, before, after, slowdown).verdict
+
+
+def test_saving_beyond_the_noise_is_kept():
+    assert verdict([run()], [run(700.0, 8e5)]) is TrialVerdict.KEPT
+    assert verdict([run()], [run(1020.0, 8e5)]) is TrialVerdict.KEPT  # slower, but within the permission
+    assert verdict([run()], [run(700.0, None)]) is TrialVerdict.KEPT
+
+
+def test_adjustment_that_does_not_help_is_undone():
+    assert verdict([run()], [run()]) is TrialVerdict.UNDONE
+    assert verdict([run()], [run(1100.0, 8e5)]) is TrialVerdict.UNDONE  # too slow
+    assert verdict([run()], [run(900.0, 1.2e6)]) is TrialVerdict.UNDONE  # more energy
+    assert verdict([run()], [run(500.0, 5e5, state="FAILED")]) is TrialVerdict.UNDONE
+
+
+def test_small_saving_awaits_further_runs_and_is_undone_if_it_stays_within_the_noise():
+    before = [run(980.0), run(1000.0), run(1020.0)]
+    small = run(990.0, 9.9e5)
+    assert verdict(before, [small]) is TrialVerdict.UNDECIDED
+    assert verdict(before, [small, small]) is TrialVerdict.UNDECIDED
+    assert verdict(before, [small, small, small]) is TrialVerdict.UNDONE
+    precise = 5 * [run()]
+    assert verdict(precise, 3 * [run(970.0, 9.7e5)]) is TrialVerdict.KEPT
+
+
+def test_runs_of_different_length_are_compared_per_sample_or_step():
+    longer = run(1400.0, 1.6e6, samples=2000.0)
+    decision = decide(PROPOSAL, [run(samples=1000.0)], [longer], 3)
+    assert (decision.unit, decision.verdict) == ("sample", TrialVerdict.KEPT)
+    assert decision.time_ratio == pytest.approx(0.7)
+    steps = decide(PROPOSAL, [run(steps=10.0, ranks=2)], [run(1400.0, 1.6e6, steps=20.0, ranks=2)], 3)
+    assert steps.unit == "step"
+    batch = replace(PROPOSAL, adjustments=(Adjustment(AdjustmentKind.BATCH_SIZE, 64, 32),))
+    assert decide(batch, [run(steps=10.0)], [run(steps=5.0)], 3).unit == "run"
+
+
+def test_program_that_keeps_the_old_value_leaves_the_adjustment_unused():
+    assert verdict([run()], [run(500.0, hints={"num_workers": 2})]) is TrialVerdict.UNUSED
+    assert verdict([run()], [run(500.0, 5e5, hints={"num_workers": 8})]) is TrialVerdict.KEPT
+
+
+def test_shorter_time_limit_is_kept_only_if_the_same_work_was_reported():
+    limit = replace(PROPOSAL, adjustments=(Adjustment(AdjustmentKind.TIME, 10),))
+    cut = run(600.0, 7e5, state="TIMEOUT", samples=1000.0)
+    assert verdict([run(samples=1000.0)], [cut], limit) is TrialVerdict.KEPT
+    assert verdict([run(samples=1400.0)], [cut], limit) is TrialVerdict.UNDONE
+    assert verdict([run()], [replace(cut, samples=None)], limit) is TrialVerdict.UNDONE
+    assert verdict([run(samples=1000.0)], [cut]) is TrialVerdict.UNDONE
+
+
+@given(st.floats(0.2, 5.0), st.floats(0.2, 5.0), st.integers(1, 5), st.integers(1, 3))
+@examples(60)
+def test_kept_means_a_measured_saving_and_permitted_time(time, energy, earlier, later):
+    decision = decide(PROPOSAL, earlier * [run()], later * [run(1000.0 * time, 1e6 * energy)], 3)
+    assert decision.time_ratio == pytest.approx(time)
+    assert decision.energy_ratio == pytest.approx(energy)
+    if decision.verdict is TrialVerdict.KEPT:
+        assert min(time, energy) < 1
+        assert time <= 1.0301
+    if min(time, energy) >= 1:
+        assert decision.verdict is TrialVerdict.UNDONE
