@@ -43,6 +43,7 @@ BUILT_IN = {
     "progress": "report units of work that a script has completed",
     "simulate": "simulate scheduling policies on a workload",
     "workload": "jobs of a workload file: period, sizes, run times, load on a cluster, rejected rows",
+    "study": "an energy study of the cluster in six steps, from an objective to a validated saving",
     "setup": "configure slurm-energy and Slurm on this host, or undo that",
     "build-plugins": "build the plugins for the Slurm installed on this host",
     "db": "check, back up, restore, upgrade, prune and export the database of senergyctld",

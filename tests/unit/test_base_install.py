@@ -167,6 +167,10 @@ profile --quiet --name x --dir lines -- true
 profile --gather lines --ranks
 profile --gather lines --json
 profile --gather lines --csv
+study init s1 --title T --json
+study init s2 --objective objective.toml
+study status s2
+study status s1 --json
 build-plugins --help
 setup --help
 setup undo --dry-run --json
@@ -274,6 +278,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outcomes(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     directory = tmp_path_factory.mktemp("commands")
+    (directory / "objective.toml").write_text("[[target]]\n")
     (directory / "script.sh").write_text("#!/bin/sh\n#SBATCH -N 1 -t 10\ntrue\n")
     (directory / "profile.json").write_text('[{"ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]')
     flat = [command for commands in COMMAND_LINES.values() for command in commands]

@@ -1,0 +1,61 @@
+"""`senergy study`: an energy study of a cluster in six steps, from an objective to a validated saving."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from slurm_energy.cli import study_init, study_status
+from slurm_energy.command_line.parser import CommandParser
+from slurm_energy.errors import EnergyError, UnavailableError, install_extra
+
+HELP = "an energy study of the cluster in six steps, from an objective to a validated saving"
+
+EPILOG = """\
+A study is a directory DIR with the objective, the results of each step, and hashes of all inputs. Each step
+is one command, in this order; an interrupted step continues when it is started again. A step whose inputs
+have changed is stale: later steps refuse it until it has run again. Only one administrator at a time can
+change a study.
+
+init works without extras, the other steps need the extra `simulation`.
+
+exit codes: 0 ok, 1 failure, 2 usage, or an earlier step is missing or stale, 3 objective.toml is invalid,
+  4 a daemon or an extra is missing, 6 there is no study in DIR, 7 another process uses the study
+
+examples:
+  senergy study init /srv/study
+  senergy study status /srv/study
+See docs/study.md.
+"""
+
+ACTIONS: Final[dict[str, tuple[Any, str]]] = {
+    "init": (study_init, "create a study with an example of the objective"),
+    "status": (study_status, "state of each step, and which steps have to run again"),
+}
+"""Module and help of each action by name."""
+
+
+def configure(parser: CommandParser) -> None:
+    """Add the actions and their options to `senergy study`."""
+    parser.epilog = EPILOG
+    actions = parser.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
+    for name, (module, text) in ACTIONS.items():
+        action = actions.add_parser(name, help=text)
+        action.add_argument("directory", metavar="DIR", help="directory of the study")
+        module.configure(action)
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run an action."""
+    try:
+        return int(ACTIONS[args.action][0].run(args))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("numpy", "numba", "matplotlib"):
+            raise
+        extra = "plots" if error.name == "matplotlib" else "simulation"
+        raise UnavailableError(
+            f"senergy study {args.action}", f"needs {error.name}", install_extra(extra)
+        ) from None
+    except OSError as error:
+        raise EnergyError(f"senergy study {args.action}", str(error)) from None

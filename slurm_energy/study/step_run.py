@@ -1,0 +1,114 @@
+"""One run of a step of a study: its outputs and its partial work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy import __version__, atomic_file
+from slurm_energy.errors import UsageError
+
+RESULT_NAME: Final = "result.json"
+FILE_MODE: Final = 0o644
+_PARTIAL: Final = "partial"
+_BLOCK_BYTES: Final = 1 << 20
+
+
+class StepRun:
+    """A step that is running. Made by `StudyDirectory.running`.
+
+    Args:
+        folder: directory of the step.
+        resumed: whether partial work is kept; else it is removed.
+
+    Attributes:
+        folder: directory of the step.
+        resumed: whether the step continues the partial work of an interrupted run with the same inputs.
+        outputs: SHA-256 of the files written so far.
+        finished: whether `finish` was called.
+    """
+
+    def __init__(self, folder: Path, resumed: bool) -> None:
+        self.folder = folder
+        self.resumed = resumed
+        self.outputs: dict[str, str] = {}
+        self.finished = False
+        self._partial = self.folder / _PARTIAL
+        if not resumed:
+            self.clear_partial()
+        try:
+            self._partial.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.folder, error) from None
+
+    def partial(self, name: str) -> Any:
+        """Return a piece of partial work that `save_partial` stored; None: there is none."""
+        try:
+            return json.loads((self._partial / f"{name}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def save_partial(self, name: str, value: Any) -> None:
+        """Store a piece of partial work as JSON, for a later run if this one is interrupted."""
+        self._write(self._partial / f"{name}.json", json.dumps(value).encode())
+
+    def partial_folder(self) -> Path:
+        """Return the directory of the partial work, for files other than JSON."""
+        return self._partial
+
+    def write(self, name: str, data: bytes | str) -> Path:
+        """Write an output of the step and return its path."""
+        content = data.encode() if isinstance(data, str) else data
+        path = self.folder / name
+        self._write(path, content)
+        self.outputs[name] = hashlib.sha256(content).hexdigest()
+        return path
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write `result.json`, with the release and the time. The step is done when the run ends."""
+        document = {"release": __version__, "time": time.time(), **result}
+        self.write(RESULT_NAME, json.dumps(_finite(document), indent=2, allow_nan=False) + "\n")
+        self.finished = True
+
+    def clear_partial(self) -> None:
+        """Remove the partial work."""
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            atomic_file.write(path, data, mode=FILE_MODE)
+        except OSError as error:
+            raise unwritable(path, error) from None
+
+
+def file_sha256(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None: it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def unwritable(path: Path, error: OSError) -> UsageError:
+    """Return the error for a file or directory that cannot be written."""
+    return UsageError(f"{path}", error.strerror or str(error), "name a directory that you may write")
+
+
+def _finite(value: Any) -> Any:
+    """Return a JSON value in which NaN and infinities are None."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
