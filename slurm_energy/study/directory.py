@@ -23,7 +23,7 @@ from typing import Any, Final
 from slurm_energy import __version__, atomic_file
 from slurm_energy.errors import AlreadyRunningError, EnergyError, NotFoundError, UsageError
 from slurm_energy.study.manifest import StepEntry, StepState, StudyManifest, parse_manifest
-from slurm_energy.study.objective import FILE_NAME, Objective, parse_objective, read_objective
+from slurm_energy.study.objective import FILE_NAME, StudyObjective, parse_objective, read_objective
 from slurm_energy.study.step_run import FILE_MODE, RESULT_NAME, StepRun, file_sha256, unwritable
 from slurm_energy.study.steps import STEPS
 
@@ -80,7 +80,7 @@ class StudyDirectory:
             raise unwritable(path, error) from None
         return cls(path)
 
-    def objective(self) -> Objective:
+    def objective(self) -> StudyObjective:
         """Read the objective file.
 
         Raises:

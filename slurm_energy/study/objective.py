@@ -178,7 +178,7 @@ class StudyLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class StudyObjective:
     """Validated contents of `objective.toml`.
 
     Attributes:
@@ -225,7 +225,7 @@ _TABLES: Final[Mapping[str, type[Any]]] = {
 _LISTS: Final[Mapping[str, type[Any]]] = {"target": StudyTarget, "limit": StudyLimit}
 
 
-def read_objective(path: Path) -> Objective:
+def read_objective(path: Path) -> StudyObjective:
     """Read an objective file.
 
     Raises:
@@ -240,7 +240,7 @@ def read_objective(path: Path) -> Objective:
     return parse_objective(text, path)
 
 
-def parse_objective(text: str, path: Path) -> Objective:
+def parse_objective(text: str, path: Path) -> StudyObjective:
     """Parse and check the text of an objective file; `path` is for errors and relative files.
 
     Raises:
@@ -271,7 +271,7 @@ def parse_objective(text: str, path: Path) -> Objective:
     if not isinstance(title, str):
         findings.append(reader.finding("title", "", "must be a string"))
     if not findings:
-        objective = Objective(title=str(title), path=path, **values)
+        objective = StudyObjective(title=str(title), path=path, **values)
         findings = _combined_faults(objective, reader)
         if not findings:
             return objective
@@ -290,7 +290,7 @@ def _tables(reader: TableReader, name: str, tables: object) -> tuple[tuple[Any, 
     return tuple(values), findings
 
 
-def _combined_faults(objective: Objective, reader: TableReader) -> list[Finding]:
+def _combined_faults(objective: StudyObjective, reader: TableReader) -> list[Finding]:
     """Return the faults that involve several keys."""
     findings = []
     if not objective.targets:

@@ -15,7 +15,7 @@ class StudyStep:
         title: what the step does.
         requires: earlier steps whose current results the step needs.
         uses: earlier steps whose results the step uses if they exist.
-        sections: sections of the objective on which the result depends, as for `Objective.digest`.
+        sections: sections of the objective on which the result depends, as for `StudyObjective.digest`.
     """
 
     name: str
