@@ -1,0 +1,191 @@
+"""Shares of a global batch that follow the measured time and power of each rank. Pure.
+
+The program passes the measurements of all ranks at the end of each window of a few steps. All ranks compute
+the same decision from the same measurements with IEEE operations, so that the decision needs no message.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.training.shares import ExchangeCost, RankCost, Split, divide, equal, predict
+from slurm_energy.training.step_time import StepTimeFit
+
+_MIN_GAIN: Final = 0.03
+"""Relative gain below which the shares stay, because each change disturbs caches and measurements."""
+_MIN_GAIN_OF_OTHER_RANKS: Final = 0.06
+"""The same if ranks pause or resume, which rebuilds the process group."""
+_MIN_EXCHANGE_S: Final = 1e-3
+_EXCHANGE_FACTORS: Final = (0.1, 10.0)
+_POWER_WINDOWS: Final = 5
+_MIN_BUSY_SHARE: Final = 0.1
+"""A window in which a rank computed for a smaller part of the time does not tell its busy power."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankWindow:
+    """Measurements of one rank in a window of steps with constant shares.
+
+    Attributes:
+        samples: samples of the rank in a step; 0 if it paused.
+        busy_s: median seconds of a step in which the rank computed.
+        step_s: median seconds of a step, with the exchange of gradients.
+        window_s: seconds of the window.
+        steps: steps in the window.
+        joules: energy of the rank in the window; None if unknown.
+    """
+
+    samples: int
+    busy_s: float
+    step_s: float
+    window_s: float
+    steps: int
+    joules: float | None
+
+
+@dataclass(slots=True)
+class _Power:
+    """Power of one rank: idle power, and busy power of the last windows."""
+
+    idle_watts: float | None
+    busy_watts: collections.deque[float] = field(
+        default_factory=lambda: collections.deque(maxlen=_POWER_WINDOWS)
+    )
+
+    def add(self, window: RankWindow) -> None:
+        """Take the power from a window. Energy below that of the idle rank counts as idle power."""
+        if window.joules is None or window.window_s <= 0:
+            return
+        if window.samples == 0:
+            self.idle_watts = window.joules / window.window_s
+            return
+        busy_s = min(window.window_s, window.busy_s * window.steps)
+        if self.idle_watts is None or busy_s < _MIN_BUSY_SHARE * window.window_s:
+            return
+        waiting_joules = self.idle_watts * (window.window_s - busy_s)
+        self.busy_watts.append(max(self.idle_watts, (window.joules - waiting_joules) / busy_s))
+
+
+class Balancer:
+    """Shares of the ranks, re-evaluated after each window.
+
+    Args:
+        ranks: number of ranks.
+        global_batch: samples of a step on all ranks together.
+        goal: `time`, `energy` or `edp`, see `shares.divide`.
+        max_slowdown: accepted relative increase of the time with the goal `energy`.
+        exchange: cost of the exchange of gradients, measured at the start.
+        idle_watts: power of each waiting rank, measured at the start; None if unknown.
+
+    Attributes:
+        samples: current samples of each rank in a step.
+        predicted: prediction for the current samples; None before all ranks are measured.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        global_batch: int,
+        goal: str,
+        max_slowdown: float,
+        exchange: ExchangeCost,
+        idle_watts: Sequence[float | None],
+    ) -> None:
+        self._global_batch, self._goal, self._max_slowdown = global_batch, goal, max_slowdown
+        self._exchange = exchange
+        self._exchange_factors: collections.deque[float] = collections.deque(maxlen=_POWER_WINDOWS)
+        self._fits = [StepTimeFit() for _ in range(ranks)]
+        self._powers = [_Power(watts) for watts in idle_watts]
+        self.samples = equal(ranks, global_batch)
+        self.predicted: Split | None = None
+
+    @property
+    def unmeasured(self) -> tuple[int, ...]:
+        """Ranks whose power is unknown, so that the goal is time."""
+        return tuple(rank for rank, power in enumerate(self._powers) if power.idle_watts is None)
+
+    @property
+    def changes(self) -> int:
+        """Number of lasting changes of the speed of ranks that were detected."""
+        return sum(fit.changes for fit in self._fits)
+
+    def add(self, windows: Sequence[RankWindow]) -> bool:
+        """Add the measurements of all ranks for one window, and decide on the shares.
+
+        Args:
+            windows: one window of each rank, with the current shares.
+
+        Returns:
+            Whether the shares have changed.
+        """
+        for fit, power, window in zip(self._fits, self._powers, windows, strict=True):
+            if window.samples and window.busy_s > 0 and fit.add(window.samples, window.busy_s):
+                power.busy_watts.clear()  # a cap or another program changes the power as well
+            power.add(window)
+        self._add_exchange(windows)
+        costs = self.costs()
+        if costs is None:
+            return False
+        exchange = self.exchange
+        best = divide(
+            costs, self._global_batch, self._goal, exchange=exchange, max_slowdown=self._max_slowdown
+        )
+        current = predict(self.samples, costs, exchange)
+        self.predicted = current
+        if not self._is_better(best, current):
+            return False
+        self.samples, self.predicted = best.samples, best
+        return True
+
+    def costs(self) -> list[RankCost] | None:
+        """Return the measured cost of a step on each rank; None while a rank is not measured."""
+        result = []
+        for fit, power in zip(self._fits, self._powers, strict=True):
+            if fit.sample_s is None:
+                return None
+            busy_watts = statistics.median(power.busy_watts) if power.busy_watts else None
+            result.append(RankCost(fit.fixed_s, fit.sample_s, busy_watts, power.idle_watts))
+        return result
+
+    @property
+    def exchange(self) -> ExchangeCost:
+        """Cost of the exchange that the computation does not hide, scaled to the observed steps."""
+        factor = statistics.median(self._exchange_factors) if self._exchange_factors else 1.0
+        return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the shares and fits for a checkpoint; they hold for the same ranks only."""
+        return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with the shares and fits of a checkpoint if its ranks and its batch are the same."""
+        samples = tuple(int(count) for count in state["samples"])
+        if len(samples) == len(self.samples) and sum(samples) == self._global_batch:
+            self.samples = samples
+            self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
+
+    def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
+        """Compare the part of the steps in which all ranks wait with the measurement at the start."""
+        active = [window for window in windows if window.samples]
+        expected_s = self._exchange.seconds(len(active))
+        if expected_s < _MIN_EXCHANGE_S:
+            return
+        exposed_s = max(window.step_s for window in active) - max(window.busy_s for window in active)
+        low, high = _EXCHANGE_FACTORS
+        self._exchange_factors.append(min(high, max(low, exposed_s / expected_s)))
+
+    def _is_better(self, best: Split, current: Split) -> bool:
+        if best.samples == current.samples:
+            return False
+        gain = _MIN_GAIN if best.active == current.active else _MIN_GAIN_OF_OTHER_RANKS
+        if self._goal == "time" or best.step_joules is None or current.step_joules is None:
+            return best.step_s * (1 + gain) < current.step_s
+        if self._goal == "edp":
+            return best.step_joules * best.step_s * (1 + gain) < current.step_joules * current.step_s
+        is_too_slow = current.step_s > best.step_s * (1 + gain) and math.isfinite(current.step_s)
+        return is_too_slow or best.step_joules * (1 + gain) < current.step_joules
