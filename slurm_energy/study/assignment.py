@@ -1,0 +1,196 @@
+"""Assignment of periods or groups to the arms of a deployment: treated, or control. Drawn at random. Pure.
+
+The seed and the drawn arms are stored, so that anybody can draw the assignment again. Source of the designs:
+Bojinov, Simchi-Levi and Zhao, "Design and analysis of switchback experiments", Management Science 69 (2023);
+Imai, King and Nall, Statistical Science 24 (2009), for matched pairs.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from slurm_energy.errors import UsageError
+
+_WEEK: Final = 7
+MIN_PERIODS: Final = 4
+"""Minimum number of periods of a switchback: two of each arm."""
+
+
+class AssignmentDesign(StrEnum):
+    """How the jobs of a deployment are divided between the arms."""
+
+    SWITCHBACK = "switchback"
+    PARTITION = "partition"
+    USERS = "users"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentPeriod:
+    """A period of a switchback.
+
+    Attributes:
+        begin_s, end_s: Unix times.
+        block: number of the group of periods within which the arms were drawn.
+        is_treated: whether the change is in force.
+    """
+
+    begin_s: float
+    end_s: float
+    block: int
+    is_treated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArmAssignment:
+    """The arms of a deployment.
+
+    Attributes:
+        design: the design.
+        seed: seed of the random numbers from which the arms were drawn.
+        periods: periods in the order of time; empty except for a switchback.
+        treated: partitions or users whose jobs are treated.
+        control: partitions or users whose jobs are not.
+        begin_s: time from which the assignment holds.
+    """
+
+    design: AssignmentDesign
+    seed: int
+    periods: tuple[AssignmentPeriod, ...] = ()
+    treated: tuple[str, ...] = ()
+    control: tuple[str, ...] = ()
+    begin_s: float = 0.0
+
+    def period_at(self, time_s: float) -> AssignmentPeriod | None:
+        """Return the period of a switchback that contains a Unix time; None: outside of all periods."""
+        position = bisect.bisect_right([period.begin_s for period in self.periods], time_s) - 1
+        period = self.periods[position] if position >= 0 else None
+        return period if period is not None and time_s < period.end_s else None
+
+    def is_treated(self, start_s: float, partition: str = "", user: str = "") -> bool | None:
+        """Return whether a job is in the treated arm; None: in neither.
+
+        Args:
+            start_s: Unix time of its start.
+            partition: its partition.
+            user: its user.
+        """
+        if start_s < self.begin_s:
+            return None
+        if self.design is AssignmentDesign.SWITCHBACK:
+            period = self.period_at(start_s)
+            return None if period is None else period.is_treated
+        if self.design is AssignmentDesign.NONE:
+            return True
+        name = partition if self.design is AssignmentDesign.PARTITION else user
+        return True if name in self.treated else False if name in self.control else None
+
+    def document(self) -> dict[str, Any]:
+        """Return the assignment as a JSON object."""
+        return asdict(self)
+
+
+def assignment_of(document: Mapping[str, Any]) -> ArmAssignment:
+    """Return the assignment that `ArmAssignment.document` describes."""
+    return ArmAssignment(
+        design=AssignmentDesign(document["design"]),
+        seed=document["seed"],
+        periods=tuple(AssignmentPeriod(**period) for period in document["periods"]),
+        treated=tuple(document["treated"]),
+        control=tuple(document["control"]),
+        begin_s=document["begin_s"],
+    )
+
+
+def draw_switchback(
+    first_day: date, days: int, seed: int, *, timezone: str = "", period_days: int = 1
+) -> ArmAssignment:
+    """Draw a switchback in which each period is treated or not.
+
+    Periods of one day are drawn in pairs of the same weekday in two following weeks: each weekday is treated
+    once and untreated once in each two weeks, so that the weekly pattern does not bias the comparison. Other
+    periods, and days after the last two full weeks, are drawn in pairs of neighbours.
+
+    Args:
+        first_day: first day of the switchback.
+        days: its length; a rest that is shorter than a period is left out.
+        seed: seed of the random numbers.
+        timezone: time zone in which days begin; empty: UTC.
+        period_days: days of a period.
+
+    Raises:
+        UsageError: fewer than `MIN_PERIODS` periods.
+    """
+    count = days // period_days
+    if count < MIN_PERIODS:
+        least = MIN_PERIODS * period_days
+        raise UsageError(
+            "switchback", f"{days} days have {count} periods, at least {MIN_PERIODS}", f"--days {least}"
+        )
+    generator = random.Random(seed)
+    arms, blocks = [False] * count, [0] * count
+    for number, pair in enumerate(_pairs(count, _WEEK if period_days == 1 else 1)):
+        treated_first = generator.random() < 0.5
+        for place, position in enumerate(pair):
+            arms[position], blocks[position] = (place == 0) == treated_first, number
+    times = [_midnight(first_day + timedelta(days=period_days * i), timezone) for i in range(count + 1)]
+    periods = tuple(AssignmentPeriod(times[i], times[i + 1], blocks[i], arms[i]) for i in range(count))
+    return ArmAssignment(AssignmentDesign.SWITCHBACK, seed, periods, begin_s=times[0])
+
+
+def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
+    """Yield the positions of the periods of each block; the last block may have a single period."""
+    whole = count // (2 * distance) * 2 * distance
+    for begin in range(0, whole, 2 * distance):
+        yield from ((begin + i, begin + i + distance) for i in range(distance))
+    for begin in range(whole, count, 2):
+        yield tuple(range(begin, min(begin + 2, count)))
+
+
+def draw_groups(
+    design: AssignmentDesign, weights: Mapping[str, float], seed: int, begin_s: float = 0.0
+) -> ArmAssignment:
+    """Draw which partitions or users are treated.
+
+    The groups are sorted by their weight, and one of each two neighbours is drawn, so that both arms get
+    similar work.
+
+    Args:
+        design: `PARTITION` or `USERS`.
+        weights: work of each group in any unit.
+        seed: seed of the random numbers.
+        begin_s: Unix time from which the assignment holds.
+
+    Raises:
+        UsageError: there are fewer than two groups.
+    """
+    if len(weights) < 2:
+        raise UsageError(
+            f"design {design}", f"needs two of them, there are {len(weights)}", "--design switchback"
+        )
+    names = sorted(weights, key=lambda name: (-weights[name], name))
+    generator = random.Random(seed)
+    arms: tuple[list[str], list[str]] = [], []
+    for pair in _pairs(len(names), 1):
+        treated = generator.randrange(2)
+        for place, position in enumerate(pair):
+            arms[int(place == treated)].append(names[position])
+    return ArmAssignment(design, seed, treated=tuple(arms[1]), control=tuple(arms[0]), begin_s=begin_s)
+
+
+def fixed_groups(
+    design: AssignmentDesign, treated: Sequence[str], control: Sequence[str], begin_s: float = 0.0
+) -> ArmAssignment:
+    """Return an assignment whose groups the administrator chose; its seed is -1, because nothing is drawn."""
+    return ArmAssignment(design, -1, treated=tuple(treated), control=tuple(control), begin_s=begin_s)
+
+
+def _midnight(day: date, timezone: str) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(timezone or "UTC")).timestamp()
