@@ -1,0 +1,69 @@
+"""True speed and power of the programs of a site, tuned and untuned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy_lab.model import load_profile
+from slurm_energy_lab.model.programs import workload_spec
+from slurm_energy_lab.model.steady_state import StaticRun, SteadyState
+from slurm_energy_lab.virtual_cluster.workload import idle_watts
+
+PARTITION_PROFILES = {"ampere": "epyc-7513-a100", "hopper": "xeon-h100"}
+"""Hardware of the nodes of each partition."""
+_LIMITS = 13
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTruth:
+    """Behaviour of a program at one setting.
+
+    Attributes:
+        time_ratio: run time relative to the untuned program.
+        watts: mean power of a node.
+        gpu_limit_watts: power limit of each GPU; None: untuned.
+    """
+
+    time_ratio: float
+    watts: float
+    gpu_limit_watts: float | None
+
+
+@cache
+def node_idle_watts(partition: str) -> float:
+    """Return the power of an idle node of a partition."""
+    return idle_watts(load_profile(PARTITION_PROFILES[partition]))
+
+
+@cache
+def program_truth(partition: str, program: str, slowdown_limit: float | None) -> ProgramTruth:
+    """Return the behaviour of a program on the nodes of a partition.
+
+    Args:
+        partition: `ampere` or `hopper`.
+        program: kernel or program of the node model.
+        slowdown_limit: None: untuned; else at the power limit of least energy among those that slow the
+            program down by at most this share.
+    """
+    runs = _runs(partition, program)
+    untuned = runs[0]
+    chosen = untuned
+    if slowdown_limit is not None:
+        permitted = [run for run in runs if run.seconds <= untuned.seconds * (1.0 + slowdown_limit)]
+        chosen = min(permitted, key=lambda run: run.joules)
+    limit = chosen.point.gpu_limit_watts
+    return ProgramTruth(chosen.seconds / untuned.seconds, chosen.joules / chosen.seconds, limit)
+
+
+@cache
+def _runs(partition: str, program: str) -> tuple[StaticRun, ...]:
+    """Return the runs of a program at each power limit, the untuned one first."""
+    profile = load_profile(PARTITION_PROFILES[partition])
+    assert profile.gpu is not None
+    low, high = profile.gpu.min_limit_watts, profile.gpu.default_limit_watts
+    limits = [low + (high - low) * index / (_LIMITS - 1) for index in range(_LIMITS - 1)]
+    points = [UNTUNED, *(OperatingPoint(gpu_limit_watts=limit) for limit in limits)]
+    truth = SteadyState(profile, "gpu")
+    return tuple(truth.sweep(workload_spec(program), 1.0, points))

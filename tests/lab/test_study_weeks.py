@@ -1,0 +1,68 @@
+"""The synthetic weeks conserve energy, know the true effect of tuning, and starve an account if planted."""
+
+import pytest
+
+from slurm_energy_lab.study_weeks.arrivals import DAY_S, draw_week_jobs, thesis_mix, trace_mix
+from slurm_energy_lab.study_weeks.program_truth import program_truth
+from slurm_energy_lab.study_weeks.study_site import SiteMode, StudySite, true_saving
+
+TUNED = SiteMode((("ampere", 0.05), ("hopper", 0.05)))
+
+
+def site(days, mode=TUNED, seed=3):
+    made = StudySite(seed, draw_week_jobs(seed, thesis_mix(), days), 0.0)
+    made.run_until(days * DAY_S, mode)
+    return made
+
+
+def test_measured_hours_add_up_to_the_true_energy():
+    made = site(7)
+    measured = sum(joules for _, _, joules in made.energy_rows())
+    assert measured == pytest.approx(made.totals(0.0, 7 * DAY_S).joules, rel=2e-3)
+
+
+def test_energy_of_jobs_is_part_of_that_of_the_nodes():
+    made = site(7)
+    jobs = sum(row.get("energy_joules", 0.0) for row in made.job_rows())
+    assert 0.3 * made.totals(0.0, 7 * DAY_S).joules < jobs < made.totals(0.0, 7 * DAY_S).joules
+
+
+def test_no_node_runs_two_jobs_at_once():
+    rows = [row for row in site(7).job_rows() if "start_s" in row]
+    for partition in ("ampere", "hopper"):
+        events = []
+        for row in rows:
+            if row["partition"] == partition:
+                events += [(row["start_s"], row["nodes"]), (row.get("end_s", 1e12), -row["nodes"])]
+        used = 0
+        for _, change in sorted(events):
+            used += change
+            assert 0 <= used <= 2
+
+
+def test_tuning_slows_a_program_down_by_at_most_its_limit():
+    truth = program_truth("hopper", "train", 0.05)
+    assert 1.0 < truth.time_ratio <= 1.05
+    assert truth.watts < program_truth("hopper", "train", None).watts
+    assert all("speed" in row for row in site(2).job_rows() if "start_s" in row)
+    assert not any("speed" in row for row in site(2, SiteMode()).job_rows())
+
+
+def test_the_true_saving_of_tuning_is_known_and_that_of_no_change_is_zero():
+    jobs = draw_week_jobs(3, thesis_mix(), 14)
+    assert -0.2 < true_saving(3, jobs, TUNED, 7, 7) < -0.03
+    assert true_saving(3, jobs, SiteMode(), 7, 7) == 0.0
+
+
+def test_a_planted_fault_starves_one_account():
+    rows = site(7, SiteMode(starved_account="physics")).job_rows()
+    assert {row["state"] for row in rows if row["account"] == "physics"} == {"PENDING"}
+    assert any(row["state"] == "COMPLETED" for row in rows)
+
+
+def test_a_trace_gives_lengths_and_sizes(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_time,length,cpus\n0.0,25.4,1\n0.5,2.0,16\n")
+    jobs = draw_week_jobs(1, trace_mix(trace), 7)
+    assert {job.nodes for job in jobs} == {1, 2}
+    assert max(job.seconds for job in jobs if job.nodes == 1) < 16 * 3600
