@@ -55,7 +55,7 @@ def site_mode(config: Config, fault: str | None = None) -> SiteMode:
 
 
 @dataclass(slots=True)
-class RunningJob:
+class PlacedWeekJob:
     """A job on nodes.
 
     Attributes:
@@ -104,8 +104,8 @@ class StudySite:
         self._seed = seed
         self._arriving = list(reversed(jobs))
         self._queue: list[WeekJob] = []
-        self._running: dict[int, RunningJob] = {}
-        self._started: list[RunningJob] = []
+        self._running: dict[int, PlacedWeekJob] = {}
+        self._started: list[PlacedWeekJob] = []
         self._ends: list[tuple[float, int]] = []
 
     def run_until(self, time_s: float, mode: SiteMode) -> None:
@@ -171,7 +171,7 @@ class StudySite:
         idle = node_idle_watts(job.partition)
         watts = idle + (truth.watts - idle) * job.power_factor
         end_s = self.now_s + job.seconds * truth.time_ratio
-        entry = RunningJob(job, nodes, self.now_s, end_s, watts, truth.time_ratio, limit is not None)
+        entry = PlacedWeekJob(job, nodes, self.now_s, end_s, watts, truth.time_ratio, limit is not None)
         self._running[job.job_id] = entry
         self._started.append(entry)
         heapq.heappush(self._ends, (end_s, job.job_id))
@@ -187,7 +187,7 @@ class StudySite:
             for partition in PARTITION_PROFILES
         }
 
-    def _row(self, job: WeekJob, entry: RunningJob | None) -> dict[str, Any]:
+    def _row(self, job: WeekJob, entry: PlacedWeekJob | None) -> dict[str, Any]:
         row: dict[str, Any] = {
             "job_id": str(job.job_id),
             "name": job.name,
@@ -209,7 +209,7 @@ class StudySite:
             row["speed"] = self._error("speed", job.job_id, _SPEED_ERROR) / entry.time_ratio
         return row
 
-    def _job_joules(self, entry: RunningJob) -> float:
+    def _job_joules(self, entry: PlacedWeekJob) -> float:
         return sum(
             seconds * entry.watts * entry.job.nodes * self._ambient(hour)
             for hour, seconds in _hours(entry.start_s, entry.end_s)
