@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli import connection
+from slurm_energy.cli import connection, sweep_preset
 from slurm_energy.cli.output import note
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
     from slurm_energy.sweep.runner import SweepCluster
@@ -41,6 +42,8 @@ examples:
   senergy sweep job.sh --cap 200W,300W --env LR=0.1,0.01 --threads 8,16 --in-flight 2
   senergy sweep job.sh --policy monitor,powersave,edp --repeat 5 --json
   senergy sweep job.sh --factors factors.toml --dry-run
+  senergy sweep train.sh --preset pytorch --vary cores=4,8,16 --cpu-freq 1.6GHz,2.4GHz --best energy
+  senergy sweep train.sh --preset pytorch-ddp --machine 28x2 --dry-run
   senergy sweep job.sh --gpu-cap 100..400:50 --cancel
 """
 
@@ -65,6 +68,7 @@ def configure(parser: CommandParser) -> None:
     factors.add_argument(
         "--factors", metavar="FILE", type=Path, help="TOML file of factors, with [env] and [sbatch] tables"
     )
+    sweep_preset.add_options(factors)
     factors.add_argument(
         "--no-reference", action="store_true", help="use the first combination of values as the reference"
     )
@@ -92,6 +96,13 @@ def configure(parser: CommandParser) -> None:
     form.add_argument("--json", action="store_true", help="print the result as JSON")
     form.add_argument("--csv", action="store_true", help="print the result as CSV, one row per point")
     show.add_argument("--plots", metavar="DIR", type=Path, help="write the plots as PNG files")
+    show.add_argument(
+        "--best",
+        metavar="METRIC",
+        default="edp",
+        help="metric whose best settings are printed as #SBATCH and environment lines: energy,"
+        " gain_minus_loss, edp, eds_1.5 or eds_2 (default edp)",
+    )
     connection.add_config_option(parser)
 
 
@@ -113,11 +124,14 @@ def run(args: argparse.Namespace) -> int:
 
     _check(args)
     content = _read(Path(args.script))
-    wanted = _wanted_state(args, content)
-    given = read_given_options(args.script, content, wanted.options, wanted.points)
+    design = sweep_preset.sweep_design(args, content, _factors(args))
+    wanted = _wanted_state(args, content, design)
+    given = read_given_options(
+        args.script, content, wanted.options, wanted.points, design.replaced_options
+    )
     path = args.state or Path(f"senergy-sweep-{wanted.name}.json")
     if args.dry_run:
-        sweep_output.print_commands(Submitter(wanted, args.script, given), args)
+        sweep_output.print_commands(Submitter(wanted, args.script, given), design, args)
         return EXIT_OK
     if args.plots:
         sweep_output.check_plots()
@@ -129,10 +143,11 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{path}: jobs of this sweep may still run", todo="end them with --cancel first")
         if state is None or (args.restart and not args.cancel):
             state = wanted
+        state.repetitions = max(state.repetitions, args.repeat)
         if args.cancel:
             return _cancel(state, path)
         result = _sweep(state, path, Submitter(state, args.script, given), args)
-    sweep_output.print_result(result, args)
+    sweep_output.print_result(result, design, args)
     return EXIT_OK if result.is_successful else EXIT_FAILURE
 
 
@@ -174,6 +189,10 @@ def cluster_access(submitter: Submitter, args: argparse.Namespace) -> SweepClust
 
 
 def _check(args: argparse.Namespace) -> None:
+    from slurm_energy.tuning.sweep.metrics import METRICS
+
+    if args.best not in METRICS:
+        raise UsageError(f"--best: '{shown(args.best)}'", "is no metric", f"one of {', '.join(METRICS)}")
     for option, value, high in (
         ("repeat", args.repeat, MAX_REPETITIONS),
         ("in-flight", args.in_flight, MAX_IN_FLIGHT),
@@ -203,12 +222,18 @@ def _factors(args: argparse.Namespace) -> list[Factor]:
     return factors
 
 
-def _wanted_state(args: argparse.Namespace, content: bytes) -> SweepState:
-    from slurm_energy.sweep.state import SweepState, check_name, digest
+def _wanted_state(
+    args: argparse.Namespace, content: bytes, design: sweep_preset.SweepDesign
+) -> SweepState:
+    from slurm_energy.sweep.state import SweepState, check_name, digest, programs_of
     from slurm_energy.tuning.sweep.design import build_points
 
     at = args.rest.index("--") if "--" in args.rest else len(args.rest)
-    points = build_points(_factors(args), with_reference=not args.no_reference)
+    points = build_points(
+        design.factors,
+        with_reference=not args.no_reference,
+        configurations=design.configurations.settings if design.configurations else ((),),
+    )
     if len(points) * args.repeat > MAX_RUNS:
         why = f"{len(points)} points with {args.repeat} repetitions"
         raise UsageError("senergy sweep", why, f"at most {MAX_RUNS} runs: use fewer values")
@@ -220,6 +245,8 @@ def _wanted_state(args: argparse.Namespace, content: bytes) -> SweepState:
         tuple(args.rest[:at]),
         tuple(args.rest[at + 1 :]),
         points,
+        preset=design.preset.name if design.preset else "",
+        programs=programs_of(content),
     )
 
 

@@ -8,12 +8,14 @@ import shlex
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.cli.output import emit, emit_fitted, emit_json, emit_verbatim, note
+from slurm_energy.cli.sweep_preset import refused_lines
 from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
+    from slurm_energy.cli.sweep_preset import SweepDesign
     from slurm_energy.sweep.runner import SweepLimits
     from slurm_energy.sweep.state import SweepState
     from slurm_energy.sweep.submission import Submitter
@@ -74,8 +76,11 @@ class ProgressBar:
         return active * self._limits.repetitions + ended
 
 
-def print_commands(submitter: Submitter, args: argparse.Namespace) -> None:
-    """Print the sbatch command of each point, with its environment variables, as for a shell."""
+def print_commands(submitter: Submitter, design: SweepDesign, args: argparse.Namespace) -> None:
+    """Print the sbatch command of each point, with its environment variables, as for a shell.
+
+    With a preset, also print what the job must do and how many combinations were left out.
+    """
     points = submitter.state.points
     lines = []
     for index, point in enumerate(points):
@@ -83,9 +88,14 @@ def print_commands(submitter: Submitter, args: argparse.Namespace) -> None:
         command = submitter.command(point, f"{submitter.state.name}-{index}")
         lines.append(" ".join([*variables, shlex.join(command)]))
     if args.json:
-        emit_json({"points": [dict(point.settings) for point in points], "commands": lines})
+        document = {"points": [dict(point.settings) for point in points], "commands": lines}
+        emit_json(document | _preset_json(design))
         return
     emit(lines)
+    if design.preset is not None:
+        note(f"preset {design.preset.name}: {design.preset.summary}")
+        note(f"it takes effect only if {design.preset.needs}")
+    _note_refused(design)
     print(f"senergy: {len(points)} points, up to {len(points) * args.repeat} jobs", file=sys.stderr)
 
 
@@ -99,17 +109,32 @@ def check_plots() -> None:
         raise UnavailableError("--plots", "matplotlib is not installed", install_extra("plots"))
 
 
-def print_result(result: SweepResult, args: argparse.Namespace) -> None:
+def _preset_json(design: SweepDesign) -> dict[str, Any]:
+    """Return the keys for JSON about the preset; none without a preset."""
+    if design.preset is None or design.configurations is None:
+        return {}
+    return {"preset": design.preset.name, "refused": dict(design.configurations.refused)}
+
+
+def _note_refused(design: SweepDesign) -> None:
+    for line in refused_lines(design.configurations.refused if design.configurations else {}):
+        note(line)
+
+
+def print_result(result: SweepResult, design: SweepDesign, args: argparse.Namespace) -> None:
     """Print the result in the requested form and write the plots."""
     from slurm_energy.reports import sweep_table
 
     if args.json:
-        emit_json(result.to_json())
+        emit_json(result.to_json() | _preset_json(design))
     elif args.csv:
         emit_verbatim(sweep_table.csv_text(result).splitlines())
     else:
         emit_fitted(sweep_table.table_lines(result))
         emit_fitted(["", *sweep_table.best_lines(result)])
+        if requested := list(sweep_table.request_lines(result, args.best)):
+            emit_verbatim(["", *requested])
+    _note_refused(design)
     if result.reference.summary is None:
         note("the reference has no measurement, so there are no gains")
     if {"partial", "modelled"} & set(result.qualities):

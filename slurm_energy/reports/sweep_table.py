@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from slurm_energy.reports.figure_format import with_unit
+from slurm_energy.tuning.sweep.design import SweepPoint
+from slurm_energy.tuning.sweep.factors import NAMES
 from slurm_energy.tuning.sweep.metrics import Quantity
+from slurm_energy.tuning.sweep.requested_settings import requested_settings
 from slurm_energy.tuning.sweep.result import PointResult, SweepResult
 
 METRIC_NAMES: Final = {
@@ -30,7 +33,8 @@ def table_lines(result: SweepResult) -> Iterator[str]:
 
     The last column marks the reference, the Pareto front, dominated points and failed points.
     """
-    rows = [list(_HEADER), *(_row(result, index) for index in range(len(result.points)))]
+    texts = _point_texts(result)
+    rows = [list(_HEADER), *(_row(result, index, text) for index, text in enumerate(texts))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
@@ -39,12 +43,22 @@ def table_lines(result: SweepResult) -> Iterator[str]:
 
 
 def best_lines(result: SweepResult) -> Iterator[str]:
-    """Yield one line per metric with the best point and its gain."""
+    """Yield one line per metric with the best point, its gain, and the 95 % confidence interval of the gain."""
+    texts = _point_texts(result)
     for metric, index in result.best.items():
         best = result.points[index]
         if best.gains is not None:
             gain = f"{best.gains.metric(metric):+.2f} %"
-            yield f"best {METRIC_NAMES[metric]:<35} {gain:>9}  {best.point}"
+            width = best.gain_half_widths[metric]
+            interval = "" if width is None else f"± {width:.2f}"
+            yield f"best {METRIC_NAMES[metric]:<35} {gain:>9} {interval:<8} {texts[index]}"
+
+
+def request_lines(result: SweepResult, metric: str) -> Iterator[str]:
+    """Yield the best settings by a metric as lines for a batch script; none without measurements."""
+    if metric in result.best:
+        yield f"# best {METRIC_NAMES[metric]} of sweep {result.name}"
+        yield from requested_settings(result.points[result.best[metric]].point).lines()
 
 
 def csv_text(result: SweepResult) -> str:
@@ -57,7 +71,23 @@ def csv_text(result: SweepResult) -> str:
     return text.getvalue()
 
 
-def _row(result: SweepResult, index: int) -> list[str]:
+def _point_texts(result: SweepResult) -> list[str]:
+    """Return the text of each point.
+
+    Variables and sbatch options that are the same at all points, or that another one determines, are left out.
+    """
+    columns = list(zip(*(point.point.settings for point in result.points), strict=True))
+    values = [tuple(value for _, value in column) for column in columns]
+    kept = [
+        number
+        for number, column in enumerate(columns)
+        if column[0][0] in NAMES or (len(set(values[number])) > 1 and values[number] not in values[:number])
+    ]
+    points = (tuple(point.point.settings[number] for number in kept) for point in result.points)
+    return [str(SweepPoint(settings)) for settings in points]
+
+
+def _row(result: SweepResult, index: int, text: str) -> list[str]:
     point = result.points[index]
     summary, relative = point.summary, point.gains
     figures = ["", "", "", "", "", ""]
@@ -76,7 +106,7 @@ def _row(result: SweepResult, index: int) -> list[str]:
             relative.eds_percent(2.0),
         )
         metrics = [f"{value:+.2f}" for value in values]
-    return [str(point.point), *figures, *metrics, _remark(result, point, index)]
+    return [text, *figures, *metrics, _remark(result, point, index)]
 
 
 def _spread(quantity: Quantity) -> str:

@@ -23,6 +23,7 @@ from slurm_energy.tuning.sweep.runs import SweepRun
 VERSION: Final = 1
 _MAX_BYTES: Final = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,40}", re.ASCII)
+_PYTHON_FILE = re.compile(rb"[A-Za-z0-9_./+-]{1,255}\.py(?![A-Za-z0-9_])")
 
 
 def check_name(name: str) -> str:
@@ -51,6 +52,9 @@ class SweepState:
         points: the points; the first is the reference.
         runs: all runs so far.
         token: random text in the names of the jobs, which makes them unique.
+        preset: name of the preset of the points; empty: none.
+        programs: names of the Python files that the batch script runs.
+        repetitions: number of repetitions of each point that the user requested; 0: unknown.
     """
 
     name: str
@@ -61,6 +65,9 @@ class SweepState:
     points: tuple[SweepPoint, ...]
     runs: list[SweepRun] = field(default_factory=list)
     token: str = field(default_factory=lambda: secrets.token_hex(4))
+    preset: str = ""
+    programs: tuple[str, ...] = ()
+    repetitions: int = 0
 
     @property
     def in_flight(self) -> list[SweepRun]:
@@ -98,6 +105,9 @@ class SweepState:
             "options": list(self.options),
             "arguments": list(self.arguments),
             "token": self.token,
+            "preset": self.preset,
+            "programs": list(self.programs),
+            "repetitions": self.repetitions,
             "points": [[list(pair) for pair in point.settings] for point in self.points],
             "runs": [run.to_json() for run in self.runs],
         }
@@ -116,15 +126,26 @@ class SweepState:
             lists = [tuple(data[key]) for key in ("options", "arguments")]
             points = tuple(SweepPoint(tuple((n, v) for n, v in pairs)) for pairs in data["points"])
             runs = [SweepRun.from_json(item) for item in data["runs"]]
+            # Keys that states of earlier releases lack.
+            preset, programs = data.get("preset", ""), tuple(data.get("programs", ()))
+            repetitions = data.get("repetitions", 0)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"key {shown(str(error), 100)} is missing or invalid") from None
         settings = [text for point in points for pair in point.settings for text in pair if text is not None]
-        if not all(isinstance(text, str) for text in [*texts, *lists[0], *lists[1], *settings]):
+        if not all(isinstance(text, str) for text in [*texts, *lists[0], *lists[1], *settings, preset, *programs]):
             raise UsageError("a value is not a text")
+        if type(repetitions) is not int or repetitions < 0:
+            raise UsageError("repetitions is not a number")
         if not points or any(run.point >= len(points) for run in runs):
             raise UsageError("a run has no point")
         name, tag, digest, token = texts
-        return cls(check_name(name), tag, digest, lists[0], lists[1], points, runs, token)
+        return cls(check_name(name), tag, digest, lists[0], lists[1], points, runs, token, preset, programs, repetitions)
+
+
+def programs_of(content: bytes) -> tuple[str, ...]:
+    """Return the names of the Python files that a batch script names, without folders and duplicates."""
+    paths = (match.decode("ascii") for match in _PYTHON_FILE.findall(content))
+    return tuple(dict.fromkeys(path.rpartition("/")[2] for path in paths))
 
 
 def digest(content: bytes) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
 from slurm_energy.slurm.batch_script import effective_options
 from slurm_energy.slurm.sbatch import run_sbatch
 from slurm_energy.slurm.sbatch_options import LONG
@@ -29,6 +31,7 @@ _UNSUPPORTED: Final = {
 }
 
 
+_ASSIGNMENT = re.compile(r"\s*(export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=")
 _EMPTY_SCRIPT: Final = b"#!/bin/sh\n"
 
 
@@ -91,7 +94,11 @@ class Submitter:
 
 
 def read_given_options(
-    script: str, content: bytes, options: Sequence[str], points: Sequence[SweepPoint]
+    script: str,
+    content: bytes,
+    options: Sequence[str],
+    points: Sequence[SweepPoint],
+    replaced: Collection[str] = (),
 ) -> dict[str, str | None]:
     """Return the options that the script and the user set, and refuse those that conflict with a sweep.
 
@@ -100,20 +107,22 @@ def read_given_options(
         content: its content.
         options: sbatch options of the user.
         points: points of the sweep.
+        replaced: sbatch options of the script that the sweep replaces.
 
     Raises:
-        UsageError: an option cannot be used in a sweep or is a factor of it, or this release of slurm-energy
-            does not know the flag of a factor.
+        UsageError: an option cannot be used in a sweep or is a factor of it, the script assigns a variable
+            that is a factor, or this release of slurm-energy does not know the flag of a factor.
     """
     given = effective_options(script, content, options)
-    if "export" not in effective_options(script, _EMPTY_SCRIPT, options) and "SBATCH_EXPORT" in os.environ:
+    own = effective_options(script, _EMPTY_SCRIPT, options)
+    if "export" not in own and "SBATCH_EXPORT" in os.environ:
         given["export"] = os.environ["SBATCH_EXPORT"]  # precedes the option in the script
     for name, reason in _UNSUPPORTED.items():
         if name in given:
             raise UsageError(f"--{name}", reason)
     for name, _ in points[0].settings:
         option = option_of(name)
-        if option in given:
+        if option in given and not (option in replaced and option not in own):
             raise UsageError(f"--{option}", "the script or the sbatch options set a factor of the sweep")
         if option is not None and option.startswith("energy-") and option not in LONG:
             raise UsageError(f"--{name}", f"this release has no flag --{option}")
@@ -127,7 +136,20 @@ def read_given_options(
     has_variables = any(variable_of(name) for name, _ in points[0].settings)
     if has_variables and (given.get("export") or "").upper() in ("NONE", "NIL"):
         raise UsageError(f"--export={given['export']}", "would keep the factors from the job", "leave it out")
+    _refuse_assignments(script, content, {variable_of(name) for name, _ in points[0].settings} - {None})
     return given
+
+
+def _refuse_assignments(script: str, content: bytes, variables: Collection[str | None]) -> None:
+    """Refuse a script that overwrites a variable of the sweep, so that all points would be equal."""
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        match = _ASSIGNMENT.match(line)
+        if match and match["name"] in variables and f"${{{match['name']}:-" not in line:
+            name = match["name"]
+            raise UsageError(
+                f"{shown(script)}: line {number} sets {name}, a factor of the sweep",
+                todo=f'write {name}="${{{name}:-DEFAULT}}"',
+            )
 
 
 @contextlib.contextmanager

@@ -178,6 +178,7 @@ sweep script.sh --gpu-cap 200,300 --repeat 1 --in-flight 2 --name s --state s.js
 sweep script.sh --cap 500 --cpu-freq 2000 --gpu-clock 1200 --power-profile MAX_Q --policy edp --dry-run --json
 sweep script.sh --env A=1,2 --batch-size 8 --threads 4 --precision fp32 --no-reference --exhaustive --dry-run
 sweep script.sh --threads 4 --dry-run --csv --config energy.toml
+sweep script.sh --preset pytorch-ddp --vary cores=2 --machine 4x2 --best energy --dry-run
 """
 NEEDS = {
     "lab": "lab --help\nlab run gemm\nhelp lab",

@@ -125,6 +125,26 @@ def test_errors_are_one_line(cluster, arguments, code, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_preset_prints_the_best_settings_as_lines(cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", "train.sh", "--preset", "openmp", "--machine", "2", "--gpu-cap", "250", "--repeat", "2"]
+    assert cli.main([*command, "--best", "energy"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    at = lines.index("# best energy of sweep train")
+    assert lines[at + 1 : at + 4] == [
+        "#SBATCH --cpus-per-task=2",
+        "#SBATCH --energy-gpu-cap=250",
+        "#SBATCH --energy-policy=cap",
+    ]
+    assert "export OMP_NUM_THREADS=2" in lines[at:]
+    assert "combinations are left out: more threads per core than the node has" in printed.err
+    assert cli.main([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["best"]["energy"]["lines"] == [line for line in lines[at + 1 :] if line]
+    assert result["best"]["energy"]["gain_percent_ci95"] == 0.0, "the emulated runs are equal"
+    assert result["refused"]
+
+
 @pytest.mark.slow
 def test_plots(cluster, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots are an extra")

@@ -12,12 +12,14 @@ from slurm_energy.errors import UsageError
 from slurm_energy.tuning.sweep.design import build_points
 from slurm_energy.tuning.sweep.dominance import dominated_points
 from slurm_energy.tuning.sweep.factors import make_factor, parse_factor, parse_variable, read_factors
+from slurm_energy.tuning.sweep.intervals import difference_half_width, half_width, student_t
 from slurm_energy.tuning.sweep.metrics import (
     METRICS,
     PointGains,
     RunMeasurement,
     best_points,
     energy_delay_sum,
+    gain_half_width,
     gains,
     pareto_front,
     summarise,
@@ -123,6 +125,51 @@ def test_metrics_reproduce_the_published_gains() -> None:
     assert measured.gain_minus_loss_percent == pytest.approx(15.03, abs=0.01)
     assert measured.edp_percent == pytest.approx(17.32, abs=0.01)
     assert measured.eds_percent(2.0) == pytest.approx(7.52, abs=0.01)
+
+
+def test_student_t_is_that_of_published_tables() -> None:
+    """Source: Abramowitz and Stegun, Table 26.10."""
+    table = {1: 12.706, 4: 2.776, 10: 2.228, 11: 2.201, 15: 2.131, 30: 2.042, 120: 1.980}
+    for freedom, value in table.items():
+        assert student_t(freedom) == pytest.approx(value, abs=1e-3)
+    assert student_t(4.9) == student_t(4)
+
+
+def test_confidence_intervals_of_means_and_gains() -> None:
+    assert half_width([1.0]) is None
+    assert half_width([9.0, 10.0, 11.0]) == pytest.approx(4.3027 / math.sqrt(3))
+    assert difference_half_width([1.0, 1.0], [2.0, 2.0]) == 0.0
+    assert difference_half_width([1.0], [2.0, 2.0]) is None
+    # Equal groups: the pooled interval with 2 (n - 1) degrees of freedom.
+    assert difference_half_width([9.0, 10.0, 11.0], [0.0, 1.0, 2.0]) == pytest.approx(
+        2.7764 * math.sqrt(2 / 3)
+    )
+
+
+def test_gain_interval_counts_common_deviations_of_time_and_energy_once() -> None:
+    reference = summarise([RunMeasurement(10.0, 100.0)] * 3)
+    assert reference is not None
+    together = summarise([RunMeasurement(10.0 + d, 100.0 + 10 * d) for d in (-0.1, 0.0, 0.1)])
+    opposed = summarise([RunMeasurement(10.0 + d, 100.0 - 10 * d) for d in (-0.1, 0.0, 0.1)])
+    assert together is not None
+    assert opposed is not None
+    assert gain_half_width(opposed, reference, "edp") == pytest.approx(0.0, abs=1e-9)
+    # EDP varies by 2 % with time and energy together: standard error 2 / sqrt(3), 2 degrees of freedom.
+    assert gain_half_width(together, reference, "edp") == pytest.approx(4.3027 * 2 / math.sqrt(3), rel=1e-3)
+    assert gain_half_width(together, reference, "energy") == pytest.approx(4.3027 / math.sqrt(3), rel=1e-3)
+    assert gain_half_width(reference, reference, "edp") == 0.0
+    assert gain_half_width(point(1, 1), reference, "edp") is None
+
+
+@given(time_ratio=st.floats(0.2, 5), energy_ratio=st.floats(0.2, 5), name=st.sampled_from(METRICS))
+def test_gain_intervals_follow_the_slope_of_the_metric(time_ratio, energy_ratio, name) -> None:
+    step = 1e-4
+    reference = point(1.0, 1.0, 2)
+    runs = [RunMeasurement(time_ratio * (1 + d), energy_ratio * (1 + d)) for d in (-step, step)]
+    varied = summarise(runs)
+    ends = [gains(point(run.time_s, run.energy_joules), reference).metric(name) for run in runs]
+    expected = 12.7062 * abs(ends[1] - ends[0]) / 2  # standard error of two values: half their difference
+    assert gain_half_width(varied, reference, name) == pytest.approx(expected, rel=1e-3, abs=1e-9)
 
 
 positive = st.floats(0.1, 1e6)

@@ -46,32 +46,37 @@ class SweepPoint:
         return "cap" if any(self.value(name) is not None for name in LIMITS) else "monitor"
 
 
-def build_points(factors: Sequence[Factor], *, with_reference: bool = True) -> tuple[SweepPoint, ...]:
+def build_points(
+    factors: Sequence[Factor], *, with_reference: bool = True, configurations: Sequence[Settings] = ((),)
+) -> tuple[SweepPoint, ...]:
     """Return the points of a sweep; the first point is the reference.
 
     The reference leaves every knob unset, has the policy `monitor`, and takes the first value of every other
-    factor. It is added if the factors do not contain it.
+    factor, and the first configuration. It is added if the factors do not contain it.
 
     Args:
-        factors: factors of the sweep, at least one.
+        factors: factors of the sweep, at least one unless there are configurations.
         with_reference: False takes the first combination of values as the reference and adds none.
+        configurations: settings that are combined with the factors, such as those of a preset.
 
     Raises:
         UsageError: no factor, a factor is given twice, or there are too many points.
     """
-    names = [factor.name for factor in factors]
-    if not factors:
+    names = [name for name, _ in configurations[0]] + [factor.name for factor in factors]
+    if not names:
         raise UsageError("senergy sweep", "no factor given", "e.g. --gpu-cap 100..400:50")
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"factor {duplicates[0]}", "is given twice", "write all values in one list")
-    count = math.prod(len(factor.values) for factor in factors)
+    count = len(configurations) * math.prod(len(factor.values) for factor in factors)
     if count > MAX_POINTS:
         raise UsageError("senergy sweep", f"{count} points", f"at most {MAX_POINTS}: use fewer values")
     combinations = itertools.product(*(factor.values for factor in factors))
-    points = [SweepPoint(tuple(zip(names, values, strict=True))) for values in combinations]
+    own = [tuple((f.name, value) for f, value in zip(factors, row, strict=True)) for row in combinations]
+    points = [SweepPoint((*settings, *values)) for settings in configurations for values in own]
     if not with_reference:
         return tuple(points)
-    reference = SweepPoint(tuple((factor.name, _reference_value(factor)) for factor in factors))
+    unset = tuple((factor.name, _reference_value(factor)) for factor in factors)
+    reference = SweepPoint((*configurations[0], *unset))
     return (reference, *(point for point in points if point != reference))
 
 

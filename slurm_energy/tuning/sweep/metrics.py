@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from slurm_energy.tuning.sweep.intervals import difference_half_width, half_width
+
 EDS_FACTORS: Final = (1.5, 2.0)
 """Performance loss ratios k of the energy-delay sum that a sweep reports (power-capping, Table 1)."""
 METRICS: Final = ("energy", "gain_minus_loss", "edp", "eds_1.5", "eds_2")
@@ -38,16 +40,20 @@ class Quantity:
     Attributes:
         mean: arithmetic mean.
         deviation: sample standard deviation; None for fewer than two repetitions.
+        half_width: half-width of the 95 % confidence interval of the mean; None for fewer than two
+            repetitions.
     """
 
     mean: float
     deviation: float | None
+    half_width: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Quantity:
         """Return mean and deviation of at least one value."""
         mean = math.fsum(values) / len(values)
-        return cls(mean, statistics.stdev(values, mean) if len(values) > 1 else None)
+        deviation = statistics.stdev(values, mean) if len(values) > 1 else None
+        return cls(mean, deviation, half_width(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +65,14 @@ class PointSummary:
         time_s: time of the job.
         energy_joules: energy of the job.
         watts: mean power of the job.
+        measurements: the repetitions.
     """
 
     runs: int
     time_s: Quantity
     energy_joules: Quantity
     watts: Quantity
+    measurements: tuple[RunMeasurement, ...]
 
     @property
     def edp(self) -> float:
@@ -81,6 +89,7 @@ def summarise(runs: Sequence[RunMeasurement]) -> PointSummary | None:
         Quantity.of([run.time_s for run in runs]),
         Quantity.of([run.energy_joules for run in runs]),
         Quantity.of([run.energy_joules / run.time_s for run in runs]),
+        tuple(runs),
     )
 
 
@@ -144,6 +153,50 @@ def gains(point: PointSummary, reference: PointSummary) -> PointGains:
         100.0 * (1.0 - time_ratio * energy_ratio),
         {factor: energy_delay_sum(time_ratio, energy_ratio, factor) for factor in EDS_FACTORS},
     )
+
+
+def gain_half_width(point: PointSummary, reference: PointSummary, name: str) -> float | None:
+    """Return the half-width of the 95 % confidence interval of a gain, in percentage points.
+
+    The gain is linearised at the means of both points: the relative deviations of time and energy of each run
+    are weighted with the derivatives of the metric, so that a run that is slow and needs much energy counts
+    once, not as two independent deviations.
+
+    Args:
+        point: the point.
+        reference: the reference of the sweep. Its own gain is 0 by definition.
+        name: a metric of METRICS.
+
+    Returns:
+        The half-width; None if a point has fewer than two repetitions.
+    """
+    if point is reference:
+        return 0.0
+    by_energy, by_time = _derivatives(
+        point.time_s.mean / reference.time_s.mean,
+        point.energy_joules.mean / reference.energy_joules.mean,
+        name,
+    )
+    groups = [
+        [
+            by_energy * run.energy_joules / one.energy_joules.mean + by_time * run.time_s / one.time_s.mean
+            for run in one.measurements
+        ]
+        for one in (point, reference)
+    ]
+    return difference_half_width(*groups)
+
+
+def _derivatives(time_ratio: float, energy_ratio: float, name: str) -> tuple[float, float]:
+    """Return the derivatives of a gain by the logarithms of the energy ratio and of the time ratio."""
+    if name.startswith("eds_"):
+        factor = float(name.removeprefix("eds_"))
+        return -100.0 * (factor - 1.0) / factor * energy_ratio, -100.0 * time_ratio / factor
+    return {
+        "energy": (-100.0 * energy_ratio, 0.0),
+        "gain_minus_loss": (-100.0 * energy_ratio, -100.0 * time_ratio),
+        "edp": (-100.0 * energy_ratio * time_ratio, -100.0 * energy_ratio * time_ratio),
+    }[name]
 
 
 def best_points(points: Sequence[PointGains | None]) -> dict[str, int]:

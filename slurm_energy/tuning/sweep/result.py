@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_energy.tuning.sweep.design import SweepPoint
 from slurm_energy.tuning.sweep.metrics import (
     EDS_FACTORS,
+    METRICS,
     PointGains,
     PointSummary,
     Quantity,
     best_points,
+    gain_half_width,
     gains,
     pareto_front,
 )
+from slurm_energy.tuning.sweep.requested_settings import requested_settings
 from slurm_energy.tuning.sweep.runs import SweepRun, point_summaries, schedule_runs
 
 
@@ -27,6 +30,8 @@ class PointResult:
         point: the settings.
         summary: its measurements; None if there are none.
         gains: its metrics relative to the reference; None without measurements of both.
+        gain_half_widths: half-width of the 95 % confidence interval of each gain by metric, in percentage
+            points; None for fewer than two repetitions of the point or the reference.
         is_dominated: whether it is not repeated because another point is faster and needs less energy.
         is_failed: whether its jobs failed.
         notes: reasons of failures, without duplicates.
@@ -35,6 +40,7 @@ class PointResult:
     point: SweepPoint
     summary: PointSummary | None
     gains: PointGains | None
+    gain_half_widths: Mapping[str, float | None]
     is_dominated: bool
     is_failed: bool
     notes: tuple[str, ...]
@@ -98,7 +104,12 @@ class SweepResult:
             "reference": dict(self.reference.point.settings),
             "points": points,
             "best": {
-                metric: {"point": index, "gain_percent": _gain(self.points[index], metric)}
+                metric: {
+                    "point": index,
+                    "gain_percent": _gain(self.points[index], metric),
+                    "gain_percent_ci95": self.points[index].gain_half_widths[metric],
+                    **requested_settings(self.points[index].point).to_json(),
+                }
                 for metric, index in self.best.items()
             },
         }
@@ -132,6 +143,7 @@ def sweep_result(
             point,
             summaries[index],
             relative[index],
+            _half_widths(summaries[index], reference),
             index in schedule.dominated,
             index in schedule.failed,
             tuple(dict.fromkeys(run.note for run in runs if run.point == index and run.note)),
@@ -147,6 +159,16 @@ def sweep_result(
         tuple(sorted({component for run in runs for component in run.unmeasured})),
         schedule.is_complete,
     )
+
+
+def _half_widths(
+    summary: PointSummary | None, reference: PointSummary | None
+) -> dict[str, float | None]:
+    known = summary is not None and reference is not None
+    return {
+        name: gain_half_width(summary, reference, name) if known else None  # type: ignore[arg-type]
+        for name in METRICS
+    }
 
 
 def _gain(result: PointResult, metric: str) -> float | None:
@@ -171,13 +193,22 @@ def _figures(result: PointResult) -> dict[str, Any]:
         key = f"eds_{factor:g}".replace(".", "_")
         figures[key] = None if relative is None else relative.eds[factor]
         figures[f"{key}_gain_percent"] = None if relative is None else relative.eds_percent(factor)
+    for metric, width in result.gain_half_widths.items():
+        figures[f"{gain_key(metric)}_ci95"] = width
     return figures
+
+
+def gain_key(metric: str) -> str:
+    """Return the key of the gain by a metric of METRICS in a row of a result."""
+    name = metric.replace(".", "_")
+    return f"{name}_percent" if metric == "gain_minus_loss" else f"{name}_gain_percent"
 
 
 def _quantity(name: str, quantity: Quantity | None) -> dict[str, float | None]:
     return {
         name: None if quantity is None else quantity.mean,
         f"{name}_deviation": None if quantity is None else quantity.deviation,
+        f"{name}_ci95": None if quantity is None else quantity.half_width,
     }
 
 
