@@ -126,9 +126,7 @@ def run(args: argparse.Namespace) -> int:
     content = _read(Path(args.script))
     design = sweep_preset.sweep_design(args, content, _factors(args))
     wanted = _wanted_state(args, content, design)
-    given = read_given_options(
-        args.script, content, wanted.options, wanted.points, design.replaced_options
-    )
+    given = read_given_options(args.script, content, wanted.options, wanted.points, design.replaced_options)
     path = args.state or Path(f"senergy-sweep-{wanted.name}.json")
     if args.dry_run:
         sweep_output.print_commands(Submitter(wanted, args.script, given), design, args)
@@ -222,9 +220,7 @@ def _factors(args: argparse.Namespace) -> list[Factor]:
     return factors
 
 
-def _wanted_state(
-    args: argparse.Namespace, content: bytes, design: sweep_preset.SweepDesign
-) -> SweepState:
+def _wanted_state(args: argparse.Namespace, content: bytes, design: sweep_preset.SweepDesign) -> SweepState:
     from slurm_energy.sweep.state import SweepState, check_name, digest, programs_of
     from slurm_energy.tuning.sweep.design import build_points
 

@@ -43,7 +43,7 @@ def table_lines(result: SweepResult) -> Iterator[str]:
 
 
 def best_lines(result: SweepResult) -> Iterator[str]:
-    """Yield one line per metric with the best point, its gain, and the 95 % confidence interval of the gain."""
+    """Yield one line per metric with the best point and its gain with 95 % confidence interval."""
     texts = _point_texts(result)
     for metric, index in result.best.items():
         best = result.points[index]
@@ -74,7 +74,7 @@ def csv_text(result: SweepResult) -> str:
 def _point_texts(result: SweepResult) -> list[str]:
     """Return the text of each point.
 
-    Variables and sbatch options that are the same at all points, or that another one determines, are left out.
+    Variables and sbatch options that are the same at all points, or equal to another one, are left out.
     """
     columns = list(zip(*(point.point.settings for point in result.points), strict=True))
     values = [tuple(value for _, value in column) for column in columns]

@@ -42,7 +42,9 @@ def parse_topology(text: str, name: str) -> NodeTopology:
     """
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise UsageError(f"{name}: '{shown(text)}'", todo="write CORES or CORESxTHREADS_PER_CORE, such as 28x2")
+        raise UsageError(
+            f"{name}: '{shown(text)}'", todo="write CORES or CORESxTHREADS_PER_CORE, such as 28x2"
+        )
     return NodeTopology(int(match["cores"]), int(match["threads"] or 1))
 
 
@@ -58,7 +60,9 @@ def read_topology(options: Mapping[str, str | None], run: Runner = run_command) 
         NotFoundError: Slurm has no such node.
         UnavailableError: sinfo is missing or slurmctld does not answer.
     """
-    chosen = [f"--{name.replace('nodelist', 'nodes')}={options[name]}" for name in _OPTIONS if options.get(name)]
+    chosen = [
+        f"--{name.replace('nodelist', 'nodes')}={options[name]}" for name in _OPTIONS if options.get(name)
+    ]
     output = run(["sinfo", "--noheader", "--Node", "--format=%X %Y %Z", *chosen])
     rows = [line.split() for line in output.splitlines()]
     shapes = {tuple(map(int, row)) for row in rows if len(row) == 3 and all(map(str.isdecimal, row))}

@@ -132,14 +132,28 @@ class SweepState:
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"key {shown(str(error), 100)} is missing or invalid") from None
         settings = [text for point in points for pair in point.settings for text in pair if text is not None]
-        if not all(isinstance(text, str) for text in [*texts, *lists[0], *lists[1], *settings, preset, *programs]):
+        if not all(
+            isinstance(text, str) for text in [*texts, *lists[0], *lists[1], *settings, preset, *programs]
+        ):
             raise UsageError("a value is not a text")
         if type(repetitions) is not int or repetitions < 0:
             raise UsageError("repetitions is not a number")
         if not points or any(run.point >= len(points) for run in runs):
             raise UsageError("a run has no point")
         name, tag, digest, token = texts
-        return cls(check_name(name), tag, digest, lists[0], lists[1], points, runs, token, preset, programs, repetitions)
+        return cls(
+            check_name(name),
+            tag,
+            digest,
+            lists[0],
+            lists[1],
+            points,
+            runs,
+            token,
+            preset,
+            programs,
+            repetitions,
+        )
 
 
 def programs_of(content: bytes) -> tuple[str, ...]:

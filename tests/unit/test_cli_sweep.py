@@ -126,7 +126,18 @@ def test_errors_are_one_line(cluster, arguments, code, capsys: pytest.CaptureFix
 
 
 def test_preset_prints_the_best_settings_as_lines(cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["sweep", "train.sh", "--preset", "openmp", "--machine", "2", "--gpu-cap", "250", "--repeat", "2"]
+    command = [
+        "sweep",
+        "train.sh",
+        "--preset",
+        "openmp",
+        "--machine",
+        "2",
+        "--gpu-cap",
+        "250",
+        "--repeat",
+        "2",
+    ]
     assert cli.main([*command, "--best", "energy"]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()

@@ -1,7 +1,7 @@
 """Arithmetic expressions of sweep presets, such as `cores * threads_per_core // processes`. Pure functions.
 
-The text may come from a file of a user, so only a few forms of Python's syntax are evaluated: integers, texts,
-names, arithmetic, comparisons, `and`, `or`, `not`, `A if B else C`, `min(...)` and `max(...)`.
+The text may come from a file of a user, so only these forms of Python's syntax are evaluated: integers,
+texts, names, arithmetic, comparisons, `and`, `or`, `not`, `A if B else C`, `min(...)` and `max(...)`.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def evaluate(text: str, names: Mapping[str, Value]) -> Value:
     except ZeroDivisionError:
         raise UsageError(what, "divides by 0") from None
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-        raise UsageError(
-            what, "is not valid", "write integers, names, + - * // % and comparisons"
-        ) from None
+        raise UsageError(what, "is not valid", "write integers, names, + - * // % and comparisons") from None
 
 
 def _evaluate(node: ast.expr, names: Mapping[str, Value]) -> Value:

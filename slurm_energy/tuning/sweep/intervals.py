@@ -1,4 +1,4 @@
-"""95 % confidence intervals of means and of gains relative to the reference, from repeated runs. Pure functions."""
+"""95 % confidence intervals of means and of gains relative to the reference, from repeated runs."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ A preset is a TOML file with these entries:
 - `[counts]`: choices of whole numbers by name. An entry is a number or an expression over the names of the
   machine (`machine_cores`, `machine_threads_per_core`) and over the choices above it.
 - `[words]`: choices of words by name.
-- `[settings]`: the factors that each configuration sets, as in a file of factors (`env.NAME`, `sbatch.OPTION`),
-  with an expression over the machine and all choices. `none` sets nothing.
+- `[settings]`: the factors that each configuration sets (`env.NAME`, `sbatch.OPTION`), as expressions over the
+  machine and all choices. `none` sets nothing.
 - `[[rules]]`: `require`, an expression that must be true, and `reason`, for combinations that are left out.
 - `[knobs]`: values of knobs, as in a file of factors.
 
@@ -233,7 +233,9 @@ def _name(key: str) -> str:
 
 def _factor(key: str) -> str:
     if not key.startswith(("env.", "sbatch.")):
-        raise UsageError(f"settings: '{shown(key)}'", "is not a factor", 'write "env.NAME" or "sbatch.OPTION"')
+        raise UsageError(
+            f"settings: '{shown(key)}'", "is not a factor", 'write "env.NAME" or "sbatch.OPTION"'
+        )
     make_factor(key, ["1"])
     return key
 

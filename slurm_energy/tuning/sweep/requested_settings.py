@@ -45,4 +45,3 @@ def requested_settings(point: SweepPoint) -> RequestedSettings:
         options["energy-policy"] = point.policy
     environment = {variable: value for name, value in given if (variable := variable_of(name))}
     return RequestedSettings(options, environment)
-

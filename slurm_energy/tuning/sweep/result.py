@@ -161,9 +161,7 @@ def sweep_result(
     )
 
 
-def _half_widths(
-    summary: PointSummary | None, reference: PointSummary | None
-) -> dict[str, float | None]:
+def _half_widths(summary: PointSummary | None, reference: PointSummary | None) -> dict[str, float | None]:
     known = summary is not None and reference is not None
     return {
         name: gain_half_width(summary, reference, name) if known else None  # type: ignore[arg-type]
