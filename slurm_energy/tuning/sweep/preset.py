@@ -6,8 +6,8 @@ A preset is a TOML file with these entries:
 - `[counts]`: choices of whole numbers by name. An entry is a number or an expression over the names of the
   machine (`machine_cores`, `machine_threads_per_core`) and over the choices above it.
 - `[words]`: choices of words by name.
-- `[settings]`: the factors that each configuration sets (`env.NAME`, `sbatch.OPTION`), as expressions over the
-  machine and all choices. `none` sets nothing.
+- `[settings]`: the factors that each configuration sets (`env.NAME`, `sbatch.OPTION`), as expressions
+  over the machine and all choices. `none` sets nothing.
 - `[[rules]]`: `require`, an expression that must be true, and `reason`, for combinations that are left out.
 - `[knobs]`: values of knobs, as in a file of factors.
 
