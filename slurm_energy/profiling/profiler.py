@@ -49,7 +49,7 @@ class _Process:
                 if self.reader is None:
                     process = current_process()
                     self.recorder = SectionRecorder(process, profile_directory(process), eager=self.is_fork)
-                    self.reader = _open_energy_reader(process.job_id)
+                    self.reader = open_energy_reader(process.job_id)
         return self.reader
 
     def reset_after_fork(self) -> None:
@@ -146,7 +146,7 @@ def process_identity() -> ProcessIdentity:
     return current_process() if _process.recorder is None else _process.recorder.process
 
 
-def _open_energy_reader(job_id: int | None) -> EnergyReader:
+def open_energy_reader(job_id: int | None) -> EnergyReader:
     """Return an energy reader for this process; log a warning if nothing can be measured.
 
     In a job the reader queries the node's agent. If no agent responds, or outside Slurm, the counters are

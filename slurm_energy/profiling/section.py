@@ -77,7 +77,7 @@ class Section:
             return
         begin, end = self._begin() if self._begin is not None else None, self._end()
         if begin is not None and end is not None:
-            self._joules, self._age_s = _energy_between(begin, end), begin.age_s + end.age_s
+            self._joules, self._age_s = energy_between(begin, end), begin.age_s + end.age_s
         self._end = None
 
 
@@ -95,7 +95,8 @@ def total_joules(joules: Mapping[str, float | None]) -> float | None:
     return math.fsum(known_values) if known_values and len(known_values) == len(joules) else None
 
 
-def _energy_between(begin: EnergyReading, end: EnergyReading) -> dict[str, float | None]:
+def energy_between(begin: EnergyReading, end: EnergyReading) -> dict[str, float | None]:
+    """Return the joules by component between two readings; None for a component that is unknown in one."""
     joules: dict[str, float | None] = {}
     for name, after in end.joules.items():
         before = begin.joules.get(name)

@@ -23,6 +23,8 @@ _MIN_GAIN_OF_OTHER_RANKS: Final = 0.06
 _MIN_EXCHANGE_S: Final = 1e-3
 _EXCHANGE_FACTORS: Final = (0.1, 10.0)
 _POWER_WINDOWS: Final = 5
+_MIN_IDLE_WINDOW_S: Final = 0.5
+"""Shorter readings of a counter that is updated at intervals tell no power."""
 _MIN_BUSY_SHARE: Final = 0.1
 """A window in which a rank computed for a smaller part of the time does not tell its busy power."""
 
@@ -62,6 +64,8 @@ class _Power:
         if window.joules is None or window.window_s <= 0:
             return
         if window.samples == 0:
+            if window.window_s < _MIN_IDLE_WINDOW_S:
+                return
             self.idle_watts = window.joules / window.window_s
             return
         busy_s = min(window.window_s, window.busy_s * window.steps)

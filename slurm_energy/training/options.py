@@ -1,0 +1,47 @@
+"""Options of balanced training, validated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy.training.shares import GOALS
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedOptions:
+    """Options of `balanced.distribute`, which documents them.
+
+    Raises:
+        UsageError: a value is invalid.
+    """
+
+    global_batch: int
+    goal: str = "time"
+    max_slowdown: float = 0.1
+    checkpoint: Path | None = None
+    checkpoint_every_s: float = 60.0
+    window_steps: int = 4
+    shuffle: bool = True
+    seed: int = 0
+    workers: int = 0
+    collate: Callable[..., Any] | None = None
+    lost_after_s: float = 60.0
+    balance: bool = True
+    ddp_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Validate the options."""
+        if self.goal not in GOALS:
+            raise UsageError(f"goal '{self.goal}'", "unknown", f"one of {', '.join(GOALS)}")
+        if not 0 <= self.max_slowdown < math.inf:
+            raise UsageError(f"max_slowdown {self.max_slowdown}", "is invalid", "0.1 accepts 10 % more time")
+        minimums = {"global_batch": 1, "window_steps": 1, "workers": 0, "checkpoint_every_s": 0.0}
+        for name, minimum in {**minimums, "lost_after_s": 1.0}.items():
+            value = getattr(self, name)
+            if not minimum <= value < math.inf:
+                raise UsageError(f"{name} {value}", "is invalid", f"{minimum:g} or more")
