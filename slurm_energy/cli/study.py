@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from slurm_energy.cli import study_init, study_status
+from slurm_energy.cli import study_deploy, study_init, study_status
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
 
@@ -30,6 +30,7 @@ See docs/study.md.
 
 ACTIONS: Final[dict[str, tuple[Any, str]]] = {
     "init": (study_init, "create a study with an example of the objective"),
+    "deploy": (study_deploy, "put the chosen alternative in force by stages, or take it back"),
     "status": (study_status, "state of each step, and which steps have to run again"),
 }
 """Module and help of each action by name."""

@@ -1,0 +1,213 @@
+"""`senergy study deploy`: put the chosen alternative in force by stages, or take it back."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli.output import emit, emit_json, emit_verbatim, note
+from slurm_energy.cli.setup_dialogue import TerminalDialogue
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.study.deploy_plan import StageRequest
+    from slurm_energy.study.deploy_step import Deployment
+    from slurm_energy.study.deployment import DeploymentState
+
+_STAGES = ("shadow", "advise", "partition", "all")
+_DESIGNS = ("switchback", "partition", "users", "none")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `senergy study deploy`."""
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument(
+        "--stage", choices=_STAGES, help="put this stage in force; each comes after the one before"
+    )
+    action.add_argument(
+        "--tick", action="store_true", help="set the arm of a switchback for now; run it daily"
+    )
+    action.add_argument("--undo", action="store_true", help="restore the site's own configuration")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="energy.toml of the site")
+    parser.add_argument("--alternative", default="", metavar="NAME", help="default: the recommended one")
+    parser.add_argument(
+        "--partition", action="append", default=[], metavar="NAME", help="treated partition; may be repeated"
+    )
+    parser.add_argument("--design", choices=_DESIGNS, help="how jobs are divided between treated and control")
+    parser.add_argument(
+        "--days", type=int, default=28, metavar="N", help="length of a switchback (default: 28)"
+    )
+    parser.add_argument(
+        "--period-days", type=int, default=1, metavar="N", help="days of a period (default: 1)"
+    )
+    parser.add_argument("--first-day", metavar="DATE", help="first day of a switchback (default: tomorrow)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the assignment (default: random, stored)"
+    )
+    parser.add_argument("--skip-stages", action="store_true", help="leave out the stages before this one")
+    parser.add_argument(
+        "--apply-command",
+        default="",
+        metavar="COMMAND",
+        help="program that distributes energy.toml and reloads the daemons (default: reload those here)",
+    )
+    parser.add_argument("--at", metavar="TIME", help="time for which the arm is set (default: now)")
+    parser.add_argument(
+        "--reason", default="taken back by hand", metavar="TEXT", help="reason of --undo, for the log"
+    )
+    parser.add_argument("--yes", action="store_true", help="agree to the change")
+    parser.add_argument("--dry-run", action="store_true", help="show the change of --stage, make none")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Begin a stage, set an arm, or take the deployment back."""
+    from slurm_energy.study.deploy_step import Deployment
+    from slurm_energy.study.directory import StudyDirectory
+
+    _check(args)
+    study = StudyDirectory(Path(args.directory))
+    deployment = Deployment(study, _time(args.at))
+    command = shlex.join(["senergy", *sys.argv[1:]])
+    if args.tick:
+        return _finish(args, deployment, deployment.tick(command))
+    if args.undo:
+        return _undo(args, deployment, command)
+    return _begin(args, deployment, command)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that have no effect together."""
+    stage_options = {
+        "--config": args.config,
+        "--alternative": args.alternative,
+        "--partition": args.partition,
+        "--design": args.design,
+        "--first-day": args.first_day,
+        "--seed": args.seed is not None,
+        "--skip-stages": args.skip_stages,
+        "--apply-command": args.apply_command,
+        "--dry-run": args.dry_run,
+    }
+    given = [name for name, value in stage_options.items() if value]
+    if not args.stage and given:
+        raise UsageError(given[0], "belongs to --stage", "leave it out")
+    if args.first_day and args.design != "switchback":
+        raise UsageError("--first-day", "belongs to a switchback", "--design switchback")
+    if args.stage and args.json and not (args.yes or args.dry_run):
+        raise UsageError("--json", "cannot ask", "add --yes, or --dry-run")
+
+
+def _begin(args: argparse.Namespace, deployment: Deployment, command: str) -> int:
+    request = _request(args)
+    step = deployment.preview(request)
+    if args.dry_run:
+        if args.json:
+            emit_json({"diff": step.diff(), "remarks": deployment.remarks})
+        else:
+            emit(deployment.remarks)
+            emit_verbatim(step.diff() or ["energy.toml stays as it is"])
+        return EXIT_OK
+    if not args.json:
+        emit(deployment.remarks)
+        emit_verbatim(step.diff() or [f"{request.configuration} stays as it is at this time"])
+    dialogue = TerminalDialogue(agree=args.yes, quiet=args.json)
+    if not dialogue.confirm(f"Begin the stage {request.stage}?"):
+        note("declined: nothing was changed")
+        return EXIT_FAILURE
+    deployment.remarks.clear()
+    return _finish(args, deployment, deployment.begin_stage(request, command))
+
+
+def _request(args: argparse.Namespace) -> StageRequest:
+    from slurm_energy.config.loader import locate
+    from slurm_energy.study.assignment import AssignmentDesign
+    from slurm_energy.study.deploy_plan import StageRequest
+    from slurm_energy.study.stages import DeploymentStage
+
+    first_day = None
+    if args.first_day:
+        try:
+            first_day = date.fromisoformat(args.first_day)
+        except ValueError:
+            raise UsageError(f"--first-day {args.first_day[:40]}", "is not a date", "as 2026-12-01") from None
+    if args.days < 1 or args.period_days < 1:
+        raise UsageError("--days", "and --period-days are positive", "such as --days 28 --period-days 1")
+    return StageRequest(
+        DeploymentStage(args.stage),
+        locate(args.config),
+        args.alternative,
+        AssignmentDesign(args.design) if args.design else None,
+        tuple(dict.fromkeys(args.partition)),
+        first_day,
+        args.days,
+        args.period_days,
+        args.seed,
+        args.skip_stages,
+        _words(args.apply_command),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError("--apply-command", str(error), "quote it as for a shell") from None
+
+
+def _time(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"--at {text[:40]}", "is not a time", "as 2026-12-01T00:05") from None
+
+
+def _undo(args: argparse.Namespace, deployment: Deployment, command: str) -> int:
+    state = deployment.undo(args.reason, command)
+    if state is None:
+        emit_json({"stage": None}) if args.json else emit(["nothing to undo: nothing was deployed"])
+        return EXIT_OK
+    return _finish(args, deployment, state)
+
+
+def _finish(args: argparse.Namespace, deployment: Deployment, state: DeploymentState) -> int:
+    if args.json:
+        emit_json(state.document() | {"remarks": deployment.remarks})
+        return EXIT_OK
+    emit(_lines(state))
+    for remark in deployment.remarks:
+        note(remark)
+    return EXIT_OK
+
+
+def _lines(state: DeploymentState) -> list[str]:
+    switch = state.switches[-1]
+    if not state.is_active:
+        return [f"{state.configuration}: the site's own configuration ({state.stopped})"]
+    lines = [f"stage {state.stage}: {state.alternative.title}"]
+    if state.assignment is not None:
+        lines += _assignment_lines(state, state.assignment)
+    arm = "the alternative" if switch.is_treated else "the site's own configuration"
+    lines.append(f"in force now: {arm if state.stage.applies else 'decisions without effect'}")
+    return lines
+
+
+def _assignment_lines(state: DeploymentState, assignment: Any) -> list[str]:
+    if assignment.periods:
+        first, last = assignment.periods[0].begin_s, assignment.periods[-1].end_s
+        days = f"{datetime.fromtimestamp(first):%Y-%m-%d} to {datetime.fromtimestamp(last):%Y-%m-%d}"
+        return [
+            f"switchback of {len(assignment.periods)} periods, {days}, seed {assignment.seed}",
+            "set the arm at the begin of each day: senergy study deploy DIR --tick",
+        ]
+    if assignment.treated:
+        drawn = f"drawn with seed {assignment.seed}" if assignment.seed >= 0 else "chosen, not drawn"
+        return [
+            f"treated: {', '.join(assignment.treated)}; control: {', '.join(assignment.control)} ({drawn})"
+        ]
+    return ["no control group: the effect is compared with the baseline only"]

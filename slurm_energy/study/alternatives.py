@@ -1,0 +1,149 @@
+"""Alternatives of a study: combinations of levers that save energy. Plain data.
+
+A lever is tuning to an objective, the order of the queue, a power budget, the deferral of jobs, or powering
+idle nodes down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.policies.catalogue import OBJECTIVES
+
+TODAY: Final = "today"
+"""Name of the alternative that changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyAlternative:
+    """A combination of levers. The defaults change nothing.
+
+    Attributes:
+        name: short name, unique in a study.
+        tuning: objective of tuned jobs, `energy`, `edp` or `ed2p`; empty: jobs are not tuned.
+        slowdown_percent: slowdown limit of the objective `energy`; None: that of the configuration.
+        ranking: scheduling policy that orders the queue; empty: that of the site.
+        weights: weights of the scheduling policy.
+        budget_watts: power budget of the cluster; None: none.
+        deferral: deferral policy, `cheapest` or `cleanest`; empty: none.
+        powers_down: whether idle nodes are powered down.
+    """
+
+    name: str
+    tuning: str = ""
+    slowdown_percent: float | None = None
+    ranking: str = ""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    budget_watts: float | None = None
+    deferral: str = ""
+    powers_down: bool = False
+
+    @property
+    def levers(self) -> tuple[str, ...]:
+        """Names of the levers in use: `tuning`, `priority`, `budget`, `deferral`, `power_saving`."""
+        used = {
+            "tuning": self.tuning,
+            "priority": self.ranking,
+            "budget": self.budget_watts is not None,
+            "deferral": self.deferral,
+            "power_saving": self.powers_down,
+        }
+        return tuple(name for name, value in used.items() if value)
+
+    @property
+    def title(self) -> str:
+        """Description for people."""
+        parts = []
+        if self.tuning:
+            limit = (
+                f", at most {self.slowdown_percent:g} % slower" if self.slowdown_percent is not None else ""
+            )
+            parts.append(f"tune jobs to {self.tuning}{limit}")
+        if self.ranking:
+            weights = ", ".join(f"{name}={value:g}" for name, value in self.weights.items())
+            parts.append(f"order the queue by {self.ranking}{f' ({weights})' if weights else ''}")
+        if self.budget_watts is not None:
+            parts.append(f"keep a power budget of {self.budget_watts:,.0f} W")
+        if self.deferral:
+            parts.append(f"defer jobs with slack to {self.deferral} hours")
+        if self.powers_down:
+            parts.append("power idle nodes down")
+        return "; ".join(parts) or "change nothing"
+
+    def document(self) -> dict[str, Any]:
+        """Return the alternative as a JSON object."""
+        return asdict(self) | {"title": self.title, "levers": list(self.levers)}
+
+    def with_levers_of(self, other: StudyAlternative) -> StudyAlternative:
+        """Return the combination with an alternative that uses other levers.
+
+        Raises:
+            ValueError: both use the same lever.
+        """
+        if shared := set(self.levers) & set(other.levers):
+            raise ValueError(f"both use {', '.join(sorted(shared))}")
+        names = (
+            "tuning",
+            "slowdown_percent",
+            "ranking",
+            "weights",
+            "budget_watts",
+            "deferral",
+            "powers_down",
+        )
+        taken = {name: getattr(other, name) for name in names if getattr(other, name)}
+        return replace(self, name=f"{self.name}+{other.name}", **taken)
+
+
+def alternative_of(document: Mapping[str, Any]) -> StudyAlternative:
+    """Return the alternative that `StudyAlternative.document` describes."""
+    names = StudyAlternative.__dataclass_fields__
+    return StudyAlternative(**{name: value for name, value in document.items() if name in names})
+
+
+def parse_alternative(text: str) -> StudyAlternative:
+    """Return the alternative of `NAME:LEVER=VALUE,...`, such as `night:ranking=zeus,budget=20000`.
+
+    The levers are `tuning=OBJECTIVE`, `slowdown=PERCENT`, `ranking=POLICY`, `weight.TERM=NUMBER`,
+    `budget=WATTS`, `deferral=POLICY` and `off=yes`.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    name, colon, levers = text.partition(":")
+    values: dict[str, Any] = {}
+    weights: dict[str, float] = {}
+    try:
+        if not (colon and name.replace("-", "").replace("_", "").isalnum() and name != TODAY):
+            raise ValueError("the name is letters, digits, - and _")
+        for item in levers.split(","):
+            lever, equals, value = (part.strip() for part in item.partition("="))
+            if not equals:
+                raise ValueError(f"'{item[:40]}' has no =")
+            if lever.startswith("weight."):
+                weights[lever.removeprefix("weight.")] = float(value)
+            else:
+                values |= _lever(lever, value)
+    except ValueError as error:
+        todo = "such as gentle:tuning=energy,slowdown=3 or green:ranking=zeus,off=yes"
+        raise UsageError(f"--alternative {text[:60]}", str(error), todo) from None
+    return StudyAlternative(name, weights=weights, **values)
+
+
+def _lever(lever: str, value: str) -> dict[str, Any]:
+    if lever == "tuning" and value in OBJECTIVES:
+        return {"tuning": value}
+    if lever == "slowdown" and 0 <= float(value) <= 100:
+        return {"slowdown_percent": float(value)}
+    if lever == "ranking" and value:
+        return {"ranking": value}
+    if lever == "budget" and float(value) > 0:
+        return {"budget_watts": float(value)}
+    if lever == "deferral" and value in ("cheapest", "cleanest"):
+        return {"deferral": value}
+    if lever == "off" and value == "yes":
+        return {"powers_down": True}
+    raise ValueError(f"'{lever[:20]}={value[:20]}' is no lever with a valid value")
