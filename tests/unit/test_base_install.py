@@ -199,7 +199,8 @@ simulate budget-day --workload w.csv --policies fcfs --policy-file p.py --seeds 
 simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html --plots p --json
 simulate budget-day --max-runs 9
 study deploy s --stage all --config c --alternative a --design switchback --days 4 --period-days 1 --seed 1
-study deploy s --stage all --design switchback --first-day 2026-12-01 --skip-stages --apply-command true --json --yes
+study deploy s --stage all --design switchback --first-day 2026-12-01 --skip-stages
+study deploy s --stage all --apply-command true --yes --json
 study deploy s --stage partition --partition gpu --dry-run
 study deploy s --tick --at 2026-12-01
 study deploy s --undo --reason x
