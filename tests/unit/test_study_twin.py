@@ -1,0 +1,71 @@
+"""The digital twin: times and energy of replayed jobs, and the effect of each lever."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slurm_energy.errors import UsageError
+from slurm_energy.study.jobs_table import JobsTable, jobs_table
+from slurm_energy.study.twin import TwinChange, TwinKind, TwinSettings, simulate, twin_settings_of
+
+DAY_S = 86_400.0
+BEGIN_S = 20_000 * DAY_S
+TWIN = TwinSettings({"gpu": TwinKind(2, 100.0), "cpu": TwinKind(1, 50.0)})
+
+
+def jobs_of(*rows: tuple[str, float, float, float, float]) -> JobsTable:
+    """Return jobs of (partition, nodes, submission, run time, watts of a node), times in hours."""
+    submit = [BEGIN_S + row[2] * 3600 for row in rows]
+    return jobs_table(
+        job_id=list(map(str, range(len(rows)))),
+        user=["ann"] * len(rows),
+        partition=[row[0] for row in rows],
+        nodes=[row[1] for row in rows],
+        submit_s=submit,
+        start_s=submit,
+        end_s=[time_s + row[3] * 3600 for time_s, row in zip(submit, rows, strict=True)],
+        energy_joules=[row[1] * row[3] * 3600 * row[4] for row in rows],
+    )
+
+
+def test_jobs_wait_for_the_nodes_of_their_partition_and_energy_includes_idle_nodes() -> None:
+    jobs = jobs_of(("gpu", 1, 1, 1, 400), ("gpu", 2, 0, 2, 300), ("cpu", 1, 0, 1, 200))
+    run = simulate(jobs, TWIN)
+    assert ((run.jobs.start_s - BEGIN_S) / 3600).tolist() == [2.0, 0.0, 0.0]
+    assert run.jobs.energy_joules.tolist() == pytest.approx(jobs.energy_joules.tolist())
+    hours = run.energy.joules / 3600
+    assert hours.tolist() == pytest.approx([600 + 200, 600 + 50, 400 + 100 + 50])
+    assert run.energy.start_s[0] == BEGIN_S
+    assert run.jobs.speed.tolist() == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_tuned_jobs_run_longer_with_less_power_and_keep_their_work() -> None:
+    jobs = jobs_of(("gpu", 1, 0, 1, 400), ("gpu", 1, 0, 1, 400))
+    change = TwinChange(time_ratio=np.array([1.25, 1.0]), power_ratio=np.array([0.5, 1.0]))
+    run = simulate(jobs, TWIN, change)
+    assert (run.jobs.run_s / 3600).tolist() == pytest.approx([1.25, 1.0])
+    assert (run.jobs.energy_joules / 3600).tolist() == pytest.approx([250.0, 400.0])
+    assert run.jobs.work_node_hours.tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_levers_of_the_site_change_order_power_and_idle_energy() -> None:
+    jobs = jobs_of(
+        ("cpu", 1, 0, 5, 200), ("cpu", 1, 1, 3, 200), ("cpu", 1, 2, 1, 200), ("cpu", 1, 40, 1, 200)
+    )
+    today = simulate(jobs, TWIN)
+    shortest = simulate(jobs, TWIN, TwinChange(ranking="sjf"))
+    assert np.nanmean(shortest.jobs.completion_s) < np.nanmean(today.jobs.completion_s)
+    saving = simulate(jobs, TWIN, TwinChange(powers_down=True))
+    assert saving.energy.joules.sum() < 0.75 * today.energy.joules.sum()
+    both = jobs_of(("gpu", 1, 0, 1, 400), ("gpu", 1, 0, 1, 400))
+    limited = simulate(both, TWIN, TwinChange(budget_watts=600.0))
+    assert ((limited.jobs.start_s - BEGIN_S) / 3600).tolist() == [0.0, 1.0]
+
+
+def test_settings_survive_json_and_damage_is_one_line() -> None:
+    assert twin_settings_of(TWIN.document()) == TWIN
+    with pytest.raises(UsageError, match="the twin: is damaged"):
+        twin_settings_of({"kinds": {"gpu": {"nodes": 1, "wheels": 4}}})
+    with pytest.raises(UsageError, match="no finished job"):
+        simulate(jobs_table(), TWIN)
