@@ -17,8 +17,13 @@ import tempfile
 
 import pytest
 
+# Tests run side by side: more threads of a numeric library than cores would only wait for each other.
+for _library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
 NOBODY = 65534
 LONGEST_TEMPORARY = 24
+COMPILES_KERNELS = "test_column_engine.py"
 
 # Sockets' paths have 107 bytes, of which pytest and the tests take more than half.
 if len(os.fsencode(os.path.realpath(tempfile.gettempdir()))) > LONGEST_TEMPORARY:
@@ -54,6 +59,11 @@ def _readable_for_others() -> bool:
     except PermissionError:  # not even its interpreter
         return False
     return done.returncode == 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests that compile the simulator to the start: other workers then find it compiled."""
+    items.sort(key=lambda item: item.path.name != COMPILES_KERNELS)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
