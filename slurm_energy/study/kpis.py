@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from slurm_energy.grid.series import GridSeries
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.study.days import HOUR_S, StudyDays, spread
 from slurm_energy.study.jobs_table import Bools, Floats, JobsTable
@@ -48,31 +49,22 @@ class EnergyPrices:
     """Factors from energy to cost and emissions over time.
 
     Attributes:
-        price_per_kwh: a constant, or Unix seconds with the values from then on. None: unknown.
-        carbon_g_per_kwh: likewise.
+        price_per_kwh: price of electricity; None: unknown.
+        carbon_g_per_kwh: carbon intensity of electricity; None: unknown.
         pue: factor for both.
     """
 
-    price_per_kwh: float | tuple[Floats, Floats] | None = None
-    carbon_g_per_kwh: float | tuple[Floats, Floats] | None = None
+    price_per_kwh: GridSeries | None = None
+    carbon_g_per_kwh: GridSeries | None = None
     pue: float = 1.0
 
-    def factors(self, name: str, times_s: Floats) -> Floats:
-        """Return a factor at times; NaN: unknown.
 
-        Args:
-            name: `price_per_kwh` or `carbon_g_per_kwh`.
-            times_s: Unix seconds.
-        """
-        value = getattr(self, name)
-        if value is None:
-            return np.full(len(times_s), np.nan)
-        if not isinstance(value, tuple):
-            return np.full(len(times_s), float(value))
-        steps_s, values = value
-        rows = np.searchsorted(steps_s, times_s, side="right") - 1
-        known: Floats = np.where(rows < 0, np.nan, values[np.maximum(rows, 0)])
-        return known
+def _factors(series: GridSeries | None, times_s: Floats) -> Floats:
+    """Return the values of a series at times; NaN: unknown."""
+    if series is None:
+        return np.full(len(times_s), np.nan)
+    values = (series.at(time_s) for time_s in times_s.tolist())
+    return np.array([np.nan if value is None else value for value in values])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +118,8 @@ def daily_kpis(
     mean_jct_s = _means(ran.completion_s, ended, days.count)
     factors = prices or EnergyPrices()
     hour_kwh = joules / JOULES_PER_KWH * factors.pue
-    cost = hour_kwh * factors.factors("price_per_kwh", hours[:-1])
-    grams = hour_kwh * factors.factors("carbon_g_per_kwh", hours[:-1])
+    cost = hour_kwh * _factors(factors.price_per_kwh, hours[:-1])
+    grams = hour_kwh * _factors(factors.carbon_g_per_kwh, hours[:-1])
     counts = np.bincount(ended[ended >= 0], minlength=days.count)
     values = {
         "energy_kwh": kwh,

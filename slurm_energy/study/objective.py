@@ -102,8 +102,12 @@ class StudyPrices:
     carbon_g_per_kwh: float | None = key(
         None, "Carbon intensity of electricity in g CO2e per kWh.", between(0, 1e5), show=300.0
     )
-    price_file: str = key("", "CSV with columns time_s (Unix), price per kWh, instead of price_per_kwh.")
-    carbon_file: str = key("", "CSV with columns time_s, gco2_per_kwh, instead of carbon_g_per_kwh.")
+    price_file: str = key(
+        "", "CSV of `senergy grid export price` instead of price_per_kwh, beside this file."
+    )
+    carbon_file: str = key(
+        "", "CSV of `senergy grid export carbon` instead of carbon_g_per_kwh, beside this file."
+    )
     pue: float = key(1.0, "Power usage effectiveness: factor for cost and emissions.", between(1, 10))
 
 
