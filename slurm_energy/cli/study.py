@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from slurm_energy.cli import study_deploy, study_init, study_status
+from slurm_energy.cli import (
+    study_baseline,
+    study_deploy,
+    study_init,
+    study_status,
+)
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
 
@@ -24,12 +29,15 @@ exit codes: 0 ok, 1 failure, 2 usage, or an earlier step is missing or stale, 3 
 
 examples:
   senergy study init /srv/study
+  senergy study baseline /srv/study
+  senergy study baseline /srv/study --jobs jobs.csv --energy energy.csv
   senergy study status /srv/study
 See docs/study.md.
 """
 
 ACTIONS: Final[dict[str, tuple[Any, str]]] = {
     "init": (study_init, "create a study with an example of the objective"),
+    "baseline": (study_baseline, "measure the present state from accounting and energy records"),
     "deploy": (study_deploy, "put the chosen alternative in force by stages, or take it back"),
     "status": (study_status, "state of each step, and which steps have to run again"),
 }

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from slurm_energy.study.jobs_table import Bools, Floats
+from slurm_energy.study.time_zone import time_zone
 
 HOUR_S: Final = 3600.0
 
@@ -66,7 +66,7 @@ def study_days(first: date, last: date, timezone: str = "", excluded: Collection
         excluded: days that do not count.
     """
     dates = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
-    zone = ZoneInfo(timezone or "UTC")
+    zone = time_zone(timezone)
     edges = [datetime.combine(day, time(), zone).timestamp() for day in (*dates, last + timedelta(days=1))]
     used = np.array([day not in excluded for day in dates], np.bool_)
     return StudyDays(dates, np.array(edges), used)
@@ -74,7 +74,7 @@ def study_days(first: date, last: date, timezone: str = "", excluded: Collection
 
 def date_of(time_s: float, timezone: str = "") -> date:
     """Return the day to which a time in Unix seconds belongs."""
-    return datetime.fromtimestamp(time_s, ZoneInfo(timezone or "UTC")).date()
+    return datetime.fromtimestamp(time_s, time_zone(timezone)).date()
 
 
 def spread(start_s: Floats, end_s: Floats, amounts: Floats, edges_s: Floats) -> Floats:

@@ -6,11 +6,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, tzinfo
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
@@ -19,6 +18,7 @@ from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.line_reader import text_lines
 from slurm_energy.slurm.tres import parse_tres
 from slurm_energy.study.jobs_table import COLUMNS, NUMBERS, TEXTS, JobsTable, from_rows
+from slurm_energy.study.time_zone import time_zone
 
 _ALIASES: Final[Mapping[str, str]] = {
     "JobIDRaw": "job_id",
@@ -158,7 +158,7 @@ def job_row(texts: Mapping[str, str], timezone: str = "") -> dict[str, Any]:
     """
     row: dict[str, Any] = {name: texts.get(name, "")[:_MAX_TEXT] for name in TEXTS}
     row["state"] = row["state"].split(" ")[0].rstrip("+")
-    zone = ZoneInfo(timezone or "UTC")
+    zone = time_zone(timezone)
     for name in NUMBERS:
         text = texts.get(name, "")
         if name in _TIMES:
@@ -193,7 +193,7 @@ def _check(row: Mapping[str, Any]) -> None:
         raise ValueError("a value is negative")
 
 
-def _time(text: str, zone: ZoneInfo, name: str) -> float | None:
+def _time(text: str, zone: tzinfo, name: str) -> float | None:
     if text in _UNKNOWN:
         return None
     try:

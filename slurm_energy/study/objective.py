@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.loader import TableReader, table_label
 from slurm_energy.config.value_checks import between, key, one_of, parsed_by
 from slurm_energy.errors import ConfigError
 from slurm_energy.study.indicators import KPIS, Direction, Kpi
+from slurm_energy.study.time_zone import time_zone
 
 FILE_NAME: Final = "objective.toml"
 _GROUPS: Final = ("cluster", "account")
@@ -61,9 +61,9 @@ def _date_or_empty(value: str) -> None:
 
 def _timezone(value: str) -> str | None:
     try:
-        ZoneInfo(value or "UTC")
-    except (ValueError, OSError):
-        return "is not a time zone such as Europe/Paris"
+        time_zone(value)
+    except ValueError as error:
+        return str(error)
     return None
 
 
@@ -206,14 +206,18 @@ class StudyObjective:
         return self.path.parent / name
 
     def digest(self, *sections: str) -> str:
-        """Return the SHA-256 of some sections, which changes only if one of their values changes.
+        """Return the SHA-256 of some sections and of the files that they name.
 
         Args:
             sections: `targets`, `limits`, `scope`, `season`, `prices`, `statistics`.
         """
         values = asdict(self)
         text = json.dumps({name: values[name] for name in sections}, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        digest = hashlib.sha256(text.encode())
+        for name in (self.prices.price_file, self.prices.carbon_file) if "prices" in sections else ():
+            if name and self.beside(name).is_file():
+                digest.update(self.beside(name).read_bytes())
+        return digest.hexdigest()
 
     def kpi_names(self) -> list[str]:
         """Return the KPIs of targets and limits in their order, without repetitions."""

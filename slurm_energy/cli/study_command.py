@@ -1,0 +1,11 @@
+"""The command line of a step, as its manifest stores it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+
+def command_line() -> str:
+    """Return the command line of this process in a form that a shell accepts."""
+    return shlex.join(["senergy", *sys.argv[1:]])

@@ -1,0 +1,107 @@
+"""Options of `senergy study` that name the data of a period: files, or the running site."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli import connection
+from slurm_energy.errors import UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.study.baseline import StudySources
+    from slurm_energy.study.jobs_file import LoadedJobs
+    from slurm_energy.study.kpis import EnergySeries
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the data."""
+    data = parser.add_argument_group("data (default: senergyctld and sacct)")
+    data.add_argument(
+        "--jobs",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="CSV file, or output of sacct -P; may be repeated",
+    )
+    data.add_argument(
+        "--column",
+        metavar="OURS=THEIRS",
+        action="append",
+        default=[],
+        help="name of a column in the CSV file, as submit_s=Submitted",
+    )
+    data.add_argument(
+        "--energy", metavar="FILE", type=Path, help="energy of all nodes: CSV with start_s, end_s, joules"
+    )
+    data.add_argument("-S", "--starttime", metavar="TIME", default="now-35days", help="default: now-35days")
+    data.add_argument("-E", "--endtime", metavar="TIME", default="now", help="default: now")
+    connection.add_config_option(parser)
+
+
+def sources(args: argparse.Namespace, timezone: str) -> StudySources:
+    """Return the sources that the options name.
+
+    Args:
+        args: parsed options.
+        timezone: time zone of times in files without one.
+
+    Raises:
+        UsageError: an option is malformed, or --column or --energy is given without --jobs.
+    """
+    from slurm_energy.study.baseline import StudySources
+
+    renamed = dict(_column(text) for text in args.column)
+    if not args.jobs:
+        for name in ("column", "energy"):
+            if getattr(args, name):
+                raise UsageError(f"--{name}", "given without --jobs", "give both, or neither")
+        window = _window(args)
+        # Relative times mean another window on another day: its partial work must not be continued.
+        options = {"start": args.starttime, "end": args.endtime, "day": datetime.now().date().isoformat()}
+        return StudySources(lambda: _site(args, *window), {}, options)
+    files = {str(path): path for path in args.jobs}
+    if args.energy is not None:
+        files["energy"] = args.energy
+    return StudySources(lambda: _files(args, renamed, timezone), files, {"columns": renamed})
+
+
+def _site(args: argparse.Namespace, start_s: float, end_s: float) -> tuple[LoadedJobs, EnergySeries | None]:
+    from slurm_energy.study.site_data import read_site
+
+    data = read_site(connection.connect(args), start_s, end_s)
+    return data.jobs, data.energy
+
+
+def _files(
+    args: argparse.Namespace, renamed: dict[str, str], timezone: str
+) -> tuple[LoadedJobs, EnergySeries | None]:
+    from slurm_energy.study.energy_file import read_energy
+    from slurm_energy.study.jobs_file import LoadedJobs, read_jobs
+    from slurm_energy.study.jobs_table import concatenated
+
+    loaded = [read_jobs(path, renamed, timezone) for path in args.jobs]
+    jobs = LoadedJobs(
+        concatenated([one.jobs for one in loaded]), [note for one in loaded for note in one.notes]
+    )
+    return jobs, None if args.energy is None else read_energy(args.energy)
+
+
+def _window(args: argparse.Namespace) -> tuple[float, float]:
+    from slurm_energy.reports.time_spec import parse_time
+
+    now = datetime.now()
+    start = parse_time(args.starttime, now, "--starttime")
+    end = parse_time(args.endtime, now, "--endtime")
+    if end <= start:
+        raise UsageError("--endtime", "is not after --starttime", "give a later time")
+    return start, end
+
+
+def _column(text: str) -> tuple[str, Any]:
+    own, equals, name = text.partition("=")
+    if not equals or not own or not name:
+        raise UsageError(f"--column {text[:40]}", "is not OURS=THEIRS", "such as submit_s=Submitted")
+    return own, name

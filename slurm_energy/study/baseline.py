@@ -1,0 +1,219 @@
+"""Step 2 of a study, the baseline: KPIs of the present state with intervals, and a power analysis.
+
+Source: thesis, section 6.3.2.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.energy_file import energy_csv, read_energy
+from slurm_energy.study.indicators import KPIS
+from slurm_energy.study.jobs_file import LoadedJobs, read_jobs
+from slurm_energy.study.jobs_table import csv_text
+from slurm_energy.study.kpis import DailyKpis, EnergySeries
+from slurm_energy.study.mean_estimate import MIN_DAYS, MeanEstimate, mean_estimate, power_analysis
+from slurm_energy.study.objective import StudyObjective
+from slurm_energy.study.period import (
+    ENERGY_NAME,
+    JOBS_NAME,
+    StudyPeriod,
+    measured_period,
+    period_document,
+    read_period,
+)
+from slurm_energy.study.step_run import StepRun
+from slurm_energy.study.symptoms import symptoms
+
+DAYS_NAME: Final = "days.csv"
+_DOUBTFUL_DAYS: Final = 28
+
+
+@dataclass(frozen=True, slots=True)
+class StudySources:
+    """Where the data of a step come from.
+
+    Attributes:
+        read: reads all jobs of the cluster and the energy of its nodes (None: unknown).
+        files: files that `read` reads, for the manifest; empty for the running site.
+        options: options that select the data, for the manifest.
+    """
+
+    read: Callable[[], tuple[LoadedJobs, EnergySeries | None]]
+    files: Mapping[str, Path]
+    options: Mapping[str, Any]
+
+
+def run_baseline(study: StudyDirectory, sources: StudySources, command: str, seed: int = 0) -> dict[str, Any]:
+    """Run the step, and return its result.
+
+    Args:
+        study: the study.
+        sources: where the data come from.
+        command: command line, for the manifest.
+        seed: seed of the bootstrap.
+
+    Raises:
+        EnergyError: the data cannot be read, or contain no full day in the scope.
+    """
+    running = study.running("baseline", command, files=sources.files, options=sources.options, seed=seed)
+    with running as run:
+        objective = study.objective()
+        loaded, energy = _data(run, sources)
+        period = measured_period(objective, loaded, energy)
+        daily = period.kpis()
+        run.write(JOBS_NAME, csv_text(period.jobs))
+        if period.energy is not None:
+            run.write(ENERGY_NAME, energy_csv(period.energy))
+        run.write(DAYS_NAME, days_csv(period, daily))
+        result = baseline_result(objective, period, daily, seed)
+        run.finish(result)
+    return result
+
+
+def read_baseline(study: StudyDirectory) -> StudyPeriod:
+    """Return the period of the baseline of a study.
+
+    Raises:
+        UsageError: the baseline has not run, or a file is damaged.
+    """
+    return read_period(study.folder("baseline"), study.objective(), study.result("baseline"))
+
+
+def baseline_estimates(study: StudyDirectory) -> dict[str, MeanEstimate]:
+    """Return the means of the baseline by KPI; only KPIs with a known value.
+
+    Raises:
+        UsageError: the baseline has not run.
+    """
+    estimates = {}
+    for name, data in study.result("baseline")["kpis"].items():
+        numbers = {key: math.nan if data[key] is None else data[key] for key in _NUMBERS}
+        weekdays = np.array([math.nan if value is None else value for value in data["weekdays"]])
+        estimates[name] = MeanEstimate(days=data["days"], weekdays=weekdays, **numbers)
+    return estimates
+
+
+_NUMBERS: Final = ("mean", "low", "high", "deviation", "correlation")
+
+
+def baseline_result(
+    objective: StudyObjective, period: StudyPeriod, daily: DailyKpis, seed: int = 0
+) -> dict[str, Any]:
+    """Return the result of the step for a period.
+
+    Args:
+        objective: the objective.
+        period: the period.
+        daily: its KPIs.
+        seed: seed of the bootstrap.
+    """
+    statistics = objective.statistics
+    estimates = {
+        name: mean_estimate(daily, name, statistics.confidence, statistics.resamples, seed) for name in KPIS
+    }
+    known = {name: estimate for name, estimate in estimates.items() if estimate.days}
+    analyses = []
+    for target in objective.targets:
+        wanted = abs(target.change_percent) / 100
+        analysis = power_analysis(estimates[target.kpi], wanted, statistics.confidence, statistics.power)
+        analyses.append({"kpi": target.kpi, **analysis.to_json()})
+    return {
+        "period": period_document(period),
+        "energy_of_days": daily.energy_source,
+        "energy_coverage": _coverage(daily),
+        "kpis": {
+            name: {"unit": KPIS[name].unit, "better": str(KPIS[name].better), **estimate.to_json()}
+            for name, estimate in known.items()
+        },
+        "unknown_kpis": sorted(set(estimates) - set(known)),
+        "power": analyses,
+        "limits": _limits(objective, estimates),
+        "symptoms": [symptom.to_json() for symptom in symptoms(period, daily)],
+        "statement": statement(objective, estimates, analyses),
+    }
+
+
+def statement(
+    objective: StudyObjective, estimates: Mapping[str, MeanEstimate], analyses: list[dict[str, Any]]
+) -> list[str]:
+    """Return whether the data suffice for each target, and otherwise how much is missing."""
+    lines = []
+    for target, analysis in zip(objective.targets, analyses, strict=True):
+        name, days = target.indicator.title, analysis["days"]
+        if not days:
+            lines.append(f"{name}: unknown on all days; the data contain no energy, or too little of it")
+        elif analysis["needed_days"] is None:
+            lines.append(
+                f"{name}: days differ so much that a change of {analysis['wanted']:.1%} cannot be found; "
+                "set a larger target, or choose a KPI that does not depend on load"
+            )
+        elif analysis["suffices"]:
+            lines.append(
+                f"{name}: {days} days suffice to find a change of {analysis['wanted']:.1%}; "
+                f"the smallest change that they show is {analysis['detectable']:.1%}"
+            )
+        else:
+            lines.append(
+                f"{name}: {days} days do not suffice to find a change of {analysis['wanted']:.1%}: "
+                f"{analysis['missing_days']} more are needed ({analysis['needed_days']} in all)"
+            )
+    main = estimates[objective.targets[0].kpi].days
+    if MIN_DAYS <= main < _DOUBTFUL_DAYS:
+        lines.append(f"{main} days show the weekly pattern, but neither month nor season")
+    return lines
+
+
+def days_csv(period: StudyPeriod, daily: DailyKpis) -> str:
+    """Return the KPIs of each day as CSV: date, whether it is used and why not, coverage, KPIs."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["date", "used", "reason", "energy_coverage", *KPIS])
+    for row, day in enumerate(period.days.dates):
+        used = bool(period.days.used[row])
+        reason = period.outages.get(day, "" if used else "excluded by season.exclude")
+        values = [daily.coverage[row], *(daily.values[name][row] for name in KPIS)]
+        texts = ["" if value != value else f"{value:.6g}" for value in values]
+        writer.writerow([day.isoformat(), int(used), reason, *texts])
+    return buffer.getvalue()
+
+
+def _data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, EnergySeries | None]:
+    """Return the data, from the partial work of an interrupted run if it has them."""
+    folder = run.partial_folder()
+    stored = run.partial("data")
+    if stored is not None:
+        loaded = LoadedJobs(read_jobs(folder / JOBS_NAME).jobs, [str(note) for note in stored["notes"]])
+        energy = read_energy(folder / ENERGY_NAME) if stored["energy"] else None
+        return loaded, energy
+    loaded, energy = sources.read()
+    (folder / JOBS_NAME).write_text(csv_text(loaded.jobs), encoding="utf-8")
+    if energy is not None:
+        (folder / ENERGY_NAME).write_text(energy_csv(energy), encoding="utf-8")
+    run.save_partial("data", {"notes": loaded.notes, "energy": energy is not None})
+    return loaded, energy
+
+
+def _coverage(daily: DailyKpis) -> float:
+    """Return the mean share of node-hours with known energy on used days; NaN: no work."""
+    known = daily.coverage[daily.days.used & ~np.isnan(daily.coverage)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _limits(objective: StudyObjective, estimates: Mapping[str, MeanEstimate]) -> list[dict[str, Any]]:
+    """Return the bounds of each limit that follow from the baseline; null: no bound."""
+    listed = []
+    for limit in objective.limits:
+        estimate = estimates[limit.kpi]
+        low, high = limit.bounds(estimate.mean, estimate.deviation)
+        listed.append({"kpi": limit.kpi, "per": limit.per, "minimum": low, "maximum": high})
+    return listed

@@ -1,0 +1,162 @@
+"""Directories of studies: steps, staleness, resumption, lock, and manifests of other releases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.errors import AlreadyRunningError, ConfigError, EnergyError, NotFoundError, UsageError
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.manifest import FORMAT, StepState, parse_manifest
+from slurm_energy.study.objective_document import objective_example
+
+OBJECTIVE = objective_example("test")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyDirectory:
+    return StudyDirectory.create(tmp_path / "study", OBJECTIVE)
+
+
+def run(study: StudyDirectory, step: str, result: object = 1, **options: object) -> bool:
+    """Run a step with a trivial result, and return whether it continued an interrupted run."""
+    with study.running(step, f"senergy study {step}", **options) as run:  # type: ignore[arg-type]
+        run.finish({"value": result})
+        return run.resumed
+
+
+def test_a_step_needs_the_steps_before_it(study: StudyDirectory) -> None:
+    with pytest.raises(UsageError, match="model: needs the step baseline, which has not run: run: senergy"):
+        run(study, "model")
+    run(study, "baseline")
+    run(study, "model")
+    assert study.result("model")["value"] == 1
+    entry = study.manifest.steps["model"]
+    assert entry.state is StepState.DONE
+    assert set(entry.inputs) == {"objective", "baseline/result.json"}
+    assert set(entry.outputs) == {"result.json"}
+
+
+def test_a_step_is_stale_after_a_change_of_its_inputs(study: StudyDirectory, tmp_path: Path) -> None:
+    data = tmp_path / "jobs.csv"
+    data.write_text("one")
+    run(study, "baseline", files={"jobs": data})
+    run(study, "model")
+    assert (study.staleness("baseline"), study.staleness("model")) == ("", "")
+    data.write_text("two")
+    assert study.staleness("baseline") == f"{data} has changed"
+    with pytest.raises(UsageError, match="baseline: is stale"):
+        run(study, "characterise")
+    data.unlink()  # proves no change
+    assert study.staleness("baseline") == ""
+    run(study, "baseline", result=2)
+    assert study.staleness("model") == "baseline/result.json has changed"
+
+
+def test_only_the_sections_of_the_objective_that_a_step_uses_make_it_stale(study: StudyDirectory) -> None:
+    run(study, "baseline")
+    run(study, "characterise")
+    path = study.path / "objective.toml"
+    path.write_text(OBJECTIVE.replace('title = "test"', 'title = "other"'))
+    assert study.staleness("baseline") == ""
+    path.write_text(OBJECTIVE.replace("[season]", '[season]\nexclude = ["2026-01-01"]'))
+    assert study.staleness("baseline") == "the objective has changed"
+    assert study.staleness("characterise") == "the step baseline is stale: the objective has changed"
+
+
+def test_a_changed_result_is_stale(study: StudyDirectory) -> None:
+    run(study, "baseline")
+    (study.path / "baseline/result.json").write_text("{}")
+    assert study.staleness("baseline") == "baseline/result.json was changed or removed after the step"
+
+
+def test_an_interrupted_step_continues_with_its_partial_work(study: StudyDirectory) -> None:
+    with pytest.raises(KeyboardInterrupt), study.running("baseline", "x", options={"a": 1}) as first:
+        assert not first.resumed
+        first.save_partial("half", [1, 2])
+        raise KeyboardInterrupt
+    again = StudyDirectory(study.path)
+    assert again.manifest.steps["baseline"].state is StepState.RUNNING
+    with again.running("baseline", "x", options={"a": 1}) as second:
+        assert second.resumed
+        assert second.partial("half") == [1, 2]
+        second.finish({})
+    assert not (study.path / "baseline/partial").exists()
+
+
+def test_partial_work_of_other_options_is_dropped(study: StudyDirectory) -> None:
+    with pytest.raises(UsageError), study.running("baseline", "x", options={"a": 1}) as first:
+        first.save_partial("half", 1)
+        raise UsageError("failed")
+    assert study.manifest.steps["baseline"].error == "failed"
+    with study.running("baseline", "x", options={"a": 2}) as second:
+        assert second.partial("half") is None
+        second.finish({})
+
+
+def test_outputs_of_an_earlier_run_that_are_not_written_again_are_removed(study: StudyDirectory) -> None:
+    with study.running("baseline", "x") as first:
+        first.write("old.csv", "1")
+        first.finish({})
+    run(study, "baseline")
+    assert not (study.path / "baseline/old.csv").exists()
+
+
+def test_a_step_without_a_result_fails(study: StudyDirectory) -> None:
+    with pytest.raises(UsageError, match="ended without a result"), study.running("baseline", "x"):
+        pass
+    assert study.manifest.steps["baseline"].state is StepState.FAILED
+
+
+def test_a_second_user_is_refused_by_name(study: StudyDirectory) -> None:
+    second = StudyDirectory(study.path)
+    assert second.holder() == ""
+    with study.locked("model"):
+        assert "model)" in second.holder()
+        with pytest.raises(AlreadyRunningError, match=r"is in use by \S+ \(process \d+ on \S+: model\)"):
+            run(second, "baseline")
+    assert not run(second, "baseline")
+
+
+def test_the_manifest_is_read_again_under_the_lock(study: StudyDirectory) -> None:
+    second = StudyDirectory(study.path)
+    run(study, "baseline")
+    run(second, "model")  # `second` was opened before the baseline ran
+    assert second.manifest.steps["baseline"].state is StepState.DONE
+
+
+def test_a_newer_manifest_is_refused_and_an_older_one_upgraded(study: StudyDirectory) -> None:
+    data = study.manifest.to_json()
+    newer = json.dumps(data | {"format": FORMAT + 1, "release": "9.9"})
+    with pytest.raises(UsageError, match=rf"has format {FORMAT + 1} \(release 9.9\).* use the newer release"):
+        parse_manifest(newer, "study.json")
+    older = json.dumps({"format": FORMAT - 1, "name": data["id"]})
+    with pytest.raises(UsageError, match="which no upgrade exists for: begin a new study"):
+        parse_manifest(older, "study.json", {})
+    upgraded = parse_manifest(older, "study.json", {FORMAT - 1: lambda old: data | {"id": old["name"]}})
+    assert upgraded == study.manifest
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1}', '{"format": true}', '{"format": 1, "steps": 3}']
+)
+def test_a_damaged_manifest_is_one_line(study: StudyDirectory, text: str) -> None:
+    (study.path / "study.json").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        StudyDirectory(study.path)
+    assert len(caught.value.lines) == 1
+
+
+def test_directories_that_cannot_be_used_are_errors(tmp_path: Path, study: StudyDirectory) -> None:
+    with pytest.raises(NotFoundError, match="is not a study: begin one: senergy study init"):
+        StudyDirectory(tmp_path)
+    with pytest.raises(UsageError, match="contains a study already"):
+        StudyDirectory.create(study.path, OBJECTIVE)
+    with pytest.raises(ConfigError):
+        StudyDirectory.create(tmp_path / "new", "[[target]]\nkpi = 5\n")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnergyError, match="name a directory"):
+        StudyDirectory.create(tmp_path / "file", OBJECTIVE)
