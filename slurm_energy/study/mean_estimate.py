@@ -196,10 +196,14 @@ def power_analysis(
     def needed(deviation: float, groups: float, scale: float) -> int | None:
         if not math.isfinite(deviation):
             return None
-        for days in range(MIN_DAYS, _MAX_DAYS + 1):
-            if detectable(days, deviation * scale, groups) <= wanted:
-                return days
-        return None
+        low, high = MIN_DAYS, _MAX_DAYS + 1
+        while low < high:  # more days detect smaller changes
+            middle = (low + high) // 2
+            if detectable(middle, deviation * scale, groups) <= wanted:
+                high = middle
+            else:
+                low = middle + 1
+        return low if low <= _MAX_DAYS else None
 
     days = estimate.days
     root = math.sqrt(2)  # alternating days share the length between two arms

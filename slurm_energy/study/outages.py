@@ -54,7 +54,8 @@ def _stopped_starts(jobs: JobsTable, days: StudyDays) -> dict[int, str]:
     reasons: dict[int, str] = {}
     for index in np.flatnonzero(gaps >= bound_s):
         begin, end = times[index], times[index + 1]
-        if not np.any((jobs.submit_s <= begin) & ~(jobs.start_s < end) & ~(jobs.end_s < end)):
+        waited = (jobs.submit_s <= end - _MIN_GAP_S) & ~(jobs.start_s < end) & ~(jobs.end_s < end)
+        if not waited.any():
             continue
         hours = (end - begin) / HOUR_S
         last = np.searchsorted(days.edges_s, end, side="left")
