@@ -1,6 +1,6 @@
 """A real PyTorch training on CPUs, with options that make it waste time; see diagnosis_programs.py.
 
-It trains a convolutional network or a multilayer perceptron on random images for a fixed time. The options
+It trains a convolutional, recurrent or multilayer network on random images for a fixed time. The options
 plant one cause each. Needs PyTorch; with `--no-recorder` it does not import slurm_energy.
 """
 
@@ -27,7 +27,7 @@ PIXELS = SIDE * SIDE
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="duration of the training")
-    parser.add_argument("--model", choices=("convolution", "perceptron"), default="convolution")
+    parser.add_argument("--model", choices=("convolution", "perceptron", "recurrent"), default="convolution")
     parser.add_argument("--width", type=int, default=32, help="channels, or hidden units")
     parser.add_argument("--batch", type=int, default=64, help="samples per step and rank")
     parser.add_argument("--slow-batch", type=int, help="samples per step of the last rank")
@@ -86,7 +86,27 @@ class Images(Dataset[Any]):
         return data[0] / 256
 
 
+class Recurrent(nn.Module):
+    """A recurrent network that reads the rows of an image.
+
+    Args:
+        width: hidden units.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._rows = nn.GRU(SIDE, width, batch_first=True)
+        self._classes = nn.Linear(width, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs, _ = self._rows(images.squeeze(1))
+        classes: torch.Tensor = self._classes(outputs[:, -1])
+        return classes
+
+
 def network(kind: str, width: int) -> nn.Module:
+    if kind == "recurrent":
+        return Recurrent(width)
     if kind == "perceptron":
         hidden = nn.Linear(PIXELS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))

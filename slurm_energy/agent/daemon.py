@@ -19,6 +19,7 @@ from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.live_report_client import LiveReportClient
 from slurm_energy.agent.node_metrics import NodeMetrics
 from slurm_energy.agent.policy_copy_client import PolicyCopyClient
+from slurm_energy.agent.signals.live_diagnosis import LiveDiagnosisLoop
 from slurm_energy.agent.signals.loop import SignalLoop
 from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
@@ -116,6 +117,7 @@ class AgentDaemon:
                 *(jobs, lambda: jobs.config, self._work, self._agent_facts, self._policy_copy.confirm)
             )
             self._signals = SignalLoop(jobs.signals, self._work, self._signals_thread)
+            self._diagnosis = LiveDiagnosisLoop(jobs.signals.diagnosis, lambda: jobs.config, self._work)
             self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
@@ -172,6 +174,7 @@ class AgentDaemon:
             self._live.run,
             self._policy_copy.run,
             self._signals.run,
+            self._diagnosis.run,
             self._flush,
             self._apply_pending_settings,
         )

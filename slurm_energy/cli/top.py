@@ -27,12 +27,17 @@ Queries the agent of this node and runs no Slurm command. Power is the mean sinc
 of the last second while jobs run. Root sees power and energy of all jobs, users those of their own jobs.
 Ctrl-C ends the command.
 
+With --findings it queries senergyctld for the running jobs that lose time or energy so far: operators see
+all jobs, coordinators those of their accounts, other users their own. Nodes report findings every 30 s; those
+that compare nodes are known only at the end of a job (senergy diagnose).
+
 With --cluster it queries senergyctld for the power budgets, the running jobs and the nodes of the cluster.
 Nodes report their power to senergyctld while budget.mode is not off.
 
 examples:
   senergy top
   senergy top --cluster
+  senergy top --findings
   senergy top --interval 5
   senergy top --once                one screen, for a script or a log
   senergy top --json                the agent's response, one line per refresh
@@ -43,10 +48,14 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy top`."""
     parser.epilog = EPILOG
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         "--cluster",
         action="store_true",
         help="nodes, jobs and power budgets of the cluster",
+    )
+    shown.add_argument(
+        "--findings", action="store_true", help="where running jobs lose time and energy so far"
     )
     parser.add_argument(
         "--interval",
@@ -67,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     """Refresh the screen until interrupted."""
     if not MIN_INTERVAL_S <= args.interval <= MAX_INTERVAL_S:
         raise UsageError(f"--interval {args.interval:g}", f"must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g}")
-    if args.cluster:
+    if args.cluster or args.findings:
         return _run_cluster(args)
     path = connection.configuration(args).for_this_node().agent.socket
 
@@ -95,26 +104,38 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_cluster(args: argparse.Namespace) -> int:
-    """Refresh the screen of the cluster until interrupted."""
+    """Refresh the screen of the cluster, or of the findings of its jobs, until interrupted."""
     from slurm_energy.protocol.budget_requests import STATUS_PATH, StatusQuery
+    from slurm_energy.protocol.live_reports import FINDINGS_PATH
 
     controller = connection.connect(args)
-    query = StatusQuery(plan_hours=0.0, nodes=True, jobs=True).parameters()
+    path, query = STATUS_PATH, StatusQuery(plan_hours=0.0, nodes=True, jobs=True).parameters()
+    if args.findings:
+        path, query = FINDINGS_PATH, {}
     try:
         while True:
-            response = controller.get(STATUS_PATH, query)
+            response = controller.get(path, query)
             if args.json:
                 print(json.dumps(response), flush=True)
             else:
-                from slurm_energy.reports.cluster_power import cluster_screen
-
-                max_rows = None if args.once or not _is_screen() else _MAX_ROWS
-                _draw(args, cluster_screen(response, time.strftime("%H:%M:%S"), _glyphs(args), max_rows))
+                _draw(args, _cluster_lines(args, response))
             if args.once:
                 return EXIT_OK
             time.sleep(args.interval)
     except KeyboardInterrupt:
         return EXIT_OK
+
+
+def _cluster_lines(args: argparse.Namespace, response: dict[str, Any]) -> list[str]:
+    clock = time.strftime("%H:%M:%S")
+    if args.findings:
+        from slurm_energy.reports.running_findings import findings_screen
+
+        return findings_screen(response, clock)
+    from slurm_energy.reports.cluster_power import cluster_screen
+
+    max_rows = None if args.once or not _is_screen() else _MAX_ROWS
+    return cluster_screen(response, clock, _glyphs(args), max_rows)
 
 
 def _known_watts(status: dict[str, Any]) -> list[float]:

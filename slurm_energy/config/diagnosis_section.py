@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from slurm_energy.config.value_checks import key
+from slurm_energy.config.addresses import parse_listen
+from slurm_energy.config.finding_kinds import FindingKind
+from slurm_energy.config.value_checks import between, key, parsed_by
 
+ALL_KINDS: Final = "all"
+"""Entry of `alerts` for every kind of finding."""
+MAIL_TO_USER: Final = "user"
+"""Value of `alert_mail` for the owner of the job."""
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}(@[A-Za-z0-9][A-Za-z0-9.-]{0,253})?", re.ASCII)
 _DOERRICH = "Dörrich et al.: variation of the time per sample"
 _KAUR = "Kaur et al.: alarm at 90 % of the GPU memory"
 _BOUZA = "outliers: Bouza et al., beyond 3 sigma of the rolling mean; share: corpus, seeds 0 to 99"
 _RAVIKUMAR = "Ravikumar and Sriraman: normalised duration above 1.3 times the median"
 _JEON = "Jeon et al.: GPUs in use were busy 52 % of the time on a production cluster"
+_BENGIO = "Bengio 2012, Practical Recommendations: 32 as the usual size"
 _PROGRAMS = "real programs in the lab, half A"
 _CORPUS = "corpus of synthetic jobs, seeds 0 to 99"
 
@@ -78,6 +87,15 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "small_batch_optimizer": _percent(
         30, "Small batch of a training on CPUs: the optimizer's share of the computation.", _PROGRAMS
     ),
+    "small_batch_limit": Threshold(
+        32, "samples", 0, 1e9, "Small batch of a training on CPUs: larger batches are not small.", _BENGIO
+    ),
+    "small_batch_samples": Threshold(
+        4, "samples", 0, 1e9, "Small batch: samples of a batch whose loader waits for messages.", _PROGRAMS
+    ),
+    "worker_message": Threshold(
+        5, "ms", 0, 1e6, "Small batch: wait of a step for the message of a worker, at most.", _PROGRAMS
+    ),
     "copy_share": _percent(10, "Host-to-device copies: share of the step time."),
     "copy_pcie": Threshold(
         1.2, "GB/s", 0, 1000, "Host-to-device copies: mean PCIe traffic to a stalled GPU.", _CORPUS
@@ -100,6 +118,9 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     ),
     "outlier_share": _percent(
         4, "Iteration outliers: time beyond the rolling mean of outliers, of the step time.", _BOUZA
+    ),
+    "other_load": _percent(
+        30, "Iteration outliers: wait for CPUs that other work uses; slower steps are no finding.", _PROGRAMS
     ),
     "thermal_share": _percent(10, "Thermal throttling: share of the time."),
     "power_share": _percent(30, "Power throttling: share of the time."),
@@ -127,6 +148,26 @@ def _thresholds(values: dict[str, float]) -> str | None:
     return None
 
 
+def _kinds(values: list[str]) -> str | None:
+    names = [kind.value for kind in FindingKind]
+    wrong = [value for value in values if value not in (*names, ALL_KINDS)]
+    return f"has no finding '{wrong[0]}'; docs/diagnosis.md lists them" if wrong else None
+
+
+def _address(value: str) -> str | None:
+    return None if not value or _ADDRESS.fullmatch(value) else "must be a mail address, or empty"
+
+
+def _domain(value: str) -> str | None:
+    return None if not value or _ADDRESS.fullmatch(f"a@{value}") else "must be a domain, or empty"
+
+
+def _program(value: list[str]) -> str | None:
+    if any("\0" in word for word in value):
+        return "must have no NUL characters"
+    return None if not value or value[0].startswith("/") else "must begin with the absolute path of a program"
+
+
 @dataclass(frozen=True, slots=True)
 class DiagnosisConfig:
     """Findings about lost time and energy. See docs/diagnosis.md."""
@@ -136,6 +177,38 @@ class DiagnosisConfig:
         "Thresholds of findings that differ from the defaults, by name; docs/diagnosis.md lists them.",
         _thresholds,
         show={"data_share": 15.0, "straggler_ratio": 1.5},
+    )
+
+    alerts: list[str] = key(
+        [],
+        'Kinds of findings of running jobs about which senergyctld sends alerts; ["all"]: every kind; '
+        "empty: no alerts.",
+        _kinds,
+        show=["idle-allocation", "unused-gpu"],
+    )
+    alert_share: float = key(20.0, "Minimum share of the job's time in percent.", between(0, 100))
+    alert_after_s: float = key(600.0, "Seconds after the start of a job before alerts.", between(0, 1e7))
+    alerts_per_hour: int = key(20, "Maximum number of alerts in an hour; others wait.", between(1, 10_000))
+    alert_mail: str = key(
+        "",
+        "Recipient of alerts by e-mail: user: the owner of the job; or an address; empty: no e-mail.",
+        _address,
+        show="user",
+    )
+    alert_mail_domain: str = key(
+        "",
+        "Domain of the addresses of users; empty: the mail server knows the users by name.",
+        _domain,
+        show="example.org",
+    )
+    alert_mail_from: str = key("slurm-energy", "Sender of the e-mails.", _address)
+    alert_smtp: str = key("localhost:25", "HOST:PORT of the mail server.", parsed_by(parse_listen))
+    alert_command: list[str] = key(
+        [],
+        "Program, by absolute path, and arguments that receive each alert as JSON on standard input; empty: "
+        "none. It runs as the user of senergyctld, for at most 10 s.",
+        _program,
+        show=["/usr/local/sbin/energy-alert", "--quiet"],
     )
 
     def value(self, name: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -38,6 +38,7 @@ class ClusterMetrics:
         status: returns the entries of the status page by part.
         budgets: returns the states of all power budgets.
         lease: returns the metrics of the lease of the active controller.
+        findings: returns the metrics of the findings of running jobs.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class ClusterMetrics:
         status: Callable[[], Mapping[str, Any]],
         budgets: Callable[[], Sequence[BudgetStatus]],
         lease: Callable[[], Sequence[MetricFamily]] = tuple,
+        findings: Callable[[], Iterable[MetricFamily]] = tuple,
     ) -> None:
         self._store, self._status, self._budgets, self._lease = store, status, budgets, lease
+        self._findings = findings
 
     async def collect(self) -> Sequence[MetricFamily]:
         """Return the current metrics.
@@ -63,6 +66,7 @@ class ClusterMetrics:
             *_budget_families(self._budgets(), status["budget"]),
             *_queue(status),
             *self._lease(),
+            *self._findings(),
         ]
 
 

@@ -24,6 +24,7 @@ from slurm_energy.controller.controller_host import ControllerHost
 from slurm_energy.controller.deferral_loop import DeferralLoop
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.failover import Resignation, alternate, wait_until_resigned
+from slurm_energy.controller.finding_alerts import FindingAlerts
 from slurm_energy.controller.grid_fetcher import GridFetcher
 from slurm_energy.controller.grid_routes import GridRoutes
 from slurm_energy.controller.grid_source import GridFactorSource
@@ -45,6 +46,7 @@ from slurm_energy.controller.quota_routes import QuotaRoutes
 from slurm_energy.controller.quota_watch import QuotaWatch
 from slurm_energy.controller.reload_warnings import pending_changes
 from slurm_energy.controller.retention_loop import drop_old_data
+from slurm_energy.controller.running_findings import RunningFindings
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.server import ControllerServer
 from slurm_energy.controller.store import Store
@@ -213,6 +215,8 @@ class _Daemon:
         )
         parts = (lambda: self._config, store, live, self._budget, self._failures)
         self._saving = PowerSavingLoop(*parts, history=self._history)
+        findings = RunningFindings(live)
+        self._alerts = FindingAlerts(lambda: self._config.diagnosis, findings, self._failures)
         node_routes = NodeRoutes(lambda: self._config, live, self._node_states)
         self._server = ControllerServer(
             *(config, self._access(config), store, self._failures, self._status, self._history),
@@ -223,14 +227,16 @@ class _Daemon:
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
             groups=[
                 *(grid_routes.routes, quota_routes.routes, usage_routes.routes, node_routes.routes),
-                *(self._publication.routes, placement_routes.routes, self._deferral.routes),
+                *(self._publication.routes, placement_routes.routes, self._deferral.routes, findings.routes),
             ],
             permit=lease.require if lease else lambda: None,
         )
         if lease is not None:
             self._priority.permit = self._deferral.permit = lease.require
             self._budget.policy_lines = lease.policy_lines
-        metrics = ClusterMetrics(store, self._status, lambda: self._budget.states, self._lease_families)
+        metrics = ClusterMetrics(
+            *(store, self._status, lambda: self._budget.states, self._lease_families, findings.families)
+        )
         self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)
 
     async def run(self) -> Resignation | None:
@@ -292,6 +298,7 @@ class _Daemon:
             self._deferral.loop(),
             self._saving.loop(),
             self._clusters.loop(),
+            self._alerts.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),

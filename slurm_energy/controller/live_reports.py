@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -17,9 +18,10 @@ from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.node_hosts import OFF, NodeHosts, Sender, check_sender
 from slurm_energy.controller.recent_refusals import RecentRefusals
 from slurm_energy.controller.running_jobs import RunningJobCache
+from slurm_energy.diagnosis.live_finding import LiveFinding, parse_live_findings
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
-from slurm_energy.protocol.live_reports import MAX_INTERVAL_S, LiveReport, readable_records
+from slurm_energy.protocol.live_reports import FINDINGS, MAX_INTERVAL_S, LiveReport, readable_records
 from slurm_energy.protocol.query_parameters import refuse_unknown, words
 from slurm_energy.quantities import shown
 from slurm_energy.records import EnergyRecord
@@ -43,12 +45,20 @@ class RunningRecord:
     Attributes:
         job_id, restart_count, uid: the run of the job, and its owner.
         text: its record as JSON, without the last brace.
+        user: name of its owner; empty if unknown.
+        is_step: whether it is a step.
+        start_s: its start, Unix seconds.
+        findings: findings of the job so far on the node.
     """
 
     job_id: int
     restart_count: int
     uid: int
     text: str
+    user: str = ""
+    is_step: bool = False
+    start_s: float = 0.0
+    findings: tuple[LiveFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,25 +176,16 @@ class LiveReports:
         """
         refuse_unknown(query, _PARAMETERS)
         jobs, nodes = _job_ids(words(query, "job")), frozenset(words(query, "node"))
-        in_accounts = await self._jobs_in(rights.accounts)
+        is_visible = await self.visibility(rights)
         states = [state for state in self.nodes() if not nodes or state.node in nodes]
         head = {**rights.described(), "nodes": [self._node_object(state) for state in states]}
-
-        def is_visible(record: RunningRecord) -> bool:
-            return rights.everything or record.uid == rights.uid
-
-        def is_coordinated(state: NodeState, record: RunningRecord) -> bool:
-            in_slurm = state.cluster == self._config().cluster.name  # other clusters have the same job ids
-            return in_slurm and (record.job_id, record.restart_count) in in_accounts
 
         def pieces() -> Iterator[str]:
             text, separator = f'{json.dumps(head)[:-1]},"records":[', "\n"
             for state in states:
                 age = f',"age_s":{self.age_s(state):.3f},"state":"RUNNING","job":null}}'
                 for record in state.records:
-                    if (jobs and record.job_id not in jobs) or not (
-                        is_visible(record) or is_coordinated(state, record)
-                    ):
+                    if (jobs and record.job_id not in jobs) or not is_visible(state, record):
                         continue
                     text += f"{separator}{record.text}{age}"
                     separator = ",\n"
@@ -193,6 +194,18 @@ class LiveReports:
             yield f"{text}\n]"
 
         return pieces()
+
+    async def visibility(self, rights: Rights) -> Callable[[NodeState, RunningRecord], bool]:
+        """Return the function that says whether a running job of a node may be shown to a user."""
+        in_accounts = await self._jobs_in(rights.accounts)
+
+        def is_visible(state: NodeState, record: RunningRecord) -> bool:
+            if rights.everything or record.uid == rights.uid:
+                return True
+            in_slurm = state.cluster == self._config().cluster.name  # other clusters have the same job ids
+            return in_slurm and (record.job_id, record.restart_count) in in_accounts
+
+        return is_visible
 
     async def _jobs_in(self, accounts: frozenset[str]) -> frozenset[tuple[int, int]]:
         """Return the running jobs (id, restart count) under some Slurm accounts."""
@@ -277,7 +290,16 @@ def _running_record(record: EnergyRecord, item: Mapping[str, Any]) -> RunningRec
     """Return a checked record with its text, which is made of the JSON object `item` of the report."""
     content = {key: value for key, value in item.items() if key not in _RESPONSE_KEYS}
     text = json.dumps(content, separators=(",", ":"))[:-1]
-    return RunningRecord(record.job_id, record.restart_count, record.uid, text)
+    findings: tuple[LiveFinding, ...] = ()
+    with contextlib.suppress(UsageError):  # of a newer agent; its energy stays visible
+        findings = parse_live_findings(dict(record.extra).get(FINDINGS, []))
+    return RunningRecord(
+        *(record.job_id, record.restart_count, record.uid, text),
+        user=record.user or "",
+        is_step=bool(record.step),
+        start_s=record.start,
+        findings=findings,
+    )
 
 
 def _job_ids(names: tuple[str, ...]) -> frozenset[int]:

@@ -188,6 +188,12 @@ class JobView:
             [rank.times.seconds[category] for rank in self.ranks if category in rank.times.seconds]
         )
 
+    def mean_phase_s(self, phase: str) -> float | None:
+        """Return the mean duration of a phase over all ranks in seconds; None if no rank reports it."""
+        known = [p for rank in self.ranks if (p := rank.steps.phases.get(phase)) is not None and p.count]
+        count = sum(one.count for one in known)
+        return math.fsum(one.sum_s for one in known) / count if count else None
+
     def hint(self, name: str) -> float | None:
         """Return the maximum of a numeric hint over the ranks; None if no rank reports it."""
         values = [rank.steps.hints.get(name) for rank in self.ranks]

@@ -87,6 +87,9 @@ SIGNALS: Final[Mapping[str, Signal]] = _registry(
     Signal("cpu_allocated_cores", "cores", _JOB, "CPUs of the job on the node"),
     Signal("cpu_throttled_percent", "%", _JOB, "time throttled by the CPU quota: cgroup cpu.stat"),
     Signal("cpu_pressure_percent", "%", _JOB, "time a task waited for a CPU: cgroup PSI"),
+    Signal(
+        "cpu_waiting_tasks", "tasks", _JOB, "tasks ready to run without a CPU: /proc/PID/task/TID/schedstat"
+    ),
     Signal("io_pressure_percent", "%", _JOB, "time a task waited for I/O: cgroup PSI"),
     Signal("memory_pressure_percent", "%", _JOB, "time a task waited for memory: PSI"),
     Signal("cpu_mhz", "MHz", _NODE, "mean clock of the job's CPUs: cpufreq"),

@@ -84,6 +84,8 @@ class TorchPhases:
         self._cuda = self._cuda_timer(model, device)
         self._forward_ns: int | None = None
         self._backward_ns: int | None = None
+        self._exchange_ns: int | None = None
+        self._has_exchange = self._is_data_parallel(model)
         self._optimizer_ns = 0
         self._marks: dict[str, Mark | None] = {}
         self._nested_ns = 0
@@ -130,7 +132,7 @@ class TorchPhases:
 
     def _switch_off(self) -> None:
         self._weight = 0
-        self._forward_ns = self._backward_ns = None
+        self._forward_ns = self._backward_ns = self._exchange_ns = None
         for hooks, key, _ in self._switches:
             hooks.pop(key, None)
 
@@ -234,7 +236,7 @@ class TorchPhases:
 
     def _begin_backward(self, *_: Any) -> None:
         if self._weight and self._backward_ns is None:
-            self._torch.autograd.Variable._execution_engine.queue_callback(self._hook(self._end_backward))  # type: ignore[union-attr]
+            self._at_end_of_backward(self._end_backward)
             self._backward_ns = _now()
             self._marks["backward"] = self._mark()
 
@@ -242,6 +244,26 @@ class TorchPhases:
         if self._backward_ns is not None:
             self._add("backward", self._backward_ns, _now(), self._marks.get("backward"))
             self._backward_ns = None
+            if self._has_exchange:
+                # The model waits for the gradients of other ranks in a callback that comes before this one.
+                self._at_end_of_backward(self._end_exchange)
+                self._exchange_ns = _now()
+                self._marks["communication"] = self._mark()
+
+    def _end_exchange(self) -> None:
+        if self._exchange_ns is not None:
+            self._add("communication", self._exchange_ns, _now(), self._marks.get("communication"))
+            self._exchange_ns = None
+
+    def _at_end_of_backward(self, call: Callable[..., None]) -> None:
+        """Call a function after the present backward pass and the callbacks that are registered so far."""
+        self._torch.autograd.Variable._execution_engine.queue_callback(self._hook(call))  # type: ignore[union-attr]
+
+    def _is_data_parallel(self, model: Any) -> bool:
+        """Return whether a model averages its gradients over ranks: DistributedDataParallel."""
+        parallel = getattr(getattr(self._torch, "nn", None), "parallel", None)
+        kind = getattr(parallel, "DistributedDataParallel", None)
+        return isinstance(kind, type) and isinstance(model, kind)
 
     def _begin_optimizer(self, *_: Any) -> None:
         if self._weight:

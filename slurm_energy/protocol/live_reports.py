@@ -20,6 +20,7 @@ from slurm_energy.records import EnergyRecord, NewerSchemaError, is_name
 
 LIVE_PATH: Final = "/v1/live"
 RUNNING_PATH: Final = "/v1/running"
+FINDINGS_PATH: Final = "/v1/findings"
 MAX_LIVE_RECORDS: Final = 1024
 """Maximum number of records in a report. Hooks wait while senergyd builds it, so it is short."""
 MAX_LIVE_BYTES: Final = 4 << 20
@@ -27,6 +28,8 @@ MAX_INTERVAL_S: Final = 3600.0
 """Maximum interval of reports that senergyctld may request."""
 WATTS: Final = "watts"
 """Key of a running record with its present power."""
+FINDINGS: Final = "findings"
+"""Key of a running record with the findings of the job so far, see `diagnosis/live_finding.py`."""
 _MAX_COMPONENTS: Final = 1024
 _MAX_NAME: Final = 255
 

@@ -29,16 +29,27 @@ def job_observation(job: JobUsage, documents: Sequence[Any], config: Config) -> 
         documents: node observations as JSON. A document that cannot be read is left out.
         config: configuration of the site, which contains the idle power of nodes.
     """
-    by_node: dict[str, NodeObservation] = {}
+    observed = []
     for document in documents:
         with contextlib.suppress(UsageError):
-            node = node_from_json(document)
-            by_node[node.node] = node
+            observed.append(node_from_json(document))
+    return observation_of(job, observed, config)
+
+
+def observation_of(job: JobUsage, observed: Sequence[NodeObservation], config: Config) -> JobObservation:
+    """Return everything that is known of a job whose node observations are read.
+
+    Args:
+        job: the job with its records and power traces.
+        observed: the node observations.
+        config: configuration of the site.
+    """
+    by_node = {node.node: node for node in observed}
     nodes = []
     for record in job.records:
-        observed = by_node.get(record.node, NodeObservation(record.node))
-        series = (*observed.series, *_power_series(job, record.node))
-        nodes.append(NodeObservation(record.node, series, observed.ranks))
+        node = by_node.get(record.node, NodeObservation(record.node))
+        series = (*node.series, *_power_series(job, record.node))
+        nodes.append(NodeObservation(record.node, series, node.ranks))
     return JobObservation(_context(job, config), tuple(nodes))
 
 

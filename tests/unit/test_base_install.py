@@ -50,6 +50,7 @@ ANSWERS: dict[str, Any] = {
     },
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
     "/v1/budget": budget_answers.status(),
+    "/v1/findings": {"scope": "own", "time": 0.0, "jobs": []},
     "/v1/budget/history": budget_answers.history(),
     "/v1/budget/explain": budget_answers.explanation(),
     "/v1/status": {"version": "0.1.0", "cluster": "lab", "records": 3, "traces": 1, "nodes": []},
@@ -138,6 +139,7 @@ quota show -P --json
 quota show --helpformat -v
 quota changes
 top --cluster --once --ascii
+top --findings --once
 policies --config energy.toml
 policies --json
 policies fetch -o policy-copy --config energy.toml

@@ -309,6 +309,8 @@ def test_small_batch_on_cpus_is_seen_by_the_share_of_the_optimizer() -> None:
     assert kinds(job_of(ranks=(cpu_training(0.05),))) == []
     on_gpu = series("gpu_busy_percent", [95.0] * 60, "gpu[0]")
     assert kinds(job_of(on_gpu, ranks=(cpu_training(0.3),))) == []
+    large = dataclasses.replace(cpu_training(0.3), hints={"num_workers": 0, "batch_size": 256})
+    assert kinds(job_of(ranks=(large,))) == []
 
 
 def test_small_batch_whose_loader_waits_as_well_comes_first() -> None:

@@ -50,7 +50,7 @@ class Tensor:
         for hook in self.hooks:
             assert hook(self) is None
         while ENGINE:
-            ENGINE.pop()()
+            ENGINE.pop(0)()
 
 
 ENGINE: list[Callable[[], None]] = []

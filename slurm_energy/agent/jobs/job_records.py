@@ -16,6 +16,7 @@ from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.driver import Knob
 from slurm_energy.errors import UsageError
+from slurm_energy.protocol.live_reports import FINDINGS
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
 from slurm_energy.tuning_record import check_tuning
 
@@ -73,7 +74,8 @@ def running_record(session: Session, now: float) -> EnergyRecord:
     """Return a record of a running job that ends now. Nothing is changed.
 
     It has the key `watts`: the mean power of the job by component in the last window. If the signals of the
-    job are sampled, it has the key `signals`: a list of signal, part and latest value.
+    job are sampled, it has the key `signals`: a list of signal, part and latest value. If anything was found,
+    it has the key `findings`.
 
     Args:
         session: the job.
@@ -94,6 +96,7 @@ def running_record(session: Session, now: float) -> EnergyRecord:
         extra=(
             ("watts", {name: session.power_monitor.watts.get(name) for name in session.components}),
             *([("signals", signals)] if (signals := _live_signals(session)) else []),
+            *([(FINDINGS, [one.to_json() for one in session.findings])] if session.findings else []),
         ),
     )
 

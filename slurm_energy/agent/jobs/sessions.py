@@ -24,6 +24,7 @@ from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.cpu.cpu_time import JobProcesses
 from slurm_energy.devices.cpu.process_tree import JobCpuTime
 from slurm_energy.devices.settings import Setting
+from slurm_energy.diagnosis.live_finding import LiveFinding
 from slurm_energy.errors import NotFoundError
 from slurm_energy.known_fields import build_from
 from slurm_energy.records import JobDevice
@@ -116,6 +117,7 @@ class Session:
         trace: power over time, which is written to its own file; None if there is none.
         recording: signals over time, which are written to their own file; None if there are none.
         step_reports: steps that processes reported, which are written to their own file.
+        findings: findings so far, which are not saved.
     """
 
     job_id: int
@@ -158,6 +160,7 @@ class Session:
     trace: TraceBuilder | None = None
     recording: SignalRecording | None = None
     step_reports: StepReports = field(default_factory=StepReports)
+    findings: tuple[LiveFinding, ...] = ()
 
     @property
     def key(self) -> tuple[int, int]:
@@ -280,7 +283,7 @@ class Session:
     def dump(self) -> dict[str, Any]:
         """Return the session without trace, recording and reports, as a dict that JSON can hold."""
         data = _flat(self)
-        del data["trace"], data["recording"], data["step_reports"]
+        del data["trace"], data["recording"], data["step_reports"], data["findings"]
         for name in ("job_components", "devices", "plan", "outcomes", "restored"):
             data[name] = [_flat(item) for item in data[name]]
         data["meter"], data["power_monitor"] = self.meter.dump(), self.power_monitor.dump()

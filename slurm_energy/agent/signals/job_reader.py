@@ -15,6 +15,8 @@ from slurm_energy.devices.cpu.job_tasks import processes_of_group
 from slurm_energy.devices.cpu.process_signals import ProcessSensor
 from slurm_energy.devices.cpu.processor_signals import CpuClockSensor
 from slurm_energy.devices.cpu.resctrl import TRAFFIC, MonitoringFiles
+from slurm_energy.devices.cpu.run_delay import SIGNAL as WAITING_TASKS
+from slurm_energy.devices.cpu.run_delay import RunDelaySensor
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.signal_sensor import RateMeter, SignalReading
 from slurm_energy.devices.sysfs import read_optional
@@ -25,6 +27,7 @@ _FROM_PROCESSES: Final = {
     "cpu": frozenset({"cpu_busy_cores"}),
     "memory": frozenset({"memory_used_bytes", "page_faults_per_s"}),
     "io": frozenset({"block_read_bytes_per_s", "block_write_bytes_per_s"}),
+    "pressure": frozenset({WAITING_TASKS}),
 }
 """Signals for which the processes are read where the control groups do not count a resource."""
 _KIBI: Final = 1024
@@ -73,6 +76,7 @@ class JobReader:
         self._group_sensor: GroupSensor | None = None
         self._missing = frozenset().union(*_FROM_PROCESSES.values())
         self._processes = ProcessSensor(root)
+        self._run_delay = RunDelaySensor(root)
         self._clock: CpuClockSensor | None = None
         self._rates = RateMeter()
         self._pids: tuple[int, ...] = ()
@@ -109,12 +113,12 @@ class JobReader:
             return False
         folders = [self._groups.unified, *self._groups.by_controller.values()]
         folder = next((one for one in folders if one is not None), None)
-        self._processes.pids = processes_of_group(Path(folder)) if folder is not None else frozenset()
+        self.set_processes(processes_of_group(Path(folder)) if folder is not None else ())
         return not self._processes.pids
 
     def set_processes(self, pids: Iterable[int]) -> None:
         """Set the processes of the job that were found in the tree of all processes."""
-        self._processes.pids = frozenset(pids)
+        self._processes.pids = self._run_delay.pids = frozenset(pids)
 
     def read(self, now_s: float, job: SampledJob) -> list[SignalReading]:
         """Return the job's own signals since the previous call.
@@ -148,9 +152,12 @@ class JobReader:
         readings = [] if self._group_sensor is None else self._group_sensor.read(now_s)
         if not self._missing:
             return readings
-        counted = {reading.signal for reading in readings}
-        missing = self._missing - counted
-        return [*readings, *(one for one in self._processes.read(now_s) if one.signal in missing)]
+        missing = self._missing - {reading.signal for reading in readings}
+        if WAITING_TASKS in missing:
+            readings += self._run_delay.read(now_s)
+        if missing - {WAITING_TASKS}:
+            readings += [one for one in self._processes.read(now_s) if one.signal in missing]
+        return readings
 
     def _clocks(self, now_s: float, job: SampledJob) -> list[SignalReading]:
         if self._clock is None and job.cpu_list:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from slurm_energy.agent.jobs.sessions import OPEN, Session, SessionTable
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.signals.job_reader import SampledJob
+from slurm_energy.agent.signals.live_diagnosis import LiveDiagnosis
 from slurm_energy.agent.signals.node_reader import NodeSignalReader, SignalPass
 from slurm_energy.agent.signals.recording import SignalRecording
 from slurm_energy.config import Config
@@ -36,12 +37,14 @@ class SignalSampling:
 
     Attributes:
         reader: reads the sensors, in a thread of its own.
+        diagnosis: findings of the jobs so far.
     """
 
     def __init__(
         self, devices: NodeDevices, sessions: SessionTable, clock: Clock, config: Callable[[], Config]
     ) -> None:
         self.reader = NodeSignalReader(devices, clock)
+        self.diagnosis = LiveDiagnosis(sessions, clock, config)
         self._devices = devices
         self._sessions = sessions
         self._config = config

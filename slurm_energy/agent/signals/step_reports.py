@@ -78,6 +78,13 @@ class StepReports:
         ranks.sort(key=lambda steps: (steps.rank is None, steps.rank or 0, steps.pid))
         return ranks, malformed
 
+    def copied(self) -> StepReports:
+        """Return a copy that later reports do not change."""
+        copy = StepReports()
+        copy._reports, copy._sizes = dict(self._reports), dict(self._sizes)
+        copy._total_bytes, copy.packed_bytes = self._total_bytes, self.packed_bytes
+        return copy
+
     def parts(self) -> list[bytes]:
         """Return the reports as pieces of bytes; `load` reads them when joined."""
         head = [[process, len(packed)] for process, packed in self._reports.items()]

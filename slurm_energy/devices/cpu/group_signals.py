@@ -55,7 +55,7 @@ class GroupSensor(SignalSensor):
 
     @abstractmethod
     def resources(self) -> frozenset[str]:
-        """Return which of `cpu`, `memory` and `io` the groups count."""
+        """Return which of `cpu`, `memory`, `io` and `pressure` (of the CPUs) the groups count."""
 
     def forget(self) -> None:
         """Discard the previous reading."""
@@ -116,8 +116,13 @@ class UnifiedGroupSensor(GroupSensor):
         self._folder = folder
 
     def resources(self) -> frozenset[str]:
-        """Return which of `cpu`, `memory` and `io` the group counts."""
-        files = {"cpu": "cpu.stat", "memory": "memory.current", "io": "io.stat"}
+        """Return which of `cpu`, `memory`, `io` and `pressure` the group counts."""
+        files = {
+            "cpu": "cpu.stat",
+            "memory": "memory.current",
+            "io": "io.stat",
+            "pressure": "cpu.pressure",
+        }
         return frozenset(name for name, file in files.items() if self._file(file) is not None)
 
     def read(self, now_s: float) -> list[SignalReading]:
@@ -166,7 +171,7 @@ class SplitGroupSensor(GroupSensor):
         self._folders = groups.by_controller
 
     def resources(self) -> frozenset[str]:
-        """Return which of `cpu`, `memory` and `io` the groups count."""
+        """Return which of `cpu`, `memory` and `io` the groups count; version 1 has no pressure."""
         controllers = {"cpu": "cpuacct", "memory": "memory", "io": "blkio"}
         return frozenset(name for name, controller in controllers.items() if controller in self._folders)
 

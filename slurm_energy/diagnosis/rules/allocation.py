@@ -81,6 +81,7 @@ def _activity(view: JobView) -> _Activity:
         tests = [test for test in nodes if test is not None]
         if len(tests) < len(nodes):
             return []
+        tests += _io_tests(view)
     if not tests:
         return []
     interval_s = max(series.interval_s for series, _ in tests)
@@ -92,8 +93,21 @@ def _activity(view: JobView) -> _Activity:
         values = [(between(series, low, low + interval_s), limit) for series, limit in tests]
         if any(known for known, _ in values):
             is_active = any(value > limit for known, limit in values for value in known)
+            is_active = is_active or _has_steps(view, low, low + interval_s)
             rows.append((low, low + interval_s, is_active))
     return rows
+
+
+def _has_steps(view: JobView, start: float, end: float) -> bool:
+    """Return whether a process completed steps in a time window."""
+    for rank in view.ranks:
+        steps = rank.steps.intervals
+        if steps is not None:
+            first = math.floor((start - steps.start_s) / steps.interval_s)
+            last = math.ceil((end - steps.start_s) / steps.interval_s)
+            if any(steps.steps[max(0, first) : max(0, last)]):
+                return True
+    return False
 
 
 def _gpu_test(
@@ -107,6 +121,15 @@ def _gpu_test(
     if "power_watts" not in by_name or idle is None or limit is None:
         return None
     return by_name["power_watts"], idle + view.threshold("idle_power") / 100 * (limit - idle)
+
+
+def _io_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
+    """Yield the series of storage traffic, with the limit: a job that waits for storage is not idle."""
+    limit = view.threshold("data_rate") * 1e6
+    for node in view.observation.nodes:
+        for name in ("block_read_bytes_per_s", "block_write_bytes_per_s"):
+            if (series := view.node_series(node, name)) is not None:
+                yield series, limit
 
 
 def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:

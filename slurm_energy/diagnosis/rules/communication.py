@@ -92,12 +92,14 @@ def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
 def _own_seconds(rank: RankView) -> float:
     """Return the seconds per step in which a rank does not wait for others.
 
-    Without phase `communication` the wait is in the backward pass, which overlaps with communication.
+    Without phase `communication` the wait is in the backward pass, which overlaps with communication. Time of
+    a step that no phase explains may be a wait as well, such as for a broadcast, so it does not count.
     """
     waiting = rank.times.seconds.get("communication")
     if waiting is None and "forward" in rank.steps.phases and "backward" in rank.steps.phases:
         waiting = rank.steps.phases["backward"].sum_s
-    return max(0.0, rank.times.step_s - (waiting or 0.0)) / rank.step_count
+    unmarked = rank.times.seconds.get("other", 0.0)
+    return max(0.0, rank.times.step_s - (waiting or 0.0) - unmarked) / rank.step_count
 
 
 def _uneven_steps(view: JobView, ranks: Sequence[RankView]) -> Iterator[JobFinding]:

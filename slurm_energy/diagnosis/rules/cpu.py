@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from slurm_energy.diagnosis.cpu_waits import ready_tasks_per_cpu
 from slurm_energy.diagnosis.distribution import percentile
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, mean_of, scaled
+from slurm_energy.diagnosis.rules.data_pipeline import message_seconds
 
 _PEAK_PERCENTILE = 95.0
 _OTHER_RESOURCE_SHARE = 50.0
@@ -24,6 +26,9 @@ def contention(view: JobView) -> Iterator[JobFinding]:
         yield view.finding(FindingKind.CPU_CONTENTION, title, [fact], lost, 0.9)
         return
     pressure, use, ratio = view.mean("cpu_pressure_percent"), view.cpu_use, _processes_per_cpu(view)
+    if pressure is None and (tasks := ready_tasks_per_cpu(view)) is not None:
+        yield from _too_many_tasks(view, tasks)
+        return
     if use is not None and use < view.threshold("cpu_saturated"):
         return
     if ratio is not None and ratio < view.threshold("processes_per_cpu"):
@@ -49,8 +54,22 @@ def contention(view: JobView) -> Iterator[JobFinding]:
     )
 
 
+def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
+    """Yield contention by the number of tasks that run or wait for a CPU.
+
+    Tasks that wait although all of them would fit on the CPUs of the job wait because of other work.
+    """
+    if tasks < view.threshold("processes_per_cpu"):
+        return
+    text = f"On average {tasks:.1f} tasks per CPU of the job ran or waited for a CPU."
+    facts = [view.fact("cpu_waiting_tasks", tasks, text, "processes_per_cpu")]
+    title = f"More threads than CPUs: {tasks:.1f} are ready to run for each CPU"
+    share = 1 - 1 / tasks
+    yield view.finding(FindingKind.CPU_CONTENTION, title, facts, _gpu_wait_s(view), 0.8, time_share=share)
+
+
 def _overcommitment(view: JobView, use: float | None, ratio: float | None) -> Iterator[JobFinding]:
-    """Yield contention where the kernel reports no pressure: saturated CPUs and too many processes."""
+    """Yield contention where neither pressure nor waiting tasks are known: busy CPUs, too many processes."""
     if use is None or ratio is None:
         return
     text = f"Ranks and loader processes are {ratio:.1f} times as many as the CPUs."
@@ -82,24 +101,47 @@ def _gpu_wait_s(view: JobView) -> float | None:
 
 
 def small_batch(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that a step holds too little work for its optimizer, in a training on CPUs.
+    """Yield the finding that costs which are paid once per batch dominate small batches.
 
-    The time of the optimizer depends on the parameters of the model only, and is paid once per batch.
+    The time of the optimizer depends on the parameters of the model only, and a worker of the loader sends
+    one message per batch. On GPUs the optimizer's share says little, because kernels are short.
+    """
+    optimizer_s, share = _optimizer(view)
+    message_s = message_seconds(view)
+    batch = view.hint("batch_size")
+    is_small = batch is None or batch <= view.threshold("small_batch_limit")
+    is_optimizer = is_small and share is not None and share >= view.threshold("small_batch_optimizer")
+    if not is_optimizer and message_s is None:
+        return
+    facts, causes = [], []
+    if share is not None and is_optimizer:
+        text = f"The optimizer takes {share:.0f} % of the computation, whatever the size of the batch."
+        facts.append(view.fact("optimizer", share, text, "small_batch_optimizer"))
+        causes.append(f"the optimizer takes {share:.0f} % of the computation")
+    if message_s is not None:
+        data, wait_ms = view.category_share("data") or 0.0, 1000 * (view.mean_phase_s("data") or 0.0)
+        text = f"A step waits {wait_ms:.1f} ms for the message of a worker, {data:.0f} % of its time."
+        facts.append(view.fact("data", wait_ms, text, "worker_message"))
+        causes.append(f"messages of the loader take {data:.0f} % of the step")
+    if batch is not None:
+        facts.append(view.fact("batch_size", batch, f"The batch size is {batch:.0f}."))
+    title = f"Batches are too small: {' and '.join(causes)}"
+    lost = (optimizer_s if is_optimizer else 0.0) + (message_s or 0.0)
+    yield view.finding(FindingKind.SMALL_BATCH, title, facts, lost, 0.7)
+
+
+def _optimizer(view: JobView) -> tuple[float, float | None]:
+    """Return the seconds of the optimizer per rank and its percentage of the computation on CPUs.
+
+    The percentage is None if it is unknown, or if the job has GPUs.
     """
     times = [rank.times for rank in view.ranks if "optimizer" in rank.steps.phases]
     if view.gpus or not times or len(times) < len(view.ranks):
-        return
+        return 0.0, None
     seconds = [rank.steps.phases["optimizer"].sum_s for rank in view.ranks]
     computing_s = math.fsum(entry.seconds.get("compute", 0.0) for entry in times)
-    share = 100 * math.fsum(seconds) / computing_s if computing_s > 0 else 0.0
-    if share < view.threshold("small_batch_optimizer"):
-        return
-    text = f"The optimizer takes {share:.0f} % of the computation, whatever the size of the batch."
-    facts = [view.fact("optimizer", share, text, "small_batch_optimizer")]
-    if (batch := view.hint("batch_size")) is not None:
-        facts.append(view.fact("batch_size", batch, f"The batch size is {batch:.0f}."))
-    title = f"Batches are too small: the optimizer takes {share:.0f} % of the computation"
-    yield view.finding(FindingKind.SMALL_BATCH, title, facts, mean_of(seconds), 0.7)
+    share = 100 * math.fsum(seconds) / computing_s if computing_s > 0 else None
+    return mean_of(seconds) or 0.0, share
 
 
 def unused_cpus(view: JobView) -> Iterator[JobFinding]:

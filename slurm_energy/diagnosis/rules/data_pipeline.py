@@ -25,7 +25,7 @@ def data_stalls(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that steps wait for data, from step times or else from signals."""
     share, seconds = view.category_share("data"), view.category_seconds("data")
     if share is not None and seconds is not None:
-        if share >= view.threshold("data_share"):
+        if share >= view.threshold("data_share") and message_seconds(view) is None:
             kind, evidence, confidence = _classified(view)
             text = f"Steps waited for data for {share:.0f} % of their time."
             first = view.fact("data", share, text, "data_share")
@@ -33,6 +33,23 @@ def data_stalls(view: JobView) -> Iterator[JobFinding]:
             yield view.finding(kind, title, [first, *evidence], seconds, confidence)
     elif not view.ranks:
         yield from _stalls_without_steps(view)
+
+
+def message_seconds(view: JobView) -> float | None:
+    """Return the seconds per rank that steps wait for messages of workers; None if something else is slow.
+
+    A worker sends each batch as one message. It takes about as long for one sample as for a hundred, so it
+    dominates the wait of a training with batches of a few samples.
+    """
+    batch, workers, wait_s = view.hint("batch_size"), view.hint("num_workers"), view.mean_phase_s("data")
+    if batch is None or not workers or wait_s is None or batch > view.threshold("small_batch_samples"):
+        return None
+    if 1000 * wait_s > view.threshold("worker_message"):
+        return None
+    if (view.category_share("data") or 0.0) < view.threshold("data_share"):
+        return None
+    kind, _, _ = _classified(view)
+    return view.category_seconds("data") if kind is FindingKind.DATA_STALL else None
 
 
 def _classified(view: JobView) -> tuple[FindingKind, list[FindingEvidence], float]:
@@ -84,7 +101,7 @@ def _loader_use(view: JobView) -> _LoaderUse | None:
     """Return the CPU use of the loader's processes; None if unknown.
 
     Each rank has its workers, or loads in its own process while it waits for data. The rest of the CPU use
-    is that of the computation.
+    is that of the computation. Tasks that wait for a CPU have work, so their wait counts as use.
     """
     uses = [use for node in view.observation.nodes if (use := _node_loader_use(view, node)) is not None]
     if not uses:
@@ -98,6 +115,8 @@ def _node_loader_use(view: JobView, node: NodeObservation) -> _LoaderUse | None:
     cores = view.window_mean(busy) if busy else None
     if not ranks or cores is None:
         return None
+    waiting = view.node_series(node, "cpu_waiting_tasks")
+    cores += (view.window_mean(waiting) or 0.0) if waiting else 0.0
     allocated = view.node_series(node, "cpu_allocated_cores")
     limit = view.window_mean(allocated) if allocated else None
     computing = mean_of([1 - (rank.times.share("data") or 0.0) for rank in ranks]) or 0.0

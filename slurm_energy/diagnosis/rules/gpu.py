@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import GpuView, JobView, mean_of
+from slurm_energy.diagnosis.rules.data_pipeline import message_seconds
 
 _FULL_USE = 95.0
 _BATCH_BUSY = 35.0
@@ -70,7 +71,7 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
         return
     if memory is None or memory >= view.threshold("small_batch_memory"):
         return
-    if data is not None and data >= _DATA_WAIT_LIMIT:
+    if (data is not None and data >= _DATA_WAIT_LIMIT) or message_seconds(view) is not None:
         return
     fact = _low_activity(view)
     if fact is None or fact.value is None or fact.threshold is None or fact.value >= fact.threshold:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from slurm_energy.diagnosis.cpu_waits import other_load
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, between, mean_of
+from slurm_energy.diagnosis.job_view import JobView, RankView, between, mean_of
 from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.steps import StepOutlier
 
 _WRITES = ("block_write_bytes_per_s", "network_transmit_bytes_per_s", "infiniband_transmit_bytes_per_s")
 _IDLE_BUSY = 30.0
@@ -96,8 +99,9 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
     ranks = [rank for rank in view.ranks if rank.steps.outlier_count and rank.times.step_s > 0]
     if not ranks:
         return
-    worst = max(ranks, key=lambda rank: rank.steps.outlier_excess_s)
-    share = 100 * worst.steps.outlier_excess_s / worst.times.step_s
+    worst = max(ranks, key=lambda rank: _own_excess_s(view, rank))
+    excess = _own_excess_s(view, worst)
+    share = 100 * excess / worst.times.step_s
     phases = Counter(outlier.phase for outlier in worst.steps.outliers if outlier.phase)
     phase = phases.most_common(1)[0][0] if phases else ""
     if share < view.threshold("outlier_share") or phase == "checkpoint":
@@ -119,5 +123,24 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
     ]
     inside = f", mostly in phase {phase}" if phase else ""
     title = f"{count} slow iterations cost {share:.0f} % of the step time{inside}"
-    excess = worst.steps.outlier_excess_s
     yield view.finding(FindingKind.ITERATION_OUTLIERS, title, [fact, *facts], excess, 0.85)
+
+
+def _own_excess_s(view: JobView, rank: RankView) -> float:
+    """Return the seconds by which outliers of a rank exceed the expectation, without those of other work.
+
+    While other work of the node takes the CPUs, an iteration takes longer for no reason of its own. Outliers
+    that are not listed are divided like those that are.
+    """
+    listed = math.fsum(outlier.duration_s - outlier.expected_s for outlier in rank.steps.outliers)
+    limit = view.threshold("other_load")
+    own = math.fsum(
+        outlier.duration_s - outlier.expected_s
+        for outlier in rank.steps.outliers
+        if (_other_load(view, rank, outlier) or 0.0) < limit
+    )
+    return rank.steps.outlier_excess_s * (own / listed if listed > 0 else 1.0)
+
+
+def _other_load(view: JobView, rank: RankView, outlier: StepOutlier) -> float | None:
+    return other_load(view, rank.steps.node, (outlier.at_s, outlier.at_s + outlier.duration_s))

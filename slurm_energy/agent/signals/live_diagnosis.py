@@ -1,0 +1,135 @@
+"""Findings of the running jobs of a node so far, for its live reports.
+
+A job is diagnosed from what its own node observed, so findings that compare nodes wait for its end. The data
+are copied in the worker thread of the job manager, and diagnosed in a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.agent.jobs.job_records import running_record
+from slurm_energy.agent.jobs.sessions import OPEN, Session, SessionTable
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.signals.step_reports import StepReports
+from slurm_energy.config import Config
+from slurm_energy.diagnosis.live_finding import LiveFinding, live_findings
+from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.records import EnergyRecord
+
+MAX_CPU_SHARE: Final = 0.005
+"""Maximum share of one core that diagnosing takes; it becomes rarer if it costs more."""
+MAX_JOBS: Final = 64
+"""Jobs that are diagnosed at a time; the others follow with the next pass."""
+_OFF_PAUSE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningObservation:
+    """What was observed of a running job on this node.
+
+    Attributes:
+        key: job id and restart count.
+        record: its energy so far.
+        series: its signals.
+        reports: its steps as reported.
+    """
+
+    key: tuple[int, int]
+    record: EnergyRecord
+    series: tuple[ObservedSeries, ...]
+    reports: StepReports
+
+
+class LiveDiagnosis:
+    """Diagnoses the running jobs of a node.
+
+    Args:
+        sessions: the running jobs.
+        clock: the machine's clock.
+        config: returns the current configuration.
+    """
+
+    def __init__(self, sessions: SessionTable, clock: Clock, config: Callable[[], Config]) -> None:
+        self._sessions, self._clock, self._config = sessions, clock, config
+        self._last: tuple[int, int] = (0, 0)
+
+    def observed(self) -> list[RunningObservation]:
+        """Return the next jobs of which anything is observed, in the order of their ids."""
+        keys = sorted(session.key for session in self._sessions.values() if _is_observed(session))
+        due = [key for key in keys if key > self._last] + [key for key in keys if key <= self._last]
+        chosen = due[:MAX_JOBS]
+        if chosen:
+            self._last = chosen[-1]
+        now = self._clock.unix()
+        sessions = [session for key in chosen if (session := self._sessions.get(key)) is not None]
+        return [_copied(session, now) for session in sessions]
+
+    def diagnose(self, run: RunningObservation) -> tuple[LiveFinding, ...]:
+        """Return the findings of a job so far. Any thread may call it."""
+        from slurm_energy.diagnosis.diagnose import find_causes
+        from slurm_energy.reports.diagnosis_input import observation_of
+        from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise
+
+        (job,) = summarise([AccountedRecord(run.record, JobInfo(state="RUNNING"))])
+        node = run.record.node
+        ranks, _ = run.reports.ranks(node)
+        config = self._config()
+        observation = observation_of(job, [NodeObservation(node, run.series, tuple(ranks))], config)
+        return live_findings(find_causes(observation, config.diagnosis))
+
+    def store(self, key: tuple[int, int], findings: tuple[LiveFinding, ...]) -> None:
+        """Store the findings of a job, unless it has ended."""
+        session = self._sessions.get(key)
+        if session is not None:
+            session.findings = findings
+
+
+class LiveDiagnosisLoop:
+    """Background task that diagnoses the running jobs once per live report, or less often if that costs much.
+
+    Args:
+        diagnosis: the jobs.
+        config: returns the current configuration.
+        work: runs a function in the worker thread of the job manager.
+    """
+
+    def __init__(
+        self,
+        diagnosis: LiveDiagnosis,
+        config: Callable[[], Config],
+        work: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._diagnosis, self._config, self._work = diagnosis, config, work
+
+    async def run(self) -> None:
+        """Diagnose until the task is cancelled."""
+        while True:
+            interval_s = self._config().agent.live_report_s
+            cpu_s = 0.0
+            for run in await self._work(self._diagnosis.observed) if interval_s > 0 else ():
+                findings, spent_s = await asyncio.to_thread(self._timed, run)
+                cpu_s += spent_s
+                await self._work(self._diagnosis.store, run.key, findings)
+            await asyncio.sleep(max(interval_s or _OFF_PAUSE_S, cpu_s / MAX_CPU_SHARE))
+
+    def _timed(self, run: RunningObservation) -> tuple[tuple[LiveFinding, ...], float]:
+        began_s = time.thread_time()
+        return self._diagnosis.diagnose(run), time.thread_time() - began_s
+
+
+def _is_observed(session: Session) -> bool:
+    return session.phase == OPEN and (session.recording is not None or len(session.step_reports) > 0)
+
+
+def _copied(session: Session, now: float) -> RunningObservation:
+    recording = session.recording
+    series = recording.series(session.node, session.unix_at) if recording is not None else ()
+    return RunningObservation(
+        session.key, running_record(session, now), series, session.step_reports.copied()
+    )

@@ -1,0 +1,32 @@
+"""Kinds of findings of a diagnosis, which the configuration may name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FindingKind(StrEnum):
+    """Kinds of findings. docs/findings/ has one page per kind, named after its value."""
+
+    GPU_UNDERUSED = "gpu-underused"
+    SMALL_BATCH = "small-batch"
+    HOST_TO_DEVICE_COPY = "host-to-device-copy"
+    DATA_STALL_IO = "data-stall-io"
+    DATA_STALL_CPU = "data-stall-cpu"
+    DATA_STALL = "data-stall"
+    CPU_CONTENTION = "cpu-contention"
+    COMMUNICATION_BOUND = "communication-bound"
+    LOAD_IMBALANCE = "load-imbalance"
+    STRAGGLER = "straggler"
+    MEMORY_PRESSURE = "memory-pressure"
+    OUT_OF_MEMORY = "out-of-memory"
+    CHECKPOINT_STALL = "checkpoint-stall"
+    ITERATION_OUTLIERS = "iteration-outliers"
+    THERMAL_THROTTLING = "thermal-throttling"
+    POWER_THROTTLING = "power-throttling"
+    WRONG_LIMIT = "wrong-limit"
+    IDLE_TAIL = "idle-tail"
+    IDLE_ALLOCATION = "idle-allocation"
+    UNUSED_GPU = "unused-gpu"
+    UNUSED_CPU = "unused-cpu"
+    EARLY_FAILURE = "early-failure"

@@ -1,0 +1,67 @@
+"""Wait of a job's tasks for CPUs, where the kernel keeps no pressure for its control group.
+
+Source: Linux, Documentation/scheduler/sched-stats.rst: the second field of /proc/PID/task/TID/schedstat
+is the time that a task has waited on a run queue, in nanoseconds. /proc/PID/schedstat has the first task
+only, so each task is read. A task that begins and ends between two readings is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.devices.cpu.job_tasks import threads_of
+from slurm_energy.devices.cpu.process_tree import read_head
+from slurm_energy.devices.signal_sensor import SignalReading, SignalSensor
+
+MAX_TASKS: Final = 1024
+"""Tasks of a job that are read, 5 microseconds each. The wait of a job with more of them stays unknown."""
+SIGNAL: Final = "cpu_waiting_tasks"
+SOURCE: Final = "proc:schedstat"
+_SCHEDSTAT_BYTES: Final = 128
+
+
+class RunDelaySensor(SignalSensor):
+    """Mean number of tasks of a job that are ready to run and wait for a CPU.
+
+    Args:
+        root: directory that contains /proc.
+
+    Attributes:
+        pids: ids of the processes whose tasks the next call of `read` reads.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.pids: Set[int] = frozenset()
+        self._root = root
+        self._last: dict[tuple[int, int], int] | None = None
+        self._time_s = 0.0
+
+    def read(self, now_s: float) -> list[SignalReading]:
+        """Return the waiting tasks since the previous call; tasks that are new since then add nothing yet."""
+        last, before_s = self._last, self._time_s
+        delays = self._delays_ns()
+        self._last, self._time_s = delays, now_s
+        if not delays or last is None or now_s <= before_s:
+            return []
+        known = [max(0, delay - last[key]) for key, delay in delays.items() if key in last]
+        if not known:
+            return []
+        return [SignalReading(SIGNAL, "", sum(known) / 1e9 / (now_s - before_s), SOURCE)]
+
+    def forget(self) -> None:
+        """Discard the previous reading."""
+        self._last = None
+
+    def _delays_ns(self) -> dict[tuple[int, int], int] | None:
+        """Return the wait of each task by process and task id; None if the tasks are too many or unknown."""
+        delays: dict[tuple[int, int], int] = {}
+        for pid in self.pids:
+            for tid in threads_of(self._root, (pid,)):
+                if len(delays) >= MAX_TASKS:
+                    return None
+                fields = read_head(f"{self._root}/proc/{pid}/task/{tid}/schedstat", _SCHEDSTAT_BYTES).split()
+                if len(fields) >= 2 and fields[1].isdigit():
+                    delays[pid, tid] = int(fields[1])
+        return delays or None

@@ -1,0 +1,46 @@
+"""Wait of a job for CPUs: because of its own tasks, or because of other work on its nodes."""
+
+from __future__ import annotations
+
+from slurm_energy.diagnosis.job_view import JobView, between, mean_of
+from slurm_energy.diagnosis.observation import NodeObservation
+
+
+def ready_tasks_per_cpu(view: JobView) -> float | None:
+    """Return the mean number of tasks that run or wait for a CPU, per CPU of the job; None if unknown."""
+    waiting, busy = view.mean("cpu_waiting_tasks"), view.mean("cpu_busy_cores")
+    allocated = view.mean("cpu_allocated_cores")
+    return None if waiting is None or busy is None or not allocated else (waiting + busy) / allocated
+
+
+def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> float | None:
+    """Return the percentage of a time in which tasks waited for CPUs because of other work on the node.
+
+    Args:
+        view: the job.
+        node_name: node of the job.
+        window: start and end, Unix seconds.
+
+    Returns:
+        None if it is unknown; 0 if the job's own tasks exceed its CPUs.
+    """
+    node = next((node for node in view.observation.nodes if node.node == node_name), None)
+    if node is None:
+        return None
+    names = ("cpu_busy_cores", "cpu_allocated_cores", "cpu_waiting_tasks", "cpu_pressure_percent")
+    busy, cpus, waiting, pressure = (_mean_in(view, node, name, window) for name in names)
+    if busy is None or not cpus:
+        return None
+    if waiting is not None:
+        return 100 * waiting / (busy + waiting) if 0 < busy + waiting <= cpus else 0.0
+    is_saturated = 100 * busy / cpus >= view.threshold("cpu_saturated")
+    return 0.0 if pressure is not None and is_saturated else pressure
+
+
+def _mean_in(view: JobView, node: NodeObservation, signal: str, window: tuple[float, float]) -> float | None:
+    """Return the mean of a signal of the job on a node in all intervals that a time touches."""
+    series = view.node_series(node, signal)
+    if series is None:
+        return None
+    half = series.interval_s / 2
+    return mean_of(between(series, window[0] - half, window[1] + half))

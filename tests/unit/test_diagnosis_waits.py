@@ -1,0 +1,109 @@
+"""Findings that depend on what a job waits for: CPUs, messages of loader workers, other ranks, storage."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from test_diagnosis_rules import K, cpu_training, job_of, kinds, series
+
+from slurm_energy.diagnosis.finding import FindingKind
+from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps, StepIntervals, StepOutlier
+
+
+@pytest.mark.parametrize(
+    ("waiting", "workers", "expected"),
+    [(10.0, 11, [K.CPU_CONTENTION]), (10.0, 2, [K.CPU_CONTENTION]), (1.5, 11, [K.DATA_STALL])],
+)
+def test_contention_without_pressure_is_seen_by_the_waiting_tasks(
+    waiting: float, workers: int, expected: list[FindingKind]
+) -> None:
+    """Other work of the node may leave the job with few of its CPUs, so that they do not look busy."""
+    signals = (
+        series("cpu_busy_cores", [1.5] * 60),
+        series("cpu_allocated_cores", [4.0] * 60),
+        series("cpu_waiting_tasks", [waiting] * 60),
+    )
+    assert kinds(job_of(*signals, ranks=(cpu_training(0.05, workers, 0.5),))) == expected
+
+
+def test_loader_that_waits_for_a_cpu_has_work() -> None:
+    signals = (
+        series("cpu_busy_cores", [0.6] * 60),
+        series("cpu_allocated_cores", [4.0] * 60),
+        series("cpu_waiting_tasks", [0.8] * 60),
+        series("io_pressure_percent", [0.0] * 60),
+    )
+    training = cpu_training(0.05, 1, 1.0)
+    assert kinds(job_of(*signals, ranks=(training,))) == [K.DATA_STALL_CPU]
+    assert kinds(job_of(*signals[:2], signals[3], ranks=(training,))) == [K.DATA_STALL]
+
+
+@pytest.mark.parametrize(
+    ("batch", "workers", "data_s", "expected"),
+    [
+        (2, 1, 0.003, [K.SMALL_BATCH]),
+        (64, 1, 0.003, [K.DATA_STALL]),
+        (2, 0, 0.003, [K.DATA_STALL]),
+        (2, 1, 0.02, [K.DATA_STALL]),
+        (2, 1, 0.0001, []),
+    ],
+)
+def test_message_of_a_worker_per_tiny_batch_is_a_cost_of_the_batch(
+    batch: int, workers: int, data_s: float, expected: list[FindingKind]
+) -> None:
+    times = {"forward": 0.004, "backward": 0.004, "optimizer": 0.001, "data": data_s}
+    times["step"] = sum(times.values())
+    phases = {name: PhaseStatistics.of([value] * 30000) for name, value in times.items()}
+    rank = RankSteps("n1", 0, None, 5, phases, hints={"num_workers": workers, "batch_size": batch})
+    assert kinds(job_of(ranks=(rank,))) == expected
+
+
+def test_unmarked_time_of_a_step_is_not_taken_for_work_of_a_rank() -> None:
+    """The rank with less work waits where no phase is marked, such as in a broadcast."""
+    ranks = []
+    for rank, own_s in enumerate((1.0, 0.3)):
+        times = {"forward": own_s / 2, "backward": own_s / 2, "communication": 0.01, "step": 1.2}
+        phases = {name: PhaseStatistics.of([value] * 300) for name, value in times.items()}
+        ranks.append(RankSteps("n1", rank, None, rank, phases))
+    assert kinds(job_of(ranks=tuple(ranks))) == [K.LOAD_IMBALANCE]
+
+
+def slow_iteration(at_s: float) -> RankSteps:
+    phases = {"step": PhaseStatistics.of([1.0] * 500 + [60.0])}
+    outlier = StepOutlier(at_s, 60.0, 1.0, "forward")
+    return RankSteps("n1", 0, None, 5, phases, None, 1, 59.0, (outlier,))
+
+
+@pytest.mark.parametrize(
+    ("signal", "value", "cores", "expected"),
+    [
+        ("cpu_waiting_tasks", 2.0, 1.0, []),
+        ("cpu_waiting_tasks", 0.1, 1.0, [K.ITERATION_OUTLIERS]),
+        ("cpu_waiting_tasks", 6.0, 2.0, [K.ITERATION_OUTLIERS]),  # its own tasks are too many
+        ("cpu_pressure_percent", 80.0, 1.0, []),
+        ("cpu_pressure_percent", 80.0, 3.9, [K.CPU_CONTENTION]),
+    ],
+)
+def test_outliers_while_other_work_takes_the_cpus_are_no_finding(
+    signal: str, value: float, cores: float, expected: list[FindingKind]
+) -> None:
+    busy = series("cpu_busy_cores", [cores] * 60)
+    waits = series(signal, [0.0] * 30 + [value] * 30 if "tasks" in signal else [value] * 60)
+    parts = busy, series("cpu_allocated_cores", [4.0] * 60), waits
+    assert kinds(job_of(*parts, ranks=(slow_iteration(400.0),))) == expected
+
+
+@pytest.mark.parametrize("sign", ["reads", "steps"])
+def test_job_that_waits_for_storage_is_not_idle(sign: str) -> None:
+    parts = [series("cpu_allocated_cores", [4.0] * 60), series("cpu_busy_cores", [2.0] * 5 + [0.01] * 55)]
+    assert kinds(job_of(*parts)) == [K.IDLE_TAIL]
+    if sign == "reads":
+        reads = series("block_read_bytes_per_s", [2e6] * 60)
+        assert kinds(job_of(*parts, reads)) == []
+    else:
+        counts = array("d", [1.0] * 60)
+        intervals = StepIntervals(0.0, 10.0, counts, array("d", [9.0] * 60), array("d", [0.1] * 60))
+        phases = {"step": PhaseStatistics.of([9.0] * 60)}
+        rank = RankSteps("n1", 0, None, 5, phases, intervals=intervals)
+        assert kinds(job_of(*parts, ranks=(rank,))) == []
