@@ -298,7 +298,8 @@ def _energy_settings(settings: list[str]) -> dict[str, Any]:
         try:
             tables = merged(tables, tomllib.loads(setting))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise UsageError(f"--set-energy {setting!r}", str(error)) from None
+            todo = """text needs quotes, as in --set-energy 'cluster.name="lab"'"""
+            raise UsageError(f"--set-energy {setting!r}", f"is not a line of TOML ({error})", todo) from None
     return tables
 
 

@@ -18,3 +18,8 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_demonstration(
     assert main(["lab", "demo", "--html", str(page)]) == 2
     assert capsys.readouterr().err.startswith(f"senergy: error: --html {page}: there is no such directory")
     assert main(["lab", "demo", "--html", str(tmp_path / "page.html")]) == 5
+
+
+def test_text_without_quotes_in_set_energy_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "up", "--set-energy", "cluster.name=lab"]) == 2
+    assert """quotes, as in --set-energy 'cluster.name="lab"'""" in capsys.readouterr().err

@@ -337,3 +337,9 @@ def test_session_without_processes_is_idle_by_the_use_of_its_cpus() -> None:
     assert kinds(job_of(allocated, *cpus, elapsed_s=2400.0)) == [K.IDLE_ALLOCATION]
     assert kinds(job_of(allocated, cpus[0], busy, elapsed_s=2400.0)) == []
     assert kinds(job_of(allocated, cpus[0], elapsed_s=2400.0)) == []
+
+
+def test_a_core_that_is_used_in_part_is_not_called_unused() -> None:
+    busy, allocated = series("cpu_busy_cores", [0.3] * 60), series("cpu_allocated_cores", [128.0] * 60)
+    (finding,) = find_causes(job_of(busy, allocated, elapsed_s=7200.0), DiagnosisConfig())
+    assert finding.title == "127 of 128 CPUs are never used"

@@ -151,7 +151,7 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
         return
     gpus = sum(map(len, view.context.gpus.values())) or len(view.gpus)
     limit = "unused_cpu_gpu" if gpus else "unused_cpu"
-    unused = allocated * (1 - use / 100)
+    unused = math.floor(allocated * (1 - use / 100))  # a core used in part is used
     if use >= view.threshold(limit) or unused < view.threshold("unused_cpu_count"):
         return
     if gpus and allocated <= gpus * view.threshold("unused_cpu_per_gpu"):
@@ -161,7 +161,7 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
     joules = scaled(math.fsum(idle) if idle else None, (1 - use / 100) * view.elapsed_s)
     yield view.finding(
         FindingKind.UNUSED_CPU,
-        f"{unused:.0f} of {allocated:.0f} CPUs are never used",
+        f"{unused} of {allocated:.0f} CPUs are never used",
         [view.fact("cpu_busy_cores", use, text, limit)],
         None,
         0.8,
