@@ -356,6 +356,8 @@ def report_loader(loader: Any) -> None:
         recorder.hint("dataset_samples", len(loader.dataset))
     torch, environment = sys.modules.get("torch"), os.environ
     with contextlib.suppress(Exception):
+        recorder.hint("compute_threads", int(torch.get_num_threads()))  # type: ignore[union-attr]
+    with contextlib.suppress(Exception):
         if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             recorder.hint("world_size", int(torch.distributed.get_world_size()))
             recorder.hint("backend", str(torch.distributed.get_backend()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 from test_diagnosis_rules import K, cpu_training, job_of, kinds, series
@@ -107,3 +108,15 @@ def test_job_that_waits_for_storage_is_not_idle(sign: str) -> None:
         phases = {"step": PhaseStatistics.of([9.0] * 60)}
         rank = RankSteps("n1", 0, None, 5, phases, intervals=intervals)
         assert kinds(job_of(*parts, ranks=(rank,))) == []
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, [K.DATA_STALL_CPU]), (4, [K.DATA_STALL])])
+def test_threads_of_the_computation_are_not_those_of_the_loader(
+    threads: int, expected: list[FindingKind]
+) -> None:
+    """A third of the time computes: with four threads 1.4 CPUs on average, of which the loader has none."""
+    signals = series("cpu_busy_cores", [1.3] * 60), series("cpu_allocated_cores", [4.0] * 60)
+    training = cpu_training(0.05, 1, 0.7)
+    hints = {**training.hints, "compute_threads": threads}
+    assert kinds(job_of(*signals, ranks=(replace(training, hints=hints),))) == expected
+    assert kinds(job_of(*signals, ranks=(training,))) == [K.DATA_STALL]

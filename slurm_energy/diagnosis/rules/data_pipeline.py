@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeGuard
 
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView, mean_of
+from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
 from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.steps import Hint
 
 _CAUSES = {
     FindingKind.DATA_STALL_IO: "storage is too slow",
@@ -89,7 +90,7 @@ class _LoaderUse(NamedTuple):
     """CPU use of the loader's processes, in percent of what they can use.
 
     Attributes:
-        minimum: if the computation uses all CPUs of the job; on GPUs it uses one.
+        minimum: if the computation uses all CPUs of the job, where its threads are unknown.
         maximum: if the computation uses one CPU per rank.
     """
 
@@ -122,12 +123,31 @@ def _node_loader_use(view: JobView, node: NodeObservation) -> _LoaderUse | None:
     computing = mean_of([1 - (rank.times.share("data") or 0.0) for rank in ranks]) or 0.0
     hints = [rank.steps.hints.get("num_workers") for rank in ranks]
     workers = sum(hint for hint in hints if isinstance(hint, int) and not isinstance(hint, bool))
-    threads = [float(len(ranks)), float(len(ranks)) if view.gpus or limit is None else max(limit, 1.0)]
+    threads = _computing_threads(view, ranks, limit)
     maximum, minimum = (
         _share(cores - computing * count, workers or (1 - computing) * len(ranks), limit, computing * count)
         for count in threads
     )
     return _LoaderUse(min(minimum, maximum), maximum)
+
+
+def _computing_threads(view: JobView, ranks: Sequence[RankView], limit: float | None) -> tuple[float, float]:
+    """Return the minimum and maximum number of threads of the ranks that compute.
+
+    On GPUs each rank has one; on CPUs as many as it reports, else at most one per CPU.
+    """
+    known = [hint for rank in ranks if is_count(hint := rank.steps.hints.get("compute_threads"))]
+    one_each = float(len(ranks))
+    if view.gpus or limit is None:
+        return one_each, one_each
+    if len(known) == len(ranks):
+        return (min(float(sum(known)), max(limit, 1.0)),) * 2
+    return one_each, max(limit, 1.0)
+
+
+def is_count(hint: Hint | None) -> TypeGuard[int]:
+    """Return whether a hint is a positive whole number."""
+    return isinstance(hint, int) and not isinstance(hint, bool) and hint > 0
 
 
 def _share(used: float, wanted: float, limit: float | None, computing: float) -> float:
