@@ -18,6 +18,9 @@ _SPARE_WORKERS = 1.1
 _CHECKPOINT_SHARE = 0.03
 _TIME_LIMIT_MARGIN = 1.1
 _BATCH_FACTOR = 2
+_MIN_UNTHROTTLED = 0.1
+"""A job that its quota stops for longer needs at most ten times the CPUs."""
+_MEMORY_MARGIN = 1.25
 _MIN_GAIN = 0.03
 """Minimum gain, as a share of the job's time or energy, for which something is advised."""
 
@@ -271,6 +274,58 @@ def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
     )
 
 
+def _more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield as many CPUs as the tasks of the job can use at the same time, or as its quota lacks."""
+    cpus, fact = _cpus_per_rank(view), finding.evidence[0]
+    if cpus is None or not fact.value:
+        return
+    if fact.signal == "cpu_waiting_tasks":
+        factor, source = fact.value, "tasks that ran or waited for a CPU in this job, an upper bound"
+    elif fact.signal == "cpu_throttled_percent":
+        factor = 1 / max(_MIN_UNTHROTTLED, 1 - fact.value / 100)
+        source = "time in which the quota stopped this job, an upper bound"
+    else:
+        return  # pressure does not say how many tasks wait
+    wanted = math.ceil(factor * cpus)
+    if wanted <= cpus:
+        return
+    waited_s = (1 - 1 / factor) * view.active_s
+    gain_s = waited_s if finding.seconds_lost is None else min(waited_s, finding.seconds_lost)
+    yield FindingAdvice(
+        finding.kind,
+        f"The tasks of each rank can use {wanted} CPUs; it has {cpus:.0f}. Fewer loader workers and threads"
+        " (OMP_NUM_THREADS) lose less time to each other as well, but gain less.",
+        f"#SBATCH --cpus-per-task={wanted}",
+        gain_s,
+        _share_of(finding, gain_s),
+        source,
+        "waits for CPUs and time of the next run: senergy diagnose",
+        (AdvisedChange(AdjustmentKind.CPUS_PER_TASK, wanted, cpus),),
+    )
+
+
+def _more_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield a higher memory limit, if tasks waited for memory. To be near the limit costs no time."""
+    limits = [
+        max(series.known())
+        for node in view.observation.nodes
+        if (series := view.node_series(node, "memory_limit_bytes")) is not None
+    ]
+    if not limits or not finding.seconds_lost:
+        return
+    size = math.ceil(_MEMORY_MARGIN * max(limits) / (1 << 30))
+    yield FindingAdvice(
+        finding.kind,
+        f"A quarter more memory per node: {size} GiB instead of {max(limits) / (1 << 30):.3g}. Fewer workers"
+        " and smaller batches need less.",
+        f"#SBATCH --mem={size}G",
+        finding.seconds_lost,
+        finding.joules_lost,
+        "time in which tasks of this job waited for memory, an upper bound",
+        "waits for memory of the next run: senergy diagnose",
+    )
+
+
 _ADVISERS: Final[Mapping[FindingKind, _Adviser]] = {
     FindingKind.DATA_STALL_CPU: _more_workers,
     FindingKind.CHECKPOINT_STALL: _fewer_checkpoints,
@@ -279,4 +334,6 @@ _ADVISERS: Final[Mapping[FindingKind, _Adviser]] = {
     FindingKind.IDLE_ALLOCATION: _fewer_nodes,
     FindingKind.IDLE_TAIL: _shorter_limit,
     FindingKind.SMALL_BATCH: _larger_batch,
+    FindingKind.CPU_CONTENTION: _more_cpus,
+    FindingKind.MEMORY_PRESSURE: _more_memory,
 }

@@ -106,3 +106,39 @@ def test_small_batch_doubles_if_the_program_reports_its_size() -> None:
     assert change.new == 2 * observation.ranks[0].hints["batch_size"]
     assert advice.line == f"DataLoader(batch_size={change.new})"
     assert not diagnose(build(JOBS["tiny-batch-no-steps"], 3), DiagnosisConfig()).advice
+
+
+@pytest.mark.parametrize(
+    ("signal", "value", "line", "gain_s"),
+    [
+        ("cpu_waiting_tasks", 6.0, "#SBATCH --cpus-per-task=10", 300.0),
+        ("cpu_throttled_percent", 50.0, "#SBATCH --cpus-per-task=8", 300.0),
+        ("cpu_pressure_percent", 90.0, None, None),
+    ],
+)
+def test_more_cpus_only_if_their_number_is_known(
+    signal: str, value: float, line: str | None, gain_s: float | None
+) -> None:
+    phases = {"step": PhaseStatistics.of([2.0] * 300), "data": PhaseStatistics.of([1.0] * 300)}
+    rank = RankSteps("n1", 0, None, 5, phases, hints={"num_workers": 9})
+    values = {"cpu_busy_cores": 3.9, "cpu_allocated_cores": 4.0, signal: value}
+    parts = [series(name, [value] * 60) for name, value in values.items()]
+    found = diagnose(job_of(*parts, ranks=(rank,)))
+    assert found.findings[0].kind.value == "cpu-contention"
+    if line is None:
+        assert found.advice == ()
+    else:
+        (advice,) = found.advice
+        assert (advice.line, advice.seconds_gain) == (line, gain_s)
+        assert advice.changes[0].to_json() == {"kind": "cpus-per-task", "old": 4.0, "new": int(line[24:])}
+
+
+@pytest.mark.parametrize(("stall", "gain_s"), [(50.0, 300.0), (0.0, None)])
+def test_more_memory_only_if_tasks_waited_for_it(stall: float, gain_s: float | None) -> None:
+    values = {"memory_used_bytes": 8e9, "memory_limit_bytes": 8 * 2.0**30, "memory_pressure_percent": stall}
+    parts = [series(name, [value] * 60) for name, value in values.items()]
+    used = series("memory_used_bytes", [(2 + index / 10) * 2**30 for index in range(60)])
+    advice = diagnose(job_of(*parts[1:], used)).advice
+    assert [(one.line, one.seconds_gain) for one in advice] == (
+        [("#SBATCH --mem=10G", pytest.approx(gain_s))] if gain_s else []
+    )
