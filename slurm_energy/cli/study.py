@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from slurm_energy.cli import (
     study_baseline,
+    study_choose,
     study_deploy,
     study_init,
     study_status,
@@ -31,6 +32,10 @@ examples:
   senergy study init /srv/study
   senergy study baseline /srv/study
   senergy study baseline /srv/study --jobs jobs.csv --energy energy.csv
+  senergy study choose /srv/study --alternative gentle:tuning=energy,slowdown=2
+  senergy study deploy /srv/study --stage shadow
+  senergy study deploy /srv/study --stage all --design switchback --days 28
+  senergy study deploy /srv/study --undo
   senergy study status /srv/study
 See docs/study.md.
 """
@@ -38,6 +43,7 @@ See docs/study.md.
 ACTIONS: Final[dict[str, tuple[Any, str]]] = {
     "init": (study_init, "create a study with an example of the objective"),
     "baseline": (study_baseline, "measure the present state from accounting and energy records"),
+    "choose": (study_choose, "simulate alternatives on the twin, and recommend one"),
     "deploy": (study_deploy, "put the chosen alternative in force by stages, or take it back"),
     "status": (study_status, "state of each step, and which steps have to run again"),
 }

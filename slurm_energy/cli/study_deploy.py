@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli.output import emit, emit_json, emit_verbatim, note
 from slurm_energy.cli.setup_dialogue import TerminalDialogue
+from slurm_energy.cli.study_command import command_line
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     study = StudyDirectory(Path(args.directory))
     deployment = Deployment(study, _time(args.at))
-    command = shlex.join(["senergy", *sys.argv[1:]])
+    command = command_line()
     if args.tick:
         return _finish(args, deployment, deployment.tick(command))
     if args.undo:

@@ -1,0 +1,363 @@
+"""The step `choose`: alternatives simulated on the twin, Pareto front, decision tree and recommended plan.
+
+Source: thesis, sections 6.3.4 and 6.3.5.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.study.alternatives import TODAY, StudyAlternative
+from slurm_energy.study.baseline import read_baseline
+from slurm_energy.study.decision_tree import DecisionNode, SiteFigures, decide
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.evaluation import (
+    AlternativeForecast,
+    limit_outlook,
+    pareto_front,
+    recommend,
+)
+from slurm_energy.study.forecast import (
+    ForecastInput,
+    forecast_change,
+    forecast_run,
+    group_changes,
+)
+from slurm_energy.study.indicators import KPIS
+from slurm_energy.study.jobs_table import JobsTable
+from slurm_energy.study.objective import StudyObjective
+from slurm_energy.study.period import StudyPeriod
+from slurm_energy.study.responses import responses_of
+from slurm_energy.study.step_run import StepRun
+from slurm_energy.study.twin import twin_settings_of
+from slurm_energy.worker_processes import end_with_parent
+
+STEP: Final = "choose"
+_BUDGET_SHARES: Final = (0.9, 0.8)
+"""Power budgets to simulate, as shares of the present peak."""
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRequest:
+    """Options of the step.
+
+    Attributes:
+        alternatives: further alternatives of the administrator.
+        only: simulate these alternatives only, not those that the tree proposes.
+        seeds: number of periods to simulate, the held-out one included.
+        processes: number of parallel processes.
+    """
+
+    alternatives: tuple[StudyAlternative, ...] = ()
+    only: bool = False
+    seeds: int = 5
+    processes: int = 1
+
+
+def run_choose(
+    study: StudyDirectory, request: ChoiceRequest, command: str, progress: Progress = lambda done, total: None
+) -> dict[str, Any]:
+    """Run the step, and return its result.
+
+    Args:
+        study: the study.
+        request: options.
+        command: command line, for the manifest.
+        progress: called with the number of finished and of all simulations.
+
+    Raises:
+        EnergyError: an earlier step is missing or stale, or a lever is unknown.
+    """
+    names = [TODAY, *(one.name for one in request.alternatives)]
+    if len(set(names)) < len(names):
+        raise UsageError("--alternative", "two alternatives have the same name", "give each another name")
+    if deferred := [one.name for one in request.alternatives if one.deferral]:
+        why = "accounting does not say which jobs may wait, so that the twin cannot defer them"
+        raise UsageError(f"alternative {deferred[0]}", why, "see senergy simulate and docs/deferral.md")
+    options = {
+        "alternatives": [one.document() for one in request.alternatives],
+        "only": request.only,
+        "seeds": request.seeds,
+    }
+    with study.running(STEP, command, options=options, seed=0) as run:
+        objective = study.objective()
+        data, period = _input(study, objective)
+        simulations = _Simulations(run, data, request, progress)
+        today = StudyAlternative(TODAY)
+        simulations.simulate([today])
+        site = _site_figures(data, simulations.runs[TODAY], objective)
+        tree = decide(objective, site)
+        single = list(request.alternatives)
+        if not request.only:
+            single += _proposed(tree, site, objective, {one.name for one in single})
+        if not single:
+            raise UsageError("choose", _nothing(tree), "--alternative NAME:LEVER=VALUE")
+        simulations.simulate(single)
+        combined = [] if request.only else _combined(single, simulations.runs, objective)
+        simulations.simulate(combined)
+        forecasts = _forecasts([today, *single, *combined], simulations.runs, objective)
+        result = _result(forecasts, tree, site, data, period, objective)
+        result["twin_errors"] = study.result("model").get("errors", [])
+        run.finish(result)
+    return result
+
+
+class _Simulations:
+    """Simulations of alternatives over all seeds. Finished ones are stored, so that a run can be continued.
+
+    Args:
+        run: the run of the step.
+        data: what all simulations have in common.
+        request: options.
+        progress: called with the number of finished and of all simulations.
+    """
+
+    def __init__(self, run: StepRun, data: ForecastInput, request: ChoiceRequest, progress: Progress) -> None:
+        self._run, self._data, self._request, self._progress = run, data, request, progress
+        self.runs: dict[str, list[dict[str, Any]]] = {}
+
+    def simulate(self, alternatives: Sequence[StudyAlternative]) -> None:
+        """Simulate alternatives that have no results yet."""
+        tasks = [(one, seed) for one in alternatives for seed in range(self._request.seeds)]
+        found: dict[tuple[str, int], dict[str, Any]] = {}
+        missing = []
+        for one, seed in tasks:
+            stored = self._run.partial(_partial_name(one, seed))
+            if isinstance(stored, dict) and stored.get("alternative") == _identity(one):
+                found[one.name, seed] = stored["figures"]
+            else:
+                missing.append((one, seed))
+        self._progress(len(found), len(tasks))
+        for one, seed, figures in self._simulated(missing):
+            stored = {"alternative": _identity(one), "figures": figures}
+            self._run.save_partial(_partial_name(one, seed), stored)
+            found[one.name, seed] = figures
+            self._progress(len(found), len(tasks))
+        for one in alternatives:
+            self.runs[one.name] = [found[one.name, seed] for seed in range(self._request.seeds)]
+
+    def _simulated(self, tasks: Sequence[tuple[StudyAlternative, int]]) -> Any:
+        if self._request.processes == 1 or len(tasks) < 2:
+            for one, seed in tasks:
+                yield one, seed, forecast_run(self._data, one, seed)
+            return
+        count = min(self._request.processes, len(tasks))
+        with ProcessPoolExecutor(count, initializer=end_with_parent) as pool:
+            waiting = {pool.submit(forecast_run, self._data, *task): task for task in tasks}
+            try:
+                for future in as_completed(waiting):
+                    yield *waiting[future], future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)  # after an error the others need not run
+
+
+def _identity(alternative: StudyAlternative) -> dict[str, Any]:
+    return alternative.document() | {"weights": dict(alternative.weights)}
+
+
+def _partial_name(alternative: StudyAlternative, seed: int) -> str:
+    return f"{alternative.name}-{seed}"
+
+
+def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastInput, StudyPeriod]:
+    """Return what all simulations have in common, and the period of the baseline."""
+    period, model = read_baseline(study), study.result("model")
+    classes: list[Mapping[str, Any]] = []
+    jobs = period.jobs
+    if study.manifest.steps["characterise"].outputs:
+        characterisation = study.result("characterise")
+        classes = characterisation.get("classes", [])
+    try:
+        first, last = (date.fromisoformat(model["held_out"][name]) for name in ("begin", "end"))
+        rows = period.days.dates.index(first), period.days.dates.index(last) + 1
+    except (KeyError, TypeError, ValueError):
+        path = study.folder("model")
+        raise UsageError(
+            f"{path}", "names no held-out days of the baseline", "run senergy study model again"
+        ) from None
+    names = tuple(dict.fromkeys(one.kpi for one in objective.limits if one.per == "account"))
+    data = ForecastInput(
+        jobs, period.days, *rows, twin_settings_of(model["twin"]), responses_of(classes), period.prices, names
+    )
+    return data, period
+
+
+def _site_figures(
+    data: ForecastInput, today: Sequence[Mapping[str, Any]], objective: StudyObjective
+) -> SiteFigures:
+    """Return the figures of the present site, as the twin simulates it over the held-out days."""
+    figures = today[0]
+    job_kwh = sum(totals["energy_kwh"] for totals in figures["accounts"].values())
+    day_kwh = figures["kpis"]["energy_kwh"]
+    days = data.end - data.first
+    jobs = sum(totals["jobs"] for totals in figures["accounts"].values())
+    waits = sum(totals["wait_s"] * totals["jobs"] for totals in figures["accounts"].values())
+    completion = sum(totals["completion_s"] * totals["jobs"] for totals in figures["accounts"].values())
+    peak = figures["kpis"]["peak_power_watts"]
+    return SiteFigures(
+        idle_share=max(0.0, 1 - job_kwh / (day_kwh * days)) if day_kwh else math.nan,
+        wait_share=waits / completion if jobs and completion else math.nan,
+        tuning_potential=data.responses.potential(data.jobs, "energy", _slowdown(objective) / 100),
+        curve_share=data.responses.covered_share(data.jobs),
+        peak_watts=math.nan if peak is None else peak,
+        has_varying_price=bool(objective.prices.price_file or objective.prices.carbon_file),
+    )
+
+
+def _slowdown(objective: StudyObjective) -> float:
+    """Return the slowdown in percent that the limits leave to tuning; 5 % without a limit."""
+    limits = [one.worse_percent for one in objective.limits if one.kpi == "mean_jct_s"]
+    return min((one for one in limits if one is not None), default=5.0)
+
+
+def _proposed(
+    tree: Sequence[DecisionNode], site: SiteFigures, objective: StudyObjective, taken: set[str]
+) -> list[StudyAlternative]:
+    """Return the alternatives to which the decision tree leads."""
+    levers = {node.lever: node.choice for node in tree if node.answer}
+    proposed = []
+    if "tuning" in levers:
+        limit = _slowdown(objective)
+        proposed.append(StudyAlternative("tune-energy", tuning="energy", slowdown_percent=limit))
+        proposed.append(StudyAlternative("tune-gently", tuning="energy", slowdown_percent=limit / 2))
+        proposed.append(StudyAlternative("tune-edp", tuning="edp"))
+    if "power_saving" in levers:
+        proposed.append(StudyAlternative("nodes-off", powers_down=True))
+    if "priority" in levers:
+        names = dict.fromkeys((levers["priority"], "zeus", "hades"))
+        proposed += [StudyAlternative(f"order-{name}", ranking=name) for name in names]
+    if "budget" in levers:
+        proposed += [
+            StudyAlternative(f"budget-{100 * share:.0f}", budget_watts=round(share * site.peak_watts, -1))
+            for share in _BUDGET_SHARES
+        ]
+    return [one for one in proposed if one.name not in taken]
+
+
+def _nothing(tree: Sequence[DecisionNode]) -> str:
+    return "no lever promises anything: " + "; ".join(node.reason for node in tree if not node.answer)
+
+
+def _combined(
+    single: Sequence[StudyAlternative], runs: Runs, objective: StudyObjective
+) -> list[StudyAlternative]:
+    """Return combinations of the best alternatives of different levers that improve the main target."""
+    kpi = objective.targets[0].indicator
+    forecasts = _forecasts(single, runs, objective)
+    best: dict[tuple[str, ...], AlternativeForecast] = {}
+    for one in forecasts:
+        if one.is_permitted and one.improvement(kpi) > 0:
+            other = best.get(one.alternative.levers)
+            if other is None or one.improvement(kpi) > other.improvement(kpi):
+                best[one.alternative.levers] = one
+    chosen = [one.alternative for one in best.values()]
+    combined = []
+    for size in range(2, len(chosen) + 1):
+        for group in itertools.combinations(chosen, size):
+            levers = list(itertools.chain.from_iterable(one.levers for one in group))
+            if len(set(levers)) < len(levers) or {"budget", "power_saving"} <= set(levers):
+                continue  # the simulator has no power budget with nodes that are switched off
+            joined = group[0]
+            for added in group[1:]:
+                joined = joined.with_levers_of(added)
+            combined.append(joined)
+    return combined
+
+
+def _forecasts(
+    alternatives: Sequence[StudyAlternative], runs: Runs, objective: StudyObjective
+) -> list[AlternativeForecast]:
+    """Return the forecasts of simulated alternatives."""
+    today, confidence = runs[TODAY], objective.statistics.confidence
+    forecasts = []
+    for one in alternatives:
+        own = runs[one.name]
+        changes = {}
+        for kpi in KPIS:
+            change = forecast_change(
+                [run["kpis"][kpi] for run in today], [run["kpis"][kpi] for run in own], confidence
+            )
+            if change is not None:
+                changes[kpi] = change
+        outlooks = []
+        for limit in objective.limits:
+            if limit.per == "account":
+                for account in sorted({name for run in today for name in run["account_kpis"]}):
+                    values = [
+                        [run["account_kpis"].get(account, {}).get(limit.kpi) for run in some]
+                        for some in (today, own)
+                    ]
+                    change = forecast_change(values[0], values[1], confidence)
+                    outlooks.append(limit_outlook(limit, change, math.nan, account))
+            else:
+                deviation = today[0]["deviations"][limit.kpi]
+                known = math.nan if deviation is None else deviation
+                outlooks.append(limit_outlook(limit, changes.get(limit.kpi), known))
+        accounts, classes = (group_changes(today, own, key) for key in ("accounts", "classes"))
+        forecasts.append(AlternativeForecast(one, changes, outlooks, accounts, classes, len(own)))
+    return forecasts
+
+
+def _result(
+    forecasts: Sequence[AlternativeForecast],
+    tree: Sequence[DecisionNode],
+    site: SiteFigures,
+    data: ForecastInput,
+    period: StudyPeriod,
+    objective: StudyObjective,
+) -> dict[str, Any]:
+    kpis = [KPIS[name] for name in objective.kpi_names()]
+    front = pareto_front(forecasts, kpis)
+    advice = recommend([one for one in forecasts if one.alternative.levers], objective)
+    held_out = data.days.between(data.first, data.end)
+    return {
+        "held_out": {"begin": held_out.dates[0].isoformat(), "end": held_out.dates[-1].isoformat()},
+        "seeds": forecasts[0].seeds,
+        "confidence": objective.statistics.confidence,
+        "recommended": advice.name or None,
+        "reaches_target": advice.reaches_target,
+        "reasons": list(advice.reasons),
+        "tree": [node.document() for node in tree],
+        "site": asdict(site),
+        "alternatives": [_document(one, row in front) for row, one in enumerate(forecasts)],
+        "partition_energy_joules": _energy_by(period.jobs, period.jobs.partition),
+        "user_energy_joules": _energy_by(period.jobs, period.jobs.user),
+    }
+
+
+def _document(one: AlternativeForecast, on_front: bool) -> dict[str, Any]:
+    return one.alternative.document() | {
+        "kpis": {
+            name: {
+                "today": change.today,
+                "value": change.value,
+                "change_percent": 100 * change.change,
+                "low_percent": 100 * change.low,
+                "high_percent": 100 * change.high,
+            }
+            for name, change in one.changes.items()
+        },
+        "limits": [asdict(limit) | {"text": limit.text} for limit in one.limits],
+        "permitted": one.is_permitted,
+        "safe": one.is_safe,
+        "on_front": on_front,
+        "accounts": list(one.accounts),
+        "classes": list(one.classes),
+    }
+
+
+def _energy_by(jobs: JobsTable, names: np.ndarray) -> dict[str, float]:
+    """Return the energy of the jobs of each group, or their node-seconds if no energy is known."""
+    amounts = jobs.energy_joules if np.nansum(jobs.energy_joules) > 0 else jobs.nodes * jobs.run_s
+    return {str(name): float(np.nansum(amounts[names == name])) for name in np.unique(names) if name}

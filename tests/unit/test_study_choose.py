@@ -1,0 +1,234 @@
+"""The step choose: forecasts, limits, Pareto front, decision tree, recommendation, and resumption."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from slurm_energy.cli.main import main
+from slurm_energy.errors import UsageError
+from slurm_energy.study import choose_step
+from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
+from slurm_energy.study.baseline import StudySources, run_baseline
+from slurm_energy.study.choose_step import ChoiceRequest, run_choose
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.evaluation import (
+    AlternativeForecast,
+    LimitForecast,
+    limit_outlook,
+    pareto_front,
+    recommend,
+)
+from slurm_energy.study.forecast import ForecastChange, forecast_change
+from slurm_energy.study.indicators import KPIS
+from slurm_energy.study.jobs_file import LoadedJobs
+from slurm_energy.study.jobs_table import JobsTable, jobs_table
+from slurm_energy.study.objective import StudyLimit, parse_objective
+from slurm_energy.study.responses import responses_of
+from slurm_energy.study.twin import TwinKind, TwinSettings, simulate
+
+MONDAY_S = 20_759 * 86_400.0  # 2026-11-02
+TWIN = TwinSettings({"gpu": TwinKind(2, 5.0), "cpu": TwinKind(1, 5.0)})
+OBJECTIVE = """\
+title = "Saving"
+[statistics]
+resamples = 100
+[[target]]
+kpi = "energy_per_work_kwh"
+change_percent = -5.0
+[[limit]]
+kpi = "mean_jct_s"
+worse_percent = 8.0
+"""
+CLASSES = [
+    {
+        "name": "memory",
+        "points": [
+            {"time_ratio": 1.02, "power_ratio": 0.7, "deviation": 0.01},
+            {"time_ratio": 1.4, "power_ratio": 0.5, "deviation": None},
+        ],
+    },
+    {"name": "compute", "points": []},
+]
+
+
+def site_jobs() -> JobsTable:
+    random = np.random.default_rng(3)
+    count = 16 * 12
+    submit = MONDAY_S - 3600 + np.sort(random.uniform(0, 16 * 86_400, count))
+    run_s = random.uniform(1800, 7200, count)
+    jobs = jobs_table(
+        job_id=list(range(count)),
+        user=random.choice(["ann", "bob"], count),
+        account=random.choice(["physics", "bio"], count),
+        partition=["gpu"] * count,
+        state=["COMPLETED"] * count,
+        job_class=random.choice(["memory", "compute"], count, p=[0.8, 0.2]),
+        nodes=[1] * count,
+        submit_s=submit,
+        start_s=submit,
+        end_s=submit + run_s,
+        energy_joules=run_s * 400,
+    )
+    return simulate(jobs, TWIN).jobs
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyDirectory:
+    made = StudyDirectory.create(tmp_path / "study", OBJECTIVE)
+    jobs = site_jobs()
+    energy = simulate(jobs, TWIN).energy
+    run_baseline(made, StudySources(lambda: (LoadedJobs(jobs, ()), energy), {}, {}), "baseline")
+    with made.running("characterise", "characterise") as run:
+        run.finish({"classes": CLASSES})
+    with made.running("model", "model") as run:
+        run.finish(
+            {"twin": TWIN.document(), "held_out": {"begin": "2026-11-11", "end": "2026-11-15"}, "errors": []}
+        )
+    return made
+
+
+def test_the_choice_recommends_what_reaches_the_target_within_the_limits(
+    study: StudyDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["study", "choose", str(study.path), "--seeds", "2", "--processes", "1"]
+    assert main([*arguments, "--alternative", "short:ranking=sjf", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    by_name = {one["name"]: one for one in result["alternatives"]}
+    assert {"today", "tune-energy", "tune-edp", "tune-gently", "short"} <= set(by_name)
+    tuned = by_name["tune-energy"]["kpis"]["energy_per_work_kwh"]
+    assert -30 < tuned["low_percent"] < tuned["change_percent"] < tuned["high_percent"] < -5
+    assert by_name["tune-edp"]["limits"][0]["forecast"] in ("kept", "at risk")
+    assert result["recommended"] is not None and result["reaches_target"]
+    chosen = by_name[result["recommended"]]
+    assert chosen["permitted"] and chosen["on_front"]
+    memory = next(row for row in chosen["classes"] if row["name"] == "memory")
+    compute = next(row for row in chosen["classes"] if row["name"] == "compute")
+    assert memory["alternative"]["energy_kwh"] < 0.8 * memory["today"]["energy_kwh"]
+    assert compute["alternative"]["energy_kwh"] == pytest.approx(compute["today"]["energy_kwh"], rel=0.05)
+    assert [node["lever"] for node in result["tree"] if node["answer"]] == ["tuning"]
+    assert main([*arguments, "--only", "--alternative", "short:ranking=sjf"]) == 0
+    out = capsys.readouterr().out
+    assert "No alternative is recommended:\n  not short: energy per work may improve by as little as" in out
+    assert set(result["partition_energy_joules"]) == {"gpu"}
+
+
+def test_an_interrupted_choice_continues(study: StudyDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ChoiceRequest((parse_alternative("edp:tuning=edp"),), only=True, seeds=2)
+    real, calls = choose_step.forecast_run, list[tuple[str, int]]()
+
+    def counting(data: object, alternative: StudyAlternative, seed: int) -> object:
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append((alternative.name, seed))
+        return real(data, alternative, seed)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(choose_step, "forecast_run", counting)
+    with pytest.raises(KeyboardInterrupt):
+        run_choose(study, request, "c")
+    assert study.manifest.steps["choose"].state == "running"
+    done = list(calls)
+    calls.clear()
+    run_choose(study, request, "c")
+    assert calls == [("edp", 1)]
+    assert done == [("today", 0), ("today", 1), ("edp", 0)]
+
+
+_ratio = st.floats(-0.5, 0.5)
+
+
+@examples(30)
+@given(st.lists(st.tuples(_ratio, _ratio), min_size=1, max_size=6))
+def test_each_alternative_is_on_the_front_or_dominated(points: list[tuple[float, float]]) -> None:
+    kpis = [KPIS["energy_kwh"], KPIS["jobs_per_hour"]]
+    forecasts = [
+        AlternativeForecast(
+            StudyAlternative(f"a{number}"),
+            {
+                kpi.name: ForecastChange(1.0, 1 + change, change, change, change)
+                for kpi, change in zip(kpis, point, strict=True)
+            },
+            (),
+        )
+        for number, point in enumerate(points)
+    ]
+    front = pareto_front(forecasts, kpis)
+    for row, (energy, jobs) in enumerate(points):
+        better = [p for p in points if p[0] <= energy and p[1] >= jobs and p != (energy, jobs)]
+        assert (row in front) == (not better)
+
+
+def forecast(name: str, energy: float, jct: float, spread: float = 0.0) -> AlternativeForecast:
+    changes = {
+        "energy_per_work_kwh": ForecastChange(2.0, 2 + 2 * energy, energy, energy - spread, energy + spread),
+        "mean_jct_s": ForecastChange(100.0, 100 + 100 * jct, jct, jct - spread, jct + spread),
+    }
+    outlook = limit_outlook(StudyLimit(worse_percent=8.0), changes["mean_jct_s"], math.nan)
+    return AlternativeForecast(parse_alternative(f"{name}:ranking=zeus,off=yes"), changes, [outlook])
+
+
+def test_recommendations_and_their_reasons() -> None:
+    objective = parse_objective(OBJECTIVE, Path("objective.toml"))
+    fast, greedy, unsafe = (
+        forecast("fast", -0.06, 0.0),
+        forecast("greedy", -0.3, 0.2),
+        forecast("unsafe", -0.1, 0.07, 0.02),
+    )
+    assert [one.limits[0].forecast for one in (fast, greedy, unsafe)] == [
+        LimitForecast.KEPT,
+        LimitForecast.BROKEN,
+        LimitForecast.AT_RISK,
+    ]
+    advice = recommend([fast, greedy, unsafe], objective)
+    assert advice.name == "fast" and advice.reaches_target
+    assert any(
+        reason.startswith("not greedy: mean completion time 120 s, limit 108") for reason in advice.reasons
+    )
+    weak = recommend([forecast("weak", -0.02, 0.0)], objective)
+    assert weak.name == "weak" and not weak.reaches_target
+    none = recommend([greedy, forecast("noise", -0.02, 0.0, 0.05)], objective)
+    assert none.name == ""
+    assert none.reasons[1] == "not noise: energy per work may improve by as little as -3.0 %"
+
+
+def test_the_interval_of_a_forecast_is_that_of_another_period() -> None:
+    change = forecast_change([10.0, 20.0, None], [9.0, 17.0, 5.0], 0.95)
+    assert change is not None
+    assert change.change == pytest.approx(-0.125)
+    half = 12.706 * np.std([-0.1, -0.15], ddof=1) * math.sqrt(1.5)
+    assert change.high - change.change == pytest.approx(half, rel=1e-3)
+    assert forecast_change([None], [1.0], 0.95) is None
+
+
+def test_the_best_point_of_a_class_keeps_the_slowdown_limit() -> None:
+    responses = responses_of(CLASSES)
+    assert responses.best("memory", "energy", 0.05).time_ratio == 1.02
+    assert responses.best("memory", "energy", 0.5).time_ratio == 1.4
+    assert responses.best("memory", "energy", 0.01).time_ratio == 1.0
+    assert responses.best("compute", "edp").power_ratio == 1.0
+    jobs = jobs_table(job_class=["memory", "other"], energy_joules=[300.0, 100.0])
+    assert responses.covered_share(jobs) == 0.75
+    assert responses.potential(jobs, "energy", 0.05) == pytest.approx(0.75 * (1 - 1.02 * 0.7))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("tuning=edp", "the name is letters"),
+        ("today:off=yes", "the name is letters"),
+        ("a:tuning=fast", "no lever"),
+        ("a:slowdown=-1", "no lever"),
+        ("a:ranking", "has no ="),
+        ("a:budget=much", "could not convert"),
+    ],
+)
+def test_wrong_alternatives_are_one_line(text: str, fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        parse_alternative(text)
