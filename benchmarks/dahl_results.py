@@ -1,0 +1,94 @@
+"""Stored runs of dahl.py by scale, batch, cores and configuration, with confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final
+
+from slurm_energy.tuning.sweep.intervals import difference_half_width, half_width
+
+NAMES: Final = {"default": "PyTorch", "openmp": "OpenMP", "ddp": "DDP", "taskgraph": "task graph"}
+
+Run = Mapping[str, Any]
+Scale = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs of one configuration at one scale, batch and number of cores, per 1000 images.
+
+    Attributes:
+        config: configuration.
+        cores: number of cores.
+        values: values of the runs by metric.
+    """
+
+    config: str
+    cores: int
+    values: Mapping[str, tuple[float, ...]]
+
+    def mean(self, metric: str) -> float:
+        """Return the mean of a metric."""
+        return fmean(self.values[metric])
+
+    def is_less(self, other: Cell, metric: str) -> bool:
+        """Return whether a metric is less than that of another cell, beyond the 95 % interval."""
+        width = difference_half_width(self.values[metric], other.values[metric])
+        return width is not None and other.mean(metric) - self.mean(metric) > width
+
+    def text(self, metric: str) -> str:
+        """Return mean and half-width of the 95 % confidence interval."""
+        width = half_width(self.values[metric])
+        return f"{self.mean(metric):.3g}" + ("" if width is None else f" ± {width:.2g}")
+
+
+class Results:
+    """The stored runs, by scale, batch, cores and configuration. Failed runs are left out."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = [run for run in runs if run["seconds"] is not None]
+        self.failed = len(runs) - len(self.runs)
+        groups: dict[tuple[Scale, int, int, str], list[Run]] = {}
+        for run in self.runs:
+            key = ((run["height"], run["width"]), run["batch"], run["cores"], run["config"])
+            groups.setdefault(key, []).append(run)
+        self._cells = {key: _cell(key[3], key[2], group) for key, group in groups.items()}
+        self.cores = sorted({key[2] for key in groups})
+        self.configs = [name for name in NAMES if any(key[3] == name for key in groups)]
+        batches = [key[1] for key in groups for _ in groups[key]]
+        self.batch = max(set(batches), key=batches.count, default=0)
+        self.scales = sorted({key[0] for key in groups if key[1] == self.batch})
+
+    def cell(self, scale: Scale, cores: int, config: str, batch: int | None = None) -> Cell | None:
+        """Return a cell; None if it was not measured. The default batch is that of most runs."""
+        return self._cells.get((scale, self.batch if batch is None else batch, cores, config))
+
+    def at(self, scale: Scale, cores: Sequence[int], batch: int | None = None) -> list[Cell]:
+        """Return the cells at a scale."""
+        cells = [self.cell(scale, count, name, batch) for count in cores for name in self.configs]
+        return [cell for cell in cells if cell is not None]
+
+    def batches(self, scale: Scale, cores: int) -> list[int]:
+        """Return the measured batches of a scale."""
+        return sorted({key[1] for key in self._cells if (key[0], key[2]) == (scale, cores)})
+
+
+def _cell(config: str, cores: int, runs: Sequence[Run]) -> Cell:
+    values: dict[str, tuple[float, ...]] = {
+        metric: tuple(1000 * run[metric] / run["samples"] for run in runs)
+        for metric in ("seconds", "cpu_s", "joules")
+    }
+    values["edp"] = tuple(s * j for s, j in zip(values["seconds"], values["joules"], strict=True))
+    return Cell(config, cores, values)
+
+
+def cell_name(cell: Cell) -> str:
+    """Return configuration and cores of a cell for tables."""
+    return f"{NAMES[cell.config]}, {cell.cores} {'core' if cell.cores == 1 else 'cores'}"
+
+
+def scale_name(scale: Scale) -> str:
+    """Return a scale as the paper writes it."""
+    return f"{scale[0]}x{scale[1]}x3"
