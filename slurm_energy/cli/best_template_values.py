@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.cli import best_settings, connection, predict_job
 from slurm_energy.cli.output import note
+from slurm_energy.cli.sweep_template_values import is_swept, saved_sweep, sweep_values
 from slurm_energy.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
 
 
 def best_values(
-    args: argparse.Namespace, objective: Objective, template: Template, text: str
+    args: argparse.Namespace, objective: Objective, template: Template, text: str, given: dict[str, str]
 ) -> dict[str, str]:
     """Return values by variable of a template: the best known settings, and the time limit.
+
+    A saved sweep of the program is preferred, because it also measured threads, processes and batch size.
 
     Args:
         args: command line; `gpu` is the kind of the GPUs, None if it is not given.
         objective: the objective with its slowdown limit.
         template: the template.
         text: the script that the template yields without these values.
+        given: values of --set.
 
     Raises:
         UsageError: the template is no batch script.
@@ -34,6 +38,8 @@ def best_values(
 
     if not text.startswith("#!"):
         raise UsageError("--best", f"template {template.name} is no batch script")
+    if (sweep := saved_sweep(args, template, given)) is not None:
+        return sweep_values(sweep, objective, template)
     notes: list[str] = []
     script = read_script(f"{template.name}.sh", text.encode())
     args = argparse.Namespace(**{**vars(args), "user": None, "calibration": None})  # options of predict
@@ -46,7 +52,11 @@ def best_values(
         note(line)
     if curve is None:
         todo = "name the program with --set model=NAME and the GPUs with --gpu KIND"
+        if is_swept(template):
+            todo += ", or measure it with senergy sweep --preset"
         raise NotFoundError("--best", best_settings.UNKNOWN, todo)
+    if is_swept(template):
+        note(f"no saved sweep of this program: {_names_of_swept(template)} keep their defaults")
     untuned = predict_job.predict(args, request, [])
     best = best_settings.best_settings(
         curve, objective, connection.configuration(args).accepted_bounds, untuned
@@ -55,3 +65,7 @@ def best_values(
         note(line)
     by_option = {f"--{variable.option}": variable.name for variable in template.variables if variable.option}
     return {by_option[flag]: value for flag, value in best.flags.items() if flag in by_option}
+
+
+def _names_of_swept(template: Template) -> str:
+    return ", ".join(variable.name for variable in template.variables if variable.sweep)

@@ -28,10 +28,12 @@ examples:
   senergy template render gpu --set command='python train.py' --set policy=edp -o job.sh
   sbatch job.sh
   senergy template render gpu --set command='python train.py' --set model=resnet50 --gpu a100 --best edp
+  senergy template render pytorch-ddp --set script=train.py --set gpus= --best edp -o train.sh
   senergy template render senergyd.service -o /etc/systemd/system/senergyd.service
 
 --best fills in the settings and the time limit that serve an objective best, as `senergy predict --best`
-names them. Values that --set gives are kept.
+names them. Values that --set gives are kept. A template such as pytorch-ddp takes them from the newest
+saved sweep of its Python file: threads, processes and batch size, too.
 
 Energy flags are checked as by sbatch. Line breaks in values become blanks. Values inserted into shell code
 are quoted, except values that are shell code themselves. Templates of the site are stored in the folder
@@ -57,6 +59,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", type=Path, help="write to this file instead of standard output"
     )
     best_settings.add_options(render)
+    render.add_argument(
+        "--sweep",
+        metavar="FILE",
+        type=Path,
+        help="with --best: state file of a sweep (default: the newest of this program in the folder)",
+    )
     render.add_argument("--gpu", metavar="KIND", help="with --best: kind of the GPUs, a100")
     for action in (listing, show, render):
         connection.add_config_option(action)
@@ -68,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy.templates import find, render
 
     objective = best_settings.objective_of(args) if args.action == "render" else None
+    if args.action == "render" and args.sweep is not None and objective is None:
+        raise UsageError("--sweep", "given without --best", "name an objective, as in --best edp")
     folder = connection.configuration(args).templates.folder
     if args.action == "list":
         return _list(folder, as_json=args.json)
@@ -83,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
         text = rendered(given)
         if objective is not None:
-            text = rendered(best_values(args, objective, template, text) | given)
+            text = rendered(best_values(args, objective, template, text, given) | given)
         if args.output is None:
             emit_verbatim(text.splitlines())
         else:

@@ -144,7 +144,8 @@ def _refuse_assignments(script: str, content: bytes, variables: Collection[str |
     """Refuse a script that overwrites a variable of the sweep, so that all points would be equal."""
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         match = _ASSIGNMENT.match(line)
-        if match and match["name"] in variables and f"${{{match['name']}:-" not in line:
+        takes_value = any(f"${{{name}:-" in line for name in variables)
+        if match and match["name"] in variables and not takes_value:
             name = match["name"]
             raise UsageError(
                 f"{shown(script)}: line {number} sets {name}, a factor of the sweep",

@@ -43,6 +43,7 @@ class TemplateVariable:
         doc: meaning, one line.
         default: default value; None: the user must give a value.
         option: sbatch option that receives the value; empty: the text of the template uses the value.
+        sweep: factor of a sweep whose best value `--best` fills in, such as `env.BATCH_SIZE`; empty: none.
     """
 
     name: str
@@ -50,6 +51,7 @@ class TemplateVariable:
     doc: str
     default: str | None
     option: str = ""
+    sweep: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,14 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
         if wrong:
             raise ConfigError(f"{path}: {shown(name)}", wrong)
     return [
-        TemplateVariable(name, table["kind"], table["doc"], table.get("default"), table.get("option", ""))
+        TemplateVariable(
+            name,
+            table["kind"],
+            table["doc"],
+            table.get("default"),
+            table.get("option", ""),
+            table.get("sweep", ""),
+        )
         for name, table in tables.items()
     ]
 
@@ -186,8 +195,10 @@ def _fault(name: str, table: Mapping[str, Any]) -> str:
     """Return the fault in the table that declares variable `name`; empty: it has none."""
     if not _KEY.fullmatch(name):
         return "is not a valid key: write a-z, 0-9 and _"
-    if unknown := sorted(set(table) - {"kind", "doc", "default", "option"}):
-        return f"has an entry '{shown(unknown[0])}' that is not known: write kind, doc, default or option"
+    if unknown := sorted(set(table) - {"kind", "doc", "default", "option", "sweep"}):
+        return (
+            f"has an entry '{shown(unknown[0])}' that is not known: write kind, doc, default, option or sweep"
+        )
     if not all(isinstance(value, str) for value in table.values()):
         return "has an entry that is not text"
     if not value_kinds.known(table.get("kind", "")):

@@ -74,8 +74,9 @@ def test_a_script_that_offers_shapes_uses_the_allocated_gpus(
     (tmp_path / "job.sh").write_text(text)
     subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True, timeout=20)
     if name == "pytorch-ddp":
-        assert '--nproc-per-node="$SLURM_GPUS_ON_NODE"' in text
-        assert "SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE" in text
+        assert 'PROCESSES="${PROCESSES:-$SLURM_GPUS_ON_NODE}"' in text
+        assert '--nproc-per-node="$PROCESSES"' in text
+        assert "SLURM_CPUS_PER_TASK / PROCESSES" in text
     text = rendered(capsys, name, *REQUIRED[name], "alternatives=gpu:a100:1-6,gpu:h100:3-4")
     shapes = "gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6,gpu:h100:3,gpu:h100:4"
     assert f"#SBATCH --energy-alternatives={shapes}\n" in text

@@ -191,7 +191,8 @@ def test_dry_run_shows_the_configurations(folder: Path, capsys: pytest.CaptureFi
     assert shown["preset"] == "pytorch-ddp"
     assert shown["refused"]["more threads per core than the node has"] > 0
     first = shown["commands"][0]
-    assert first.startswith("SRUN_CPUS_PER_TASK=2 PROCESSES=1 OMP_NUM_THREADS=2 INTEROP_THREADS=3 ")
+    assert first.startswith("SRUN_CPUS_PER_TASK=2 PROCESSES=1 OMP_NUM_THREADS=2 THREADS_PER_PROCESS=2 ")
+    assert " INTEROP_THREADS=3 " in first
     assert " --cpus-per-task=2 " in first, "the preset replaces the option of the script"
     assert {point["env.PROCESSES"] for point in shown["points"]} == {"1", "2"}
 

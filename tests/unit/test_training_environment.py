@@ -92,5 +92,9 @@ def test_every_variable_of_the_presets_is_read(name: str, torch: SimpleNamespace
 
     environment.apply(Recorder({key: value for key, value in variables.items() if key and value}))
     elsewhere = {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES"}  # read by the OpenMP runtime
-    elsewhere |= {"SRUN_CPUS_PER_TASK", "PROCESSES"}  # read by srun and by the batch script
+    elsewhere |= {
+        "SRUN_CPUS_PER_TASK",
+        "PROCESSES",
+        "THREADS_PER_PROCESS",
+    }  # read by srun and by the batch script
     assert set(variables) - {None} - elsewhere <= read

@@ -14,9 +14,12 @@
 
 # Afterwards: senergy job JOBID
 module load x
+# `senergy sweep --preset pytorch-ddp` of this script sets the variables to other values.
+PROCESSES="${PROCESSES:-2}"
+threads=$(( SLURM_CPUS_PER_TASK / PROCESSES > 0 ? SLURM_CPUS_PER_TASK / PROCESSES : 1 ))
+export OMP_NUM_THREADS="${THREADS_PER_PROCESS:-$threads}"
 first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export OMP_NUM_THREADS=$(( SLURM_CPUS_PER_TASK / 2 > 0 ? SLURM_CPUS_PER_TASK / 2 : 1 ))
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
-    --nnodes="$SLURM_NNODES" --nproc-per-node=2 \
+    --nnodes="$SLURM_NNODES" --nproc-per-node="$PROCESSES" \
     --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$first_node:29500" \
     'train it'"'"'s.py'
