@@ -1,0 +1,152 @@
+"""Compilation and loading of the C sources in slurm_energy/training/native.
+
+The library is compiled for the processor that runs it, at the first use on each kind of processor, into the
+user's cache directory (`$XDG_CACHE_HOME/slurm-energy` or `~/.cache/slurm-energy`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+from slurm_energy.errors import UnavailableError
+
+SOURCES = Path(__file__).parents[1] / "native"
+PACKAGES = {"starpu-1.3": "libstarpu-dev", "openblas": "libopenblas-dev"}
+"""pkg-config names of the libraries and the Debian packages that contain them."""
+_FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=default")
+_COMPILE_TIMEOUT_S = 180
+
+
+class StageSpec(ctypes.Structure):
+    """`struct tg_stage_spec` of taskgraph.h."""
+
+    _fields_ = [
+        *(
+            (name, ctypes.c_int32)
+            for name in ("kind", "outputs", "kernel_h", "kernel_w", "stride_h", "stride_w")
+        ),
+        *((name, ctypes.c_int32) for name in ("pad_h", "pad_w", "relu", "pool_h", "pool_w")),
+        *((name, ctypes.c_void_p) for name in ("weights", "bias", "weights_gradient", "bias_gradient")),
+    ]
+
+
+def _command_output(command: list[str], timeout_s: float = 20) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"{command[0]} for the task-graph trainer", str(error)) from None
+    if done.returncode:
+        lines = (
+            [line for line in done.stderr.splitlines() if "error" in line]
+            or done.stderr.splitlines()
+            or ["?"]
+        )
+        raise UnavailableError(f"{command[0]} for the task-graph trainer", lines[0].strip())
+    return done.stdout
+
+
+def missing_requirement() -> str | None:
+    """Return what is missing to compile the trainer and how to install it, or None."""
+    for tool, package in (("gcc", "gcc"), ("pkg-config", "pkg-config")):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed: apt-get install {package}"
+    for name, package in PACKAGES.items():
+        if subprocess.run(["pkg-config", "--exists", name], check=False, timeout=20).returncode:
+            return f"{name} is not installed: apt-get install {package}"
+    return None
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "slurm-energy"
+
+
+def _is_own_file(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _processor_features() -> str:
+    """Return the instruction sets: hosts with one home directory may have unlike processors."""
+    with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+        flags = [line for line in lines if line.startswith(("flags", "Features"))]
+    return platform.machine() + (flags[0] if flags else "")
+
+
+def build_library() -> Path:
+    """Compile the C sources unless the cache has the library of the same sources and processor.
+
+    Raises:
+        UnavailableError: the compiler or a library is missing, or the compilation failed.
+    """
+    digest = hashlib.sha256((_processor_features() + repr(_FLAGS)).encode())
+    for path in sorted(SOURCES.glob("*.[ch]")):
+        digest.update(path.name.encode() + path.read_bytes())
+    library = _cache_folder() / f"libtaskgraph-{digest.hexdigest()[:16]}.so"
+    if _is_own_file(library):
+        return library
+    if missing := missing_requirement():
+        raise UnavailableError("the task-graph trainer", *missing.split(": ", 1))
+    options = _command_output(["pkg-config", "--cflags", "--libs", *PACKAGES]).split()
+    unfinished = library.with_suffix(f".{os.getpid()}")
+    try:
+        library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
+        command = ["gcc", *_FLAGS, "-o", str(unfinished), *sources, *options, "-fopenmp", "-lm", "-lpthread"]
+        _command_output(command, _COMPILE_TIMEOUT_S)
+        unfinished.chmod(0o700)
+        unfinished.replace(library)
+    except OSError as error:
+        raise UnavailableError(
+            f"{library.parent}", error.strerror or str(error), "set XDG_CACHE_HOME"
+        ) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return library
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """Compile and load the library.
+
+    Raises:
+        UnavailableError: see `build_library`; or a shared library is missing.
+    """
+    path = build_library()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise UnavailableError("the task-graph trainer", str(error)) from None
+    pointer, size = ctypes.c_void_p, ctypes.c_int
+    signatures: dict[str, tuple[object, list[object]]] = {
+        "tg_start": (size, [size]),
+        "tg_stop": (None, []),
+        "tg_task_overhead_s": (ctypes.c_double, [size]),
+        "tg_network_new": (pointer, [ctypes.POINTER(StageSpec), *[size] * 6]),
+        "tg_network_free": (None, [pointer]),
+        "tg_network_split": (size, [pointer, size, size]),
+        "tg_counters": (None, [pointer, ctypes.POINTER(ctypes.c_int64)]),
+        "tg_run": (
+            size,
+            [pointer, size, pointer, pointer, pointer, ctypes.c_int64, ctypes.c_double, pointer, pointer],
+        ),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+if __name__ == "__main__":
+    print(build_library())

@@ -1,0 +1,117 @@
+"""StarPU in this process: one runtime, whose networks live as long as its number of workers."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.training.taskgraph.native_library import StageSpec, load_library
+
+TRAIN, GRADIENT, PREDICT = range(3)
+_OVERHEAD_TASKS = 600
+
+
+class NativeNetwork:
+    """A network in the C library.
+
+    The arrays whose pointers are in the stages must outlive it.
+
+    Args:
+        stages: the stages.
+        dtype: numpy's element type.
+        image_shape: channels, height and width.
+        batch_size: samples of a full batch.
+    """
+
+    def __init__(
+        self, stages: Sequence[StageSpec], dtype: Any, image_shape: tuple[int, int, int], batch_size: int
+    ) -> None:
+        self._library = load_library()
+        specs = (StageSpec * len(stages))(*stages)
+        item_bytes = np.dtype(dtype).itemsize
+        self._pointer = self._library.tg_network_new(specs, len(stages), item_bytes, *image_shape, batch_size)
+        if not self._pointer:
+            raise EnergyError("the network", "not enough memory", "use a smaller batch size")
+        RUNTIME.networks.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the network can still be used: not after a change of the number of workers."""
+        return bool(self._pointer)
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._pointer:
+            self._library.tg_network_free(self._pointer)
+            self._pointer = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_pointer", None):
+            self.close()
+
+    def split(self, chunks: int, groups: int) -> None:
+        """Split batches into chunks and stages into groups of features."""
+        _check(self._library.tg_network_split(self._pointer, chunks, groups))
+
+    def counters(self) -> tuple[float, int]:
+        """Return the processor seconds inside tasks and the number of tasks so far."""
+        values = (ctypes.c_int64 * 2)()
+        self._library.tg_counters(self._pointer, values)
+        return values[0] / 1e9, values[1]
+
+    def run(
+        self,
+        mode: int,
+        images: Any,
+        labels: Any,
+        order: Any,
+        learning_rate: float = 0.0,
+        losses: Any = None,
+        outputs: Any = None,
+    ) -> None:
+        """Submit all batches of the samples in `order` and wait for them; arrays must be contiguous."""
+        pointers = [None if array is None else array.ctypes.data for array in (images, labels, order)]
+        ends = [None if array is None else array.ctypes.data for array in (losses, outputs)]
+        _check(self._library.tg_run(self._pointer, mode, *pointers, len(order), learning_rate, *ends))
+
+
+class _Runtime:
+    def __init__(self) -> None:
+        self.workers = 0
+        self.networks: weakref.WeakSet[NativeNetwork] = weakref.WeakSet()
+        self.overhead_s = 0.0
+
+    def start(self, workers: int) -> None:
+        """Start StarPU with a number of workers; networks of another number are closed."""
+        if workers == self.workers:
+            return
+        library = load_library()
+        if self.workers:
+            self.stop()
+        else:
+            atexit.register(self.stop)
+        if library.tg_start(workers):
+            raise UnavailableError("StarPU", f"did not start with {workers} workers")
+        self.workers = workers
+        self.overhead_s = min(library.tg_task_overhead_s(_OVERHEAD_TASKS) for _ in range(3))
+
+    def stop(self) -> None:
+        """Close all networks and stop StarPU."""
+        for network in list(self.networks):
+            network.close()
+        load_library().tg_stop()
+        self.workers = 0
+
+
+RUNTIME = _Runtime()
+
+
+def _check(error: int) -> None:
+    if error:
+        raise EnergyError("StarPU", "not enough memory" if error == -1 else "refused a task")
