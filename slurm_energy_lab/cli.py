@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
-from slurm_energy_lab import model_commands
+from slurm_energy_lab import model_commands, node_options
 
 if TYPE_CHECKING:
     from slurm_energy_lab.cluster.lab import Lab
@@ -33,7 +33,8 @@ _EXAMPLES = {
     "up": """\
   senergy lab up
   senergy lab up --nodes nodes.toml --set-energy agent.sampling_hz=10.0
-  senergy lab up --priority portable --user games=3 --user nobody=1""",
+  senergy lab up --priority portable --user games=3 --user nobody=1
+  senergy lab up --speeds 1,0.6,0.3 --latency 5ms --bandwidth 1gbit""",
     "down": """\
   senergy lab down""",
     "status": """\
@@ -121,6 +122,7 @@ def _configure_up(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--cpu-share", type=float, metavar="CORES", help="real cores for all CPUs of a node together (0.45)"
     )
+    node_options.configure(up)
     up.add_argument(
         "--user",
         type=_user,
@@ -196,6 +198,7 @@ def _up(args: argparse.Namespace) -> int:
         print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
         return EXIT_OK
     chosen: dict[str, Any] = {"nodes": nodes_file.read(args.nodes)} if args.nodes else {}
+    chosen |= node_options.chosen(args, chosen.get("nodes"))
     if args.user:
         chosen["users"] = dict(args.user)
     spec = LabSpec(

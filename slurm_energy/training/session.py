@@ -163,9 +163,12 @@ class TrainingSession:
             for count, row in zip(self._samples, rows, strict=True)
         ]
         changed = self._balancer.samples == self._samples and self._balancer.add(windows)
-        if changed and self.ranks.rank == 0:
-            split = self._balancer.predicted
-            log.info("balanced: samples %s: %s", self._balancer.samples, split)
+        split = self._balancer.predicted
+        if changed and split is not None and self.ranks.rank == 0:
+            energy = "" if split.step_joules is None else f" and {split.step_joules:.4g} J"
+            counts = " ".join(map(str, split.samples))
+            where = f"epoch {self.epoch}, step {self.step}"
+            log.info("balanced: %s: samples %s, expects %.3g s%s a step", where, counts, split.step_s, energy)
 
     def _regroup(self, active: tuple[int, ...]) -> None:
         """Exchange gradients among other ranks from this step on."""

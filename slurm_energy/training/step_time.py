@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-MAX_WINDOWS: Final = 24
+MAX_WINDOWS: Final = 12
 """Number of observations that a fit uses at most."""
-DRIFT_RATIO: Final = 1.12
+DRIFT_RATIO: Final = 1.2
 """A rank has changed if two windows in a row differ from the fit by this factor in the same direction."""
 
 

@@ -21,6 +21,8 @@ from slurm_energy_lab.cluster.nodes_file import NodeSpec
 from slurm_energy_lab.cluster.specification import LabSpec
 from slurm_energy_lab.cluster.startup import StartupStep
 from slurm_energy_lab.cluster.supervisor import SUPERVISOR_MARK
+from slurm_energy_lab.emulator.cpu_throttle import DEFAULT_SHARE_CORES
+from slurm_energy_lab.interconnect.links import LinkSpec
 from slurm_energy_lab.nvml_library import SOURCES
 
 _DATABASE_OPTIONS = (
@@ -65,6 +67,8 @@ def steps(plan: DaemonPlan) -> list[StartupStep]:
     all_steps.append(_slurmctld(plan))
     if plan.parts.controller:
         all_steps.append(_senergyctld(plan, plan.parts.controller))
+    if plan.spec.links is not None:
+        all_steps.append(_interconnect(plan, plan.spec.links))
     for node in plan.spec.nodes:
         all_steps += _node(plan, node)
     return all_steps
@@ -227,11 +231,20 @@ def _emulator(plan: DaemonPlan, node: NodeSpec) -> StartupStep:
     ]
     argv += ["--mount", str(layout.tree(name)), "--socket", str(layout.emulator_socket(name))]
     argv += ["--cgroup", f"{layout.cgroup}/{name}"]
-    if plan.spec.cpu_share is not None:
-        argv += ["--cpu-share", f"{plan.spec.cpu_share:g}"]
+    share_cores = DEFAULT_SHARE_CORES if plan.spec.cpu_share is None else plan.spec.cpu_share
+    argv += ["--cpu-share", f"{share_cores * node.speed:g}"]
     for key, value in node.overrides.items():
         argv += ["--set", f"{key}={toml(value)}"]
     return StartupStep(f"{name} emulator", log, argv, ready=lambda: _is_ready(log))
+
+
+def _interconnect(plan: DaemonPlan, links: LinkSpec) -> StartupStep:
+    log = plan.log("interconnect")
+    argv = [sys.executable, "-m", "slurm_energy_lab.interconnect.main", "--latency-s", f"{links.latency_s:g}"]
+    if links.bits_per_s is not None:
+        argv += ["--bits-per-s", f"{links.bits_per_s:g}"]
+    argv += [f"{node.name}={plan.layout.network_socket(node.name)}" for node in plan.spec.nodes]
+    return StartupStep("interconnect", log, argv, ready=lambda: _is_ready(log))
 
 
 def _is_ready(log: Path) -> bool:

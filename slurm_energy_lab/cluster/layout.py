@@ -156,6 +156,10 @@ class LabLayout:
         """Return the mount point of a node's emulated files, which only the lab's processes see."""
         return self.node(name) / "fuse"
 
+    def network_socket(self, name: str) -> Path:
+        """Return the path outside the node of the socket that hands out its network namespace."""
+        return self.node_run(name) / "senergy-lab" / "network.sock"
+
     def emulator_socket(self, name: str) -> Path:
         """Return the path of an emulator's control socket outside the node."""
         return self.node_run(name) / "senergy-lab" / "emulator.sock"

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, UsageError
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,14}[a-z0-9])?")
-_KEYS = {"name", "profile", "overrides"}
+_KEYS = {"name", "profile", "overrides", "speed"}
+_SPEED_LIMIT = 100.0
 DEFAULT_PROFILES = ("xeon-8358", "epyc-7513-a100", "xeon-4210-rtx6000", "xeon-h100")
 NODES_LIMIT = 64
 
@@ -28,11 +29,13 @@ class NodeSpec:
         name: host name and Slurm's node name.
         profile: name or path of the hardware profile.
         overrides: values of the profile to replace, by dotted key.
+        speed: factor on the real CPU time of the node's programs.
     """
 
     name: str
     profile: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    speed: float = 1.0
 
 
 def from_profiles(profiles: Iterable[str]) -> tuple[NodeSpec, ...]:
@@ -76,13 +79,35 @@ def parse(text: str, name: str = "nodes file") -> tuple[NodeSpec, ...]:
 
 def _node(table: Any, location: str) -> NodeSpec:
     if not isinstance(table, dict) or not _KEYS >= set(table) >= {"name", "profile"}:
-        raise ConfigError(location, "has the keys name, profile and optionally overrides")
+        raise ConfigError(location, "has the keys name, profile and optionally overrides, speed")
     name, profile, overrides = table["name"], table["profile"], table.get("overrides", {})
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in ("localhost", "controller"):
         raise ConfigError(f"{location}: name", "must be a host name of at most 16 of a-z, 0-9 and -")
     if not isinstance(profile, str) or not isinstance(overrides, dict):
         raise ConfigError(location, "profile must be a string and overrides a table")
-    return NodeSpec(name, profile, _dotted(overrides))
+    speed = table.get("speed", 1.0)
+    if type(speed) not in (int, float) or not 0 < speed <= _SPEED_LIMIT:
+        raise ConfigError(f"{location}: speed", f"must be a number above 0, at most {_SPEED_LIMIT:g}")
+    return NodeSpec(name, profile, _dotted(overrides), float(speed))
+
+
+def with_speeds(nodes: Sequence[NodeSpec] | None, speeds: Sequence[float]) -> tuple[NodeSpec, ...]:
+    """Return nodes with these speeds.
+
+    Args:
+        nodes: the nodes; None for as many nodes as speeds, all with the first default profile.
+        speeds: speed of each node.
+
+    Raises:
+        UsageError: the numbers of nodes and speeds differ, or a speed is not valid.
+    """
+    text = ",".join(f"{speed:g}" for speed in speeds)
+    if not all(0 < speed <= _SPEED_LIMIT for speed in speeds):
+        raise UsageError(f"--speeds {text}", "is invalid", f"numbers above 0, at most {_SPEED_LIMIT:g}")
+    nodes = from_profiles(DEFAULT_PROFILES[:1] * len(speeds)) if nodes is None else nodes
+    if len(nodes) != len(speeds):
+        raise UsageError(f"--speeds {text}", f"names {len(speeds)} speeds for {len(nodes)} nodes")
+    return tuple(replace(node, speed=speed) for node, speed in zip(nodes, speeds, strict=True))
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

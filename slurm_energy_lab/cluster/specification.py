@@ -11,6 +11,7 @@ from typing import Any
 
 from slurm_energy.errors import UsageError
 from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES, NodeSpec, from_profiles
+from slurm_energy_lab.interconnect.links import LinkSpec
 
 PRIORITIES = ("off", "plugin", "portable")
 
@@ -29,6 +30,8 @@ class LabSpec:
         slurm_energy: whether Slurm loads acct_gather_energy/senergy, so that its own accounting has energy.
         product: whether slurm-energy runs. Without it the lab is Slurm on emulated hardware.
         cpu_share: real cores for all emulated CPUs of a node together; None for the emulator's default.
+        links: latency and bandwidth of the network between tasks on different nodes; None: the tasks use the
+            host's network.
         users: raw shares of the users that have a Slurm account, in addition to root. They must be users of
             this machine.
     """
@@ -41,6 +44,7 @@ class LabSpec:
     priority: str = "off"
     slurm_energy: bool = False
     cpu_share: float | None = None
+    links: LinkSpec | None = None
     users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 
     def __post_init__(self) -> None:
@@ -87,6 +91,8 @@ def read_record(path: Path) -> LabRecord | None:
         spec = data.pop("spec")
         nodes = tuple(NodeSpec(**node) for node in spec.pop("nodes"))
         spec["slurm"] = tuple(spec["slurm"])
+        links = spec.pop("links", None)
+        spec["links"] = LinkSpec(**links) if links else None
         return LabRecord(spec=LabSpec(nodes=nodes, **spec), **data)
     except (OSError, ValueError, KeyError, TypeError):
         return None

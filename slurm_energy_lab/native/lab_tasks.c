@@ -7,6 +7,9 @@
  * "procs" of the response. After a failure, or WAIT_MS at most, the task runs without the groups. The
  * variable SENERGY_LAB_CPUS holds the CPUs of the step for `senergy lab run`.
  *
+ * With an emulated network, tasks of steps also enter the network namespace of their node, which the socket
+ * NETWORK hands out. Batch scripts stay in the network of the host, where srun reaches slurmctld.
+ *
  * plugstack.conf: optional .../lab_tasks.so socket=/run/senergy-lab/emulator.sock
  */
 
@@ -15,10 +18,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -31,6 +36,9 @@ SPANK_PLUGIN(lab_tasks, 1)
 #define THREADS_MAX 8
 #define SIBLINGS "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"
 #define GROUPS_ROOT "/sys/fs/cgroup/"
+#define NETWORK "/run/senergy-lab/network.sock"
+#define HOSTS "/run/senergy-lab/hosts" /* names of the nodes in this network */
+#define SPECIAL_STEPS 0xfffffff0 /* numbers of batch scripts, external and interactive steps are above */
 
 static char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)] = "/run/senergy-lab/emulator.sock";
 
@@ -141,6 +149,39 @@ static bool print_cpus(const char *cores, char text[CPUS_MAX]) {
     return length > 0;
 }
 
+/* Receives one descriptor from a connected socket; -1 after an error. */
+static int receive_descriptor(int connection) {
+    char byte, space[CMSG_SPACE(sizeof(int))];
+    struct iovec data = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
+    int fd = -1;
+    if (!wait_for(connection, POLLIN, now_ms() + WAIT_MS) ||
+        recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != 1)
+        return -1;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    return fd;
+}
+
+/* Enters the node's network namespace, if the lab has a network. */
+static void enter_network(void) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = NETWORK};
+    int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connection < 0)
+        return;
+    if (connect(connection, (struct sockaddr *)&address, sizeof(address)) == 0) {
+        int fd = receive_descriptor(connection);
+        if (fd < 0 || setns(fd, CLONE_NEWNET) != 0 || unshare(CLONE_NEWNS) != 0 ||
+            mount(HOSTS, "/etc/hosts", NULL, MS_BIND, NULL) != 0)
+            slurm_error("lab_tasks: no network: %m");
+        if (fd >= 0)
+            close(fd);
+    }
+    close(connection);
+}
+
 static bool find_cpus(spank_t spank, spank_item_t item, char text[CPUS_MAX]) {
     char *cores = NULL;
     return spank_get_item(spank, item, &cores) == ESPANK_SUCCESS && cores && *cores &&
@@ -156,7 +197,7 @@ int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int count, char *arguments[]) {
-    uint32_t job_id;
+    uint32_t job_id, step_id;
     char cpus[CPUS_MAX], request[CPUS_MAX + 64], answer[4096];
     (void)count;
     (void)arguments;
@@ -170,5 +211,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char *arguments[]
              quote, known ? cpus : "null", quote);
     if (ask(request, answer, sizeof(answer)))
         join_all(answer);
+    if (spank_get_item(spank, S_JOB_STEPID, &step_id) == ESPANK_SUCCESS && step_id < SPECIAL_STEPS)
+        enter_network();
     return ESPANK_SUCCESS;
 }

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, UsageError
 from slurm_energy_lab.cluster import nodes_file
 from slurm_energy_lab.cluster.nodes_file import NodeSpec
 
@@ -75,3 +75,25 @@ def test_any_text_gives_nodes_or_one_line(text: str):
 def test_default_nodes_are_numbered_in_the_order_of_the_profiles():
     names = [(node.name, node.profile) for node in nodes_file.from_profiles(["a", "b"])]
     assert names == [("n1", "a"), ("n2", "b")]
+
+
+def test_speeds_apply_to_the_nodes_in_order():
+    nodes = nodes_file.parse(
+        '[[node]]\nname = "a"\nprofile = "x"\nspeed = 2\n[[node]]\nname = "b"\nprofile = "x"'
+    )
+    assert [node.speed for node in nodes] == [2.0, 1.0]
+    assert [node.speed for node in nodes_file.with_speeds(nodes, [1, 0.3])] == [1, 0.3]
+    assert [node.name for node in nodes_file.with_speeds(None, [1, 0.6, 0.3])] == ["n1", "n2", "n3"]
+
+
+@pytest.mark.parametrize("speeds", [[1, 0.6, 0.3], [1, 0], [1, float("nan")]])
+def test_wrong_speeds_are_refused(speeds):
+    nodes = nodes_file.from_profiles(["x", "x"])
+    with pytest.raises(UsageError, match="--speeds"):
+        nodes_file.with_speeds(nodes, speeds)
+
+
+@pytest.mark.parametrize("speed", ["0", "'fast'", "true", "1000"])
+def test_a_wrong_speed_in_the_file_is_refused(speed):
+    with pytest.raises(ConfigError, match="speed: must be a number"):
+        nodes_file.parse(f'[[node]]\nname = "a"\nprofile = "x"\nspeed = {speed}')

@@ -1,0 +1,1 @@
+"""Emulated network between the nodes of a lab, with a given latency and bandwidth."""
