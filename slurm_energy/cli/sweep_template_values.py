@@ -61,7 +61,8 @@ def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, s
             raise UsageError("--sweep", f"template {template.name} has no variable that a sweep determines")
         sweep = _load(args.sweep)
         if sweep is None:
-            raise NotFoundError(str(args.sweep), "no finished run of the reference of a sweep", "run it")
+            why = "has no measurement of the reference" if args.sweep.exists() else "there is no such file"
+            raise NotFoundError(str(args.sweep), why, "run senergy sweep first")
         return sweep
     program = Path(given.get(_KEY_OF_PROGRAM, "")).name
     if not is_swept(template) or not program:

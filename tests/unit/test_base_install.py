@@ -241,7 +241,7 @@ tune characterise -w n1 --gpu --time 5 --classes compute --kernel compute=x --di
 tune characterise -w n1 --cap 500
 tune characterise -w n1 --policy powersave
 template render gpu --best edp --slowdown much --gpu a40 --set command=true
-template render pytorch-ddp --best edp --sweep missing.json --set script=train.py
+template render pytorch-ddp --best edp --sweep energy.toml --set script=train.py
 progress 1 --total 5 --strict --config energy.toml
 progress --json --strict
 sweep script.sh --factors missing.toml --restart --plots p
