@@ -23,10 +23,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME:LEVER=VALUE,...",
         help="a further alternative: tuning=energy|edp|ed2p, slowdown=PERCENT, ranking=POLICY, "
-        "weight.TERM=NUMBER, budget=WATTS, off=yes; may be repeated",
+        "weight.TERM=NUMBER, budget=WATTS, deferral=POLICY, off=yes; may be repeated",
     )
     parser.add_argument("--only", action="store_true", help="simulate only the alternatives of --alternative")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="periods to simulate (default: 5)")
+    parser.add_argument(
+        "--slack-share",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="assumed share of jobs that may wait, 0 to 1",
+    )
+    parser.add_argument(
+        "--slack-hours", type=float, default=8.0, metavar="H", help="assumed time they may wait (default: 8)"
+    )
     parser.add_argument("--processes", type=int, metavar="N", help="parallel processes (default: cores)")
 
 
@@ -41,10 +51,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--seeds {args.seeds}", why, "such as --seeds 5")
     if args.processes is not None and args.processes < 1:
         raise UsageError(f"--processes {args.processes}", "must be positive", "such as --processes 2")
+    if not (0 <= args.slack_share <= 1 and 0 < args.slack_hours <= 168):
+        raise UsageError("--slack-share", "is from 0 to 1, and --slack-hours up to 168", "such as 0.3 and 8")
     if args.only and not args.alternative:
         raise UsageError("--only", "there is nothing to simulate", "add --alternative")
     alternatives = tuple(map(parse_alternative, args.alternative))
-    request = ChoiceRequest(alternatives, args.only, args.seeds, args.processes or os.cpu_count() or 1)
+    processes = args.processes or os.cpu_count() or 1
+    request = ChoiceRequest(
+        alternatives, args.only, args.seeds, processes, args.slack_share, args.slack_hours
+    )
     study = StudyDirectory(Path(args.directory))
     with ProgressLine("simulating", "runs") as line:
         result = run_choose(study, request, command_line(), line.report)
@@ -67,6 +82,7 @@ def _lines(result: dict[str, Any], directory: str) -> list[str]:
         answer = f"yes: {node['lever']}" if node["answer"] else "no"
         lines.append(f"  {node['question']} {answer} ({node['reason']})")
     lines += ["", *_table(result["alternatives"])]
+    lines += [f"assumed: {text}" for text in result["assumptions"]]
     if result["recommended"] is None:
         lines += ["", "No alternative is recommended:", *(f"  {reason}" for reason in result["reasons"])]
         return lines

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import Any, Final
 
 import numpy as np
 
 from slurm_energy.errors import UsageError
+from slurm_energy.study.alternative_runs import AlternativeRuns, Progress
 from slurm_energy.study.alternatives import TODAY, StudyAlternative
 from slurm_energy.study.baseline import read_baseline
 from slurm_energy.study.decision_tree import DecisionNode, SiteFigures, decide
@@ -29,7 +29,6 @@ from slurm_energy.study.evaluation import (
 from slurm_energy.study.forecast import (
     ForecastInput,
     forecast_change,
-    forecast_run,
     group_changes,
 )
 from slurm_energy.study.indicators import KPIS
@@ -37,15 +36,12 @@ from slurm_energy.study.jobs_table import JobsTable
 from slurm_energy.study.objective import StudyObjective
 from slurm_energy.study.period import StudyPeriod
 from slurm_energy.study.responses import responses_of
-from slurm_energy.study.step_run import StepRun
 from slurm_energy.study.twin import twin_settings_of
-from slurm_energy.worker_processes import end_with_parent
 
 STEP: Final = "choose"
 _BUDGET_SHARES: Final = (0.9, 0.8)
 """Power budgets to simulate, as shares of the present peak."""
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +53,16 @@ class ChoiceRequest:
         only: simulate these alternatives only, not those that the tree proposes.
         seeds: number of periods to simulate, the held-out one included.
         processes: number of parallel processes.
+        slack_share: assumed share of the jobs that may wait, because accounting does not say which.
+        slack_hours: assumed time for which these may wait.
     """
 
     alternatives: tuple[StudyAlternative, ...] = ()
     only: bool = False
     seeds: int = 5
     processes: int = 1
+    slack_share: float = 0.0
+    slack_hours: float = 8.0
 
 
 def run_choose(
@@ -82,25 +82,31 @@ def run_choose(
     names = [TODAY, *(one.name for one in request.alternatives)]
     if len(set(names)) < len(names):
         raise UsageError("--alternative", "two alternatives have the same name", "give each another name")
-    if deferred := [one.name for one in request.alternatives if one.deferral]:
-        why = "accounting does not say which jobs may wait, so that the twin cannot defer them"
-        raise UsageError(f"alternative {deferred[0]}", why, "see senergy simulate and docs/deferral.md")
+    if not request.slack_share and any(one.deferral for one in request.alternatives):
+        why = "accounting does not say how many jobs may wait"
+        raise UsageError("deferral", why, "state an assumption: --slack-share 0.3 --slack-hours 8")
     options = {
         "alternatives": [one.document() for one in request.alternatives],
         "only": request.only,
         "seeds": request.seeds,
+        "slack": [request.slack_share, request.slack_hours],
     }
     with study.running(STEP, command, options=options, seed=0) as run:
         objective = study.objective()
         data, period = _input(study, objective)
-        simulations = _Simulations(run, data, request, progress)
+        data = replace(data, slack_share=request.slack_share, slack_s=3600 * request.slack_hours)
+        simulations = AlternativeRuns(run, data, request.seeds, request.processes, progress)
         today = StudyAlternative(TODAY)
         simulations.simulate([today])
         site = _site_figures(data, simulations.runs[TODAY], objective)
         tree = decide(objective, site)
         single = list(request.alternatives)
         if not request.only:
-            single += _proposed(tree, site, objective, {one.name for one in single})
+            single += [
+                one
+                for one in _proposed(tree, site, objective, {one.name for one in single})
+                if request.slack_share or not one.deferral
+            ]
         if not single:
             raise UsageError("choose", _nothing(tree), "--alternative NAME:LEVER=VALUE")
         simulations.simulate(single)
@@ -108,66 +114,18 @@ def run_choose(
         simulations.simulate(combined)
         forecasts = _forecasts([today, *single, *combined], simulations.runs, objective)
         result = _result(forecasts, tree, site, data, period, objective)
+        result["assumptions"] = _assumptions(request, single)
         result["twin_errors"] = study.result("model").get("errors", [])
         run.finish(result)
     return result
 
 
-class _Simulations:
-    """Simulations of alternatives over all seeds. Finished ones are stored, so that a run can be continued.
-
-    Args:
-        run: the run of the step.
-        data: what all simulations have in common.
-        request: options.
-        progress: called with the number of finished and of all simulations.
-    """
-
-    def __init__(self, run: StepRun, data: ForecastInput, request: ChoiceRequest, progress: Progress) -> None:
-        self._run, self._data, self._request, self._progress = run, data, request, progress
-        self.runs: dict[str, list[dict[str, Any]]] = {}
-
-    def simulate(self, alternatives: Sequence[StudyAlternative]) -> None:
-        """Simulate alternatives that have no results yet."""
-        tasks = [(one, seed) for one in alternatives for seed in range(self._request.seeds)]
-        found: dict[tuple[str, int], dict[str, Any]] = {}
-        missing = []
-        for one, seed in tasks:
-            stored = self._run.partial(_partial_name(one, seed))
-            if isinstance(stored, dict) and stored.get("alternative") == _identity(one):
-                found[one.name, seed] = stored["figures"]
-            else:
-                missing.append((one, seed))
-        self._progress(len(found), len(tasks))
-        for one, seed, figures in self._simulated(missing):
-            stored = {"alternative": _identity(one), "figures": figures}
-            self._run.save_partial(_partial_name(one, seed), stored)
-            found[one.name, seed] = figures
-            self._progress(len(found), len(tasks))
-        for one in alternatives:
-            self.runs[one.name] = [found[one.name, seed] for seed in range(self._request.seeds)]
-
-    def _simulated(self, tasks: Sequence[tuple[StudyAlternative, int]]) -> Any:
-        if self._request.processes == 1 or len(tasks) < 2:
-            for one, seed in tasks:
-                yield one, seed, forecast_run(self._data, one, seed)
-            return
-        count = min(self._request.processes, len(tasks))
-        with ProcessPoolExecutor(count, initializer=end_with_parent) as pool:
-            waiting = {pool.submit(forecast_run, self._data, *task): task for task in tasks}
-            try:
-                for future in as_completed(waiting):
-                    yield *waiting[future], future.result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)  # after an error the others need not run
-
-
-def _identity(alternative: StudyAlternative) -> dict[str, Any]:
-    return alternative.document() | {"weights": dict(alternative.weights)}
-
-
-def _partial_name(alternative: StudyAlternative, seed: int) -> str:
-    return f"{alternative.name}-{seed}"
+def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative]) -> list[str]:
+    """Return what the forecasts assume beyond the data."""
+    if any(one.deferral for one in alternatives):
+        share, hours = 100 * request.slack_share, request.slack_hours
+        return [f"{share:g} % of the jobs may start up to {hours:g} h later, drawn at random"]
+    return []
 
 
 def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastInput, StudyPeriod]:
@@ -237,6 +195,8 @@ def _proposed(
     if "priority" in levers:
         names = dict.fromkeys((levers["priority"], "zeus", "hades"))
         proposed += [StudyAlternative(f"order-{name}", ranking=name) for name in names]
+    if "deferral" in levers:
+        proposed.append(StudyAlternative(f"shift-{levers['deferral']}", deferral=levers["deferral"]))
     if "budget" in levers:
         proposed += [
             StudyAlternative(f"budget-{100 * share:.0f}", budget_watts=round(share * site.peak_watts, -1))

@@ -14,14 +14,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from slurm_energy.errors import UsageError
+from slurm_energy.signals.signal_series import from_grid
 from slurm_energy.study.alternatives import StudyAlternative
-from slurm_energy.study.days import StudyDays
+from slurm_energy.study.days import HOUR_S, StudyDays
 from slurm_energy.study.jobs_table import Bools, Floats, JobsTable, concatenated
 from slurm_energy.study.kpis import DailyKpis, EnergyPrices, account_kpis, daily_kpis
 from slurm_energy.study.responses import ClassResponses
 from slurm_energy.study.student_t import student_quantile
-from slurm_energy.study.twin import TwinChange, TwinSettings, simulate
+from slurm_energy.study.twin import TwinChange, TwinDeferral, TwinSettings, simulate
 
+_HISTORY_S: Final = 28 * 86_400.0
+"""Time before the period whose prices the simulated controller knows, if the file has them."""
 WARM_UP_DAYS: Final = 2
 """Days before the period whose jobs are simulated, so that the period begins with a busy cluster."""
 
@@ -38,6 +42,8 @@ class ForecastInput:
         responses: response curves of the classes.
         prices: price and carbon intensity.
         account_kpi_names: KPIs that are needed for each account.
+        slack_share: assumed share of the jobs whose users permit a later start.
+        slack_s: assumed slack of these jobs.
     """
 
     jobs: JobsTable
@@ -48,6 +54,8 @@ class ForecastInput:
     responses: ClassResponses
     prices: EnergyPrices
     account_kpi_names: tuple[str, ...] = ()
+    slack_share: float = 0.0
+    slack_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +143,23 @@ def _change(data: ForecastInput, alternative: StudyAlternative, jobs: JobsTable,
         alternative.weights,
         alternative.budget_watts,
         alternative.powers_down,
+        _deferral(data, alternative.deferral, jobs, seed) if alternative.deferral else None,
         time_ratio,
         power_ratio,
     )
+
+
+def _deferral(data: ForecastInput, policy: str, jobs: JobsTable, seed: int) -> TwinDeferral:
+    """Return the deferral of an assumed share of the jobs, drawn at random."""
+    series = data.prices.carbon_g_per_kwh if policy == "cleanest" else data.prices.price_per_kwh
+    if series is None:
+        name = "carbon intensity" if policy == "cleanest" else "price"
+        raise UsageError(f"deferral {policy}", f"the {name} is unknown", "give its file in [prices]")
+    chosen = np.random.default_rng([seed, 0x51AC]).random(jobs.count) < data.slack_share
+    begin_s = float(np.nanmin(jobs.submit_s)) - _HISTORY_S
+    end_s = float(np.nanmax(jobs.end_s)) + data.slack_s
+    slack_s = np.where(chosen, data.slack_s, np.nan)
+    return TwinDeferral(policy, slack_s, from_grid(series, begin_s, end_s, HOUR_S))
 
 
 def _mean(daily: DailyKpis, name: str) -> float | None:

@@ -7,19 +7,24 @@ simulator decides when they start. Source: thesis, section 6.3.4.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
+from slurm_energy import deferral
 from slurm_energy.errors import UsageError
 from slurm_energy.power_saving.rule import PowerSavingRules
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
+from slurm_energy.signals import SignalName
+from slurm_energy.signals.feed import SignalFeed, SignalSource
+from slurm_energy.signals.forecast import ForecastMode
+from slurm_energy.signals.signal_series import SignalSeries
 from slurm_energy.simulator import column_engine, engine, fast_path
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.schedule_settings import BudgetRules, PowerSaving, ScheduleSettings
+from slurm_energy.simulator.schedule_settings import BudgetRules, Deferral, PowerSaving, ScheduleSettings
 from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.workload import Workload, workload
@@ -90,6 +95,27 @@ def twin_settings_of(document: Mapping[str, Any]) -> TwinSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TwinDeferral:
+    """Deferral of jobs with slack in a simulation.
+
+    Attributes:
+        policy: `cheapest` or `cleanest`.
+        slack_s: time after submission up to which a job may start later, shape (n,); NaN: none.
+        series: price or carbon intensity in Unix seconds. The simulated controller knows values of the past
+            and forecasts the others from them.
+    """
+
+    policy: str
+    slack_s: Floats
+    series: SignalSeries
+
+    @property
+    def signal(self) -> SignalName:
+        """The signal that decides."""
+        return SignalName.CARBON if self.policy == "cleanest" else SignalName.PRICE
+
+
+@dataclass(frozen=True, slots=True)
 class TwinChange:
     """Changed levers of a simulation. The defaults replay the present site.
 
@@ -98,6 +124,7 @@ class TwinChange:
         weights: weights of the scheduling policy.
         budget_watts: power budget of the cluster; None: none.
         powers_down: whether idle nodes are powered down.
+        deferral: deferral of jobs with slack; None: none.
         time_ratio, power_ratio: run time and power of each job relative to the untuned job, shape (n,); None:
             jobs are not tuned.
     """
@@ -106,6 +133,7 @@ class TwinChange:
     weights: Mapping[str, float] = field(default_factory=dict)
     budget_watts: float | None = None
     powers_down: bool = False
+    deferral: TwinDeferral | None = None
     time_ratio: Floats | None = None
     power_ratio: Floats | None = None
 
@@ -149,7 +177,13 @@ def simulate(
     part = jobs.where(ran)
     origin_s = float(part.submit_s.min())
     work = _workload(part, settings, time_ratio[ran], power_ratio[ran], origin_s)
-    result = _run(work, settings, change, seed)
+    held = None
+    if change.deferral is not None:
+        slack_s = change.deferral.slack_s[ran][np.argsort(part.submit_s, kind="stable")]
+        work = replace(work, slack_s=slack_s)
+        series = change.deferral.series.shifted(-origin_s)
+        held = replace(change.deferral, series=series)
+    result = _run(work, settings, replace(change, deferral=held), seed)
     return TwinRun(
         _simulated_jobs(part, result, origin_s),
         _hourly_energy(result, origin_s),
@@ -201,7 +235,7 @@ def _run(work: Workload, settings: TwinSettings, change: TwinChange, seed: int) 
         )
         for name, kind in settings.kinds.items()
     ]
-    chosen = policy(change.ranking or settings.ranking)
+    chosen, held = policy(change.ranking or settings.ranking), change.deferral
     schedule = ScheduleSettings(
         discipline=Discipline(settings.discipline),
         budget_watts=StepFunction.constant(change.budget_watts) if change.budget_watts else None,
@@ -210,6 +244,8 @@ def _run(work: Workload, settings: TwinSettings, change: TwinChange, seed: int) 
         preemption=None,
         power_saving=PowerSaving(_DEFAULT_POWER, reserve_share=0.05) if change.powers_down else None,
         options=Options(weights=dict(change.weights)),
+        deferral=None if held is None else Deferral(deferral.policy(held.policy), signal=held.signal),
+        signals=None if held is None else SignalFeed({held.signal: _source(held.series)}),
         seed=seed,
     )
     if fast_path.supports(work, kinds, chosen, schedule):
@@ -217,6 +253,10 @@ def _run(work: Workload, settings: TwinSettings, change: TwinChange, seed: int) 
     if column_engine.pays(work.count) and column_engine.supports(work, kinds, chosen, schedule):
         return column_engine.simulate(work, kinds, chosen, schedule)
     return engine.simulate(work, kinds, chosen, schedule)
+
+
+def _source(series: SignalSeries) -> SignalSource:
+    return SignalSource(series, ForecastMode.HISTORY)
 
 
 def _simulated_jobs(jobs: JobsTable, result: SimulationResult, origin_s: float) -> JobsTable:

@@ -203,6 +203,7 @@ simulate budget-day --max-runs 9
 study baseline s2 --jobs j.csv --column submit_s=arrived --energy e.csv --seed 1 --json
 study baseline s2 -S now-9days -E now --config energy.toml
 study choose s --alternative a:off=yes --only --seeds 2 --processes 1 --json
+study choose s --slack-share 0.3 --slack-hours 8
 study deploy s --stage all --config c --alternative a --design switchback --days 4 --period-days 1 --seed 1
 study deploy s --stage all --design switchback --first-day 2026-12-01 --skip-stages
 study deploy s --stage all --apply-command true --yes --json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from property_examples import examples
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
-from slurm_energy.study import choose_step
+from slurm_energy.study import alternative_runs
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.baseline import StudySources, run_baseline
 from slurm_energy.study.choose_step import ChoiceRequest, run_choose
@@ -86,13 +87,16 @@ def study(tmp_path: Path) -> StudyDirectory:
     jobs = site_jobs()
     energy = simulate(jobs, TWIN).energy
     run_baseline(made, StudySources(lambda: (LoadedJobs(jobs, ()), energy), {}, {}), "baseline")
-    with made.running("characterise", "characterise") as run:
-        run.finish({"classes": CLASSES})
-    with made.running("model", "model") as run:
-        run.finish(
-            {"twin": TWIN.document(), "held_out": {"begin": "2026-11-11", "end": "2026-11-15"}, "errors": []}
-        )
+    write_model(made)
     return made
+
+
+def write_model(study: StudyDirectory) -> None:
+    with study.running("characterise", "characterise") as run:
+        run.finish({"classes": CLASSES})
+    with study.running("model", "model") as run:
+        days = {"begin": "2026-11-11", "end": "2026-11-15"}
+        run.finish({"twin": TWIN.document(), "held_out": days, "errors": []})
 
 
 def test_the_choice_recommends_what_reaches_the_target_within_the_limits(
@@ -122,7 +126,7 @@ def test_the_choice_recommends_what_reaches_the_target_within_the_limits(
 
 def test_an_interrupted_choice_continues(study: StudyDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ChoiceRequest((parse_alternative("edp:tuning=edp"),), only=True, seeds=2)
-    real, calls = choose_step.forecast_run, list[tuple[str, int]]()
+    real, calls = alternative_runs.forecast_run, list[tuple[str, int]]()
 
     def counting(data: object, alternative: StudyAlternative, seed: int) -> object:
         if len(calls) == 3:
@@ -130,7 +134,7 @@ def test_an_interrupted_choice_continues(study: StudyDirectory, monkeypatch: pyt
         calls.append((alternative.name, seed))
         return real(data, alternative, seed)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(choose_step, "forecast_run", counting)
+    monkeypatch.setattr(alternative_runs, "forecast_run", counting)
     with pytest.raises(KeyboardInterrupt):
         run_choose(study, request, "c")
     assert study.manifest.steps["choose"].state == "running"
@@ -139,6 +143,26 @@ def test_an_interrupted_choice_continues(study: StudyDirectory, monkeypatch: pyt
     run_choose(study, request, "c")
     assert calls == [("edp", 1)]
     assert done == [("today", 0), ("today", 1), ("edp", 0)]
+
+
+def test_jobs_with_slack_move_to_cheap_hours(study: StudyDirectory) -> None:
+    hours = [datetime.fromtimestamp(MONDAY_S + 3600 * hour, UTC) for hour in range(-800, 480)]
+    rows = [f"{hour:%Y-%m-%dT%H:%MZ},{100 if 8 <= hour.hour < 20 else 10}" for hour in hours]
+    (study.path / "price.csv").write_text("\n".join(["time,EUR/MWh", *rows]))
+    objective = study.path / "objective.toml"
+    objective.write_text(
+        OBJECTIVE.replace("energy_per_work_kwh", "cost") + '[prices]\nprice_file = "price.csv"\n'
+    )
+    jobs = site_jobs()
+    run_baseline(study, StudySources(lambda: (LoadedJobs(jobs, ()), None), {}, {}), "baseline")
+    write_model(study)
+    with pytest.raises(UsageError, match="accounting does not say how many jobs may wait"):
+        run_choose(study, ChoiceRequest((parse_alternative("night:deferral=cheapest"),), seeds=2), "c")
+    result = run_choose(study, ChoiceRequest(only=False, seeds=2, slack_share=0.5, slack_hours=12), "c")
+    shifted = next(one for one in result["alternatives"] if one["name"] == "shift-cheapest")
+    assert shifted["kpis"]["cost"]["change_percent"] < -5
+    assert abs(shifted["kpis"]["energy_kwh"]["change_percent"]) < 5
+    assert result["assumptions"] == ["50 % of the jobs may start up to 12 h later, drawn at random"]
 
 
 _ratio = st.floats(-0.5, 0.5)
