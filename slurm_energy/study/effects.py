@@ -51,6 +51,7 @@ class PeriodSeries:
         value: value of the KPI.
         work: work of the period in a unit that the change cannot alter, such as node-hours at untuned speed;
             None: not adjusted for.
+        expected: value that the work of the period lets expect without the change, in any unit; None: unknown.
         block: number of the group of periods within which the assignment was drawn; None: not random.
     """
 
@@ -60,6 +61,7 @@ class PeriodSeries:
     is_experiment: Booleans
     value: Floats
     work: Floats | None = None
+    expected: Floats | None = None
     block: Integers | None = None
 
     def rows(self, keep: Booleans) -> PeriodSeries:
@@ -71,8 +73,17 @@ class PeriodSeries:
             self.is_experiment[keep],
             self.value[keep],
             None if self.work is None else self.work[keep],
+            None if self.expected is None else self.expected[keep],
             None if self.block is None else self.block[keep],
         )
+
+    def relative_to_expected(self) -> PeriodSeries:
+        """Return the series with values divided by the expected ones; unchanged if these are unknown."""
+        if self.expected is None:
+            return self
+        usable = np.isfinite(self.expected) & (self.expected > 0)
+        ratio = self.value / np.where(usable, self.expected, np.nan)
+        return replace(self, value=ratio, expected=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,8 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
         seed: seed of the randomisation test.
         level: level of the interval.
     """
-    series, is_relative = _usable(series)
+    has_expected = series.expected is not None
+    series, is_relative = _usable(series.relative_to_expected())
     if len(series.value) == 0:
         return None
     values = np.log(series.value) if is_relative else series.value
@@ -135,6 +147,7 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
     bounds = estimate.interval(level)
     if series.block is not None and _assignments(series) >= _MIN_ASSIGNMENTS:
         bounds = _randomisation_bounds(series, columns, values, estimate, bounds, seed, level)
+    names += ["expected energy"] if has_expected else []
     return _effect("switchback", series, estimate, bounds, level, is_relative, names)
 
 
@@ -151,8 +164,10 @@ def difference_effect(
         control: the same periods of the control group.
         level: level of the interval.
     """
+    has_expected = treated.expected is not None
+    treated = treated.relative_to_expected()
     if control is not None:
-        treated, control = _common_periods(treated, control)
+        treated, control = _common_periods(treated, control.relative_to_expected())
     keep = np.isfinite(treated.value) if control is None else np.isfinite(treated.value + control.value)
     treated = treated.rows(keep)
     control = None if control is None else control.rows(keep)
@@ -180,6 +195,7 @@ def difference_effect(
         estimate = coefficient(simple, values, serial=True)
     if estimate is None:
         return None
+    names += ["expected energy"] if has_expected else []
     method = "before_after" if control is None else "difference_in_differences"
     return _effect(method, treated, estimate, estimate.interval(level), level, is_relative, names)
 
@@ -189,7 +205,7 @@ def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | N
 
     An interval without 0 means that the washout is too short.
     """
-    series, is_relative = _usable(series)
+    series, is_relative = _usable(series.relative_to_expected())
     series = series.rows(series.is_experiment)
     follows = np.diff(series.start_day, prepend=-np.inf) < 1.5
     previous = np.roll(series.is_treated, 1)

@@ -30,7 +30,7 @@ def days(baseline, experiment, seed=0, effect=EFFECT, noise=0.03, correlation=0.
     arm = is_experiment & (first ^ (position % 14 >= 7))
     block = np.where(is_experiment, 1 + position // 14 * 7 + position % 7, 0)
     value = 50 * np.exp(-0.15 * (day % 7 >= 5) + noise * errors) * np.where(arm, 1 + effect, 1.0)
-    return PeriodSeries(day.astype(float), day % 7, arm, is_experiment, value, None, block)
+    return PeriodSeries(day.astype(float), day % 7, arm, is_experiment, value, block=block)
 
 
 @pytest.mark.parametrize(
