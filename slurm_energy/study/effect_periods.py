@@ -36,6 +36,7 @@ class ExperimentData:
         first_day: row of the first day of the deployment.
         energy: energy of all nodes; None: unknown.
         prices: factors for cost and emissions.
+        as_drawn: whether the configuration of each day was that of its arm, shape (n,); None: on all days.
     """
 
     jobs: JobsTable
@@ -43,6 +44,7 @@ class ExperimentData:
     first_day: int
     energy: EnergySeries | None = None
     prices: EnergyPrices | None = None
+    as_drawn: Bools | None = None
 
 
 def washout_seconds(jobs: JobsTable) -> float:
@@ -122,6 +124,8 @@ class EffectPeriods:
             expected,
             block,
         )
+        if self.data.as_drawn is not None:
+            counts = counts & self.data.as_drawn
         return series.rows(counts & self.data.days.used)
 
     def _kpis(self, group: str, account: str) -> DailyKpis:

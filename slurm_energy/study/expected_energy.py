@@ -26,8 +26,8 @@ def expected_kwh(
     """Return the expected energy of each period without a change; None: the baseline is too small.
 
     The energy of a job is its work times the energy per work of its kind, which is its partition with its
-    class, or else its name, or the partition alone for rare kinds. The energy of nodes without a job is fitted
-    to the baseline, as a constant minus a share of the work of each partition.
+    class, or else its name, or the partition alone for rare kinds. The energy of nodes without a job is
+    fitted to the baseline, as a constant minus a share of the work of each partition.
 
     Args:
         jobs: jobs of the baseline and of the deployment.

@@ -178,9 +178,9 @@ def _interval_verdict(
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
     """Return why the values of single days prove a broken limit; empty: they do not.
 
-    The values must be beyond the limit, and beyond the range of the baseline by that range once more,
-    on consecutive days from the first treated day on. Days without treatment count too, because the damage of a
-    policy outlasts it.
+    The values must be beyond the limit, and beyond the range of the baseline by that range once more, on
+    consecutive days from the first treated day on. Days without treatment count too, because the damage of a
+    policy outlasts it. Waits of neighbouring days are correlated, hence the wide margin.
     """
     if len(baseline) < 2 or not series.is_treated.any():
         return ""
@@ -193,7 +193,9 @@ def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[flo
         is_beyond = (high < np.inf and value > ceiling) or (low > -np.inf and value < floor)
         beyond = beyond + 1 if is_beyond else 0
         if beyond >= _ALARM_DAYS:
-            return f"beyond the limit and beyond all days of the baseline on {_ALARM_DAYS} consecutive days"
+            return (
+                f"on {_ALARM_DAYS} consecutive days beyond the limit and far beyond all days of the baseline"
+            )
     return ""
 
 
