@@ -10,7 +10,9 @@ from slurm_energy.cli import (
     study_choose,
     study_deploy,
     study_init,
+    study_report,
     study_status,
+    study_validate,
 )
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EnergyError, UnavailableError, install_extra
@@ -25,8 +27,9 @@ change a study.
 
 init works without extras, the other steps need the extra `simulation`.
 
-exit codes: 0 ok, 1 failure, 2 usage, or an earlier step is missing or stale, 3 objective.toml is invalid,
-  4 a daemon or an extra is missing, 6 there is no study in DIR, 7 another process uses the study
+exit codes: 0 ok, 1 failure, or a limit is broken, 2 usage, or an earlier step is missing or stale,
+  3 objective.toml is invalid, 4 a daemon or an extra is missing, 6 there is no study in DIR,
+  7 another process uses the study
 
 examples:
   senergy study init /srv/study
@@ -36,6 +39,8 @@ examples:
   senergy study deploy /srv/study --stage shadow
   senergy study deploy /srv/study --stage all --design switchback --days 28
   senergy study deploy /srv/study --undo
+  senergy study validate /srv/study
+  senergy study report /srv/study -o /srv/www/study
   senergy study status /srv/study
 See docs/study.md.
 """
@@ -45,6 +50,8 @@ ACTIONS: Final[dict[str, tuple[Any, str]]] = {
     "baseline": (study_baseline, "measure the present state from accounting and energy records"),
     "choose": (study_choose, "simulate alternatives on the twin, and recommend one"),
     "deploy": (study_deploy, "put the chosen alternative in force by stages, or take it back"),
+    "validate": (study_validate, "effect of the deployment with intervals; a broken limit undoes it"),
+    "report": (study_report, "report as HTML page, notebook and JSON"),
     "status": (study_status, "state of each step, and which steps have to run again"),
 }
 """Module and help of each action by name."""

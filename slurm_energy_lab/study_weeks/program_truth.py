@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.objective import TIME_EXPONENTS
 from slurm_energy_lab.model import load_profile
 from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.steady_state import StaticRun, SteadyState
@@ -38,23 +40,26 @@ def node_idle_watts(partition: str) -> float:
 
 
 @cache
-def program_truth(partition: str, program: str, slowdown_limit: float | None) -> ProgramTruth:
+def program_truth(
+    partition: str, program: str, objective: str = "", slowdown_limit: float = math.inf
+) -> ProgramTruth:
     """Return the behaviour of a program on the nodes of a partition.
 
     Args:
         partition: `ampere` or `hopper`.
         program: kernel or program of the node model.
-        slowdown_limit: None: untuned; else at the power limit of least energy among those that slow the
-            program down by at most this share.
+        objective: objective of tuning, `energy`, `edp` or `ed2p`; empty: untuned.
+        slowdown_limit: limit of the slowdown of `energy`, as a share.
     """
     runs = _runs(partition, program)
-    untuned = runs[0]
-    chosen = untuned
-    if slowdown_limit is not None:
-        permitted = [run for run in runs if run.seconds <= untuned.seconds * (1.0 + slowdown_limit)]
-        chosen = min(permitted, key=lambda run: run.joules)
-    limit = chosen.point.gpu_limit_watts
-    return ProgramTruth(chosen.seconds / untuned.seconds, chosen.joules / chosen.seconds, limit)
+    untuned = chosen = runs[0]
+    if objective:
+        limit = slowdown_limit if objective == "energy" else math.inf
+        permitted = [run for run in runs if run.seconds <= untuned.seconds * (1.0 + limit)]
+        exponent = TIME_EXPONENTS[objective]
+        chosen = min(permitted, key=lambda run: run.joules * run.seconds**exponent)
+    watts = chosen.joules / chosen.seconds
+    return ProgramTruth(chosen.seconds / untuned.seconds, watts, chosen.point.gpu_limit_watts)
 
 
 @cache

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_energy.config import Config
+from slurm_energy.policies.catalogue import OBJECTIVES
 from slurm_energy_lab.study_weeks.arrivals import DAY_S, NODES_PER_PARTITION, WeekJob
 from slurm_energy_lab.study_weeks.program_truth import PARTITION_PROFILES, node_idle_watts, program_truth
 from slurm_energy_lab.virtual_cluster.job_queue import JobRelease, start_jobs
@@ -26,32 +27,50 @@ class SiteMode:
     """Settings of the site that are in force.
 
     Attributes:
-        slowdown_limits: slowdown limit of tuned jobs by partition; a partition without one is not tuned.
+        tuned: partitions whose jobs may be tuned.
+        policy: policy of jobs without an entry below.
+        partition_policy, user_policy: policy by partition and by user; that of the user takes precedence.
+        slowdown_limit: limit of the slowdown of jobs with the policy `energy`, as a share.
         starved_account: account whose jobs do not start, a planted fault of a policy; None: none.
     """
 
-    slowdown_limits: tuple[tuple[str, float], ...] = ()
+    tuned: frozenset[str] = frozenset()
+    policy: str = "monitor"
+    partition_policy: Mapping[str, str] = field(default_factory=dict)
+    user_policy: Mapping[str, str] = field(default_factory=dict)
+    slowdown_limit: float = 0.05
     starved_account: str | None = None
 
-    def slowdown_limit(self, partition: str) -> float | None:
-        """Return the slowdown limit of tuned jobs of a partition; None: it is not tuned."""
-        return dict(self.slowdown_limits).get(partition)
+    def objective(self, job: WeekJob) -> str:
+        """Return the objective to which a job is tuned; empty: it is not tuned."""
+        policy = self.user_policy.get(job.user, self.partition_policy.get(job.partition, self.policy))
+        return policy if policy in OBJECTIVES and job.partition in self.tuned else ""
+
+
+def tuned_mode(slowdown_limit: float = 0.05) -> SiteMode:
+    """Return the mode in which all jobs are tuned to `energy`."""
+    return SiteMode(frozenset(PARTITION_PROFILES), "energy", slowdown_limit=slowdown_limit)
 
 
 def site_mode(config: Config, fault: str | None = None) -> SiteMode:
     """Return what a configuration means for the site.
 
     Args:
-        config: the site's configuration. Users request the objective `energy` for all jobs.
+        config: the site's configuration.
         fault: account that the site's policy starves as soon as anything is tuned; None: none.
     """
-    tuning = config.tuning
-    limits = tuple(
-        (partition, tuning.slowdown_limit_percent / 100.0)
-        for partition in PARTITION_PROFILES
-        if tuning.partition.get(partition, tuning.mode) == "on"
+    tuning, defaults = config.tuning, config.defaults
+    tuned = frozenset(name for name in PARTITION_PROFILES if tuning.partition.get(name, tuning.mode) == "on")
+    policies = {defaults.policy, *defaults.partition.values(), *defaults.user.values()}
+    applies = bool(tuned) and bool(policies & set(OBJECTIVES))
+    return SiteMode(
+        tuned,
+        defaults.policy,
+        defaults.partition,
+        defaults.user,
+        tuning.slowdown_limit_percent / 100.0,
+        fault if applies else None,
     )
-    return SiteMode(limits, fault if limits else None)
 
 
 @dataclass(slots=True)
@@ -166,12 +185,12 @@ class StudySite:
         self._queue = [job for job in self._queue if job.job_id not in started]
 
     def _start(self, job: WeekJob, nodes: tuple[str, ...], mode: SiteMode) -> None:
-        limit = mode.slowdown_limit(job.partition)
-        truth = program_truth(job.partition, job.program, limit)
+        objective = mode.objective(job)
+        truth = program_truth(job.partition, job.program, objective, mode.slowdown_limit)
         idle = node_idle_watts(job.partition)
         watts = idle + (truth.watts - idle) * job.power_factor
         end_s = self.now_s + job.seconds * truth.time_ratio
-        entry = PlacedWeekJob(job, nodes, self.now_s, end_s, watts, truth.time_ratio, limit is not None)
+        entry = PlacedWeekJob(job, nodes, self.now_s, end_s, watts, truth.time_ratio, bool(objective))
         self._running[job.job_id] = entry
         self._started.append(entry)
         heapq.heappush(self._ends, (end_s, job.job_id))

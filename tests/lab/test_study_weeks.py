@@ -2,11 +2,13 @@
 
 import pytest
 
+from slurm_energy.config import Config
+from slurm_energy.config.loader import parse_source
 from slurm_energy_lab.study_weeks.arrivals import DAY_S, draw_week_jobs, thesis_mix, trace_mix
 from slurm_energy_lab.study_weeks.program_truth import program_truth
-from slurm_energy_lab.study_weeks.study_site import SiteMode, StudySite, true_saving
+from slurm_energy_lab.study_weeks.study_site import SiteMode, StudySite, site_mode, true_saving, tuned_mode
 
-TUNED = SiteMode((("ampere", 0.05), ("hopper", 0.05)))
+TUNED = tuned_mode()
 
 
 def site(days, mode=TUNED, seed=3):
@@ -41,9 +43,9 @@ def test_no_node_runs_two_jobs_at_once():
 
 
 def test_tuning_slows_a_program_down_by_at_most_its_limit():
-    truth = program_truth("hopper", "train", 0.05)
+    truth = program_truth("hopper", "train", "energy", 0.05)
     assert 1.0 < truth.time_ratio <= 1.05
-    assert truth.watts < program_truth("hopper", "train", None).watts
+    assert truth.watts < program_truth("hopper", "train").watts
     assert all("speed" in row for row in site(2).job_rows() if "start_s" in row)
     assert not any("speed" in row for row in site(2, SiteMode()).job_rows())
 
@@ -66,3 +68,13 @@ def test_a_trace_gives_lengths_and_sizes(tmp_path):
     jobs = draw_week_jobs(1, trace_mix(trace), 7)
     assert {job.nodes for job in jobs} == {1, 2}
     assert max(job.seconds for job in jobs if job.nodes == 1) < 16 * 3600
+
+
+def test_the_configuration_decides_what_is_tuned(tmp_path):
+    text = '[tuning]\nmode = "on"\n[tuning.partition]\nampere = "off"\n[defaults.user]\nphysics0 = "energy"\n'
+    mode = site_mode(parse_source(text, tmp_path / "energy.toml").config, fault="vision")
+    jobs = draw_week_jobs(2, thesis_mix(), 14)
+    tuned = {(job.user, job.partition) for job in jobs if mode.objective(job)}
+    assert tuned == {("physics0", "hopper")}
+    assert mode.starved_account == "vision"
+    assert site_mode(Config(), fault="vision").starved_account is None
