@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
 from slurm_energy_lab import model_commands, node_options
+from slurm_energy_lab.study_weeks import command as study_weeks
 
 if TYPE_CHECKING:
     from slurm_energy_lab.cluster.lab import Lab
@@ -57,6 +58,9 @@ _EXAMPLES = {
     "policies": """\
   senergy lab policies
   senergy lab policies --seconds 300 --policy edp --policy energy""",
+    "weeks": """\
+  senergy lab weeks site --begin --days 28
+  senergy lab weeks site --days 28 --study study""",
     "run": """\
   senergy lab run gemm                  in a job: sbatch --exclusive --wrap 'senergy lab run gemm'
   senergy lab run train --gpu --seconds 30 --json""",
@@ -86,6 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_commands.configure_policies(
         _add(commands, "policies", "compare all energy policies on a virtual clock")
     )
+    study_weeks.configure(_add(commands, "weeks", "run a small site for weeks, within seconds"))
     model_commands.configure_kernel(
         _add(commands, "run", "inside a job: run a kernel on the emulated hardware")
     )
@@ -96,7 +101,7 @@ def _add(
 ) -> argparse.ArgumentParser:
     """Add a subcommand of `senergy lab` with its help text and examples, and return its parser.
 
-    All subcommands except `run` and `profile` get the option for the lab's directory.
+    All subcommands that need a lab get the option for the lab's directory.
     """
     command = commands.add_parser(
         name,
@@ -104,7 +109,7 @@ def _add(
         description=text,
         epilog=f"examples:\n{_EXAMPLES[name]}",
     )
-    if name not in ("run", "profile", "policies"):
+    if name not in ("run", "profile", "policies", "weeks"):
         command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
     return command
 
@@ -168,6 +173,7 @@ def run(args: argparse.Namespace) -> int:
         "demo": _demo,
         "profile": model_commands.profile,
         "policies": model_commands.policies,
+        "weeks": study_weeks.run,
         "run": model_commands.run,
     }
     return commands[args.command](args)

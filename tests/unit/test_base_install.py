@@ -210,6 +210,8 @@ study deploy s --stage all --apply-command true --yes --json
 study deploy s --stage partition --partition gpu --dry-run
 study deploy s --tick --at 2026-12-01
 study deploy s --undo --reason x
+study validate s --jobs j.csv --column submit_s=a --energy e.csv --washout 4 --no-undo --seed 1 --json
+study validate s -S now-9days -E now --config energy.toml
 workload w.csv --units 4 --nodes 2 --format csv --json
 workload --scenario replay""",
 }
@@ -226,6 +228,7 @@ db upgrade --backup b.gz --dry-run --database /nonexistent/senergy.db
 db prune traces --before now --cluster c --dry-run --database /nonexistent/senergy.db
 db export jobs --format csv -o j.csv --since now-1days --until now --cluster c --force --database /nonexistent
 grid fetch --json
+study report s1 -o out --json
 quota set physics 5kWh --user bob --period month --warn 80 --hold 100 --reason x
 quota set physics 5kWh --start now --end now+1days
 quota remove physics --user bob --resource cost --period year

@@ -1,0 +1,141 @@
+"""A site of synthetic weeks on disk: its configuration, and the files that `senergy study` reads."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy import atomic_file
+from slurm_energy.config.loader import parse_source
+from slurm_energy.errors import UsageError
+from slurm_energy_lab.study_weeks.arrivals import DAY_S, WeekJob, draw_week_jobs, thesis_mix, trace_mix
+from slurm_energy_lab.study_weeks.study_site import SiteMode, StudySite, site_mode, true_saving
+
+OWN_CONFIGURATION: Final = """\
+# The site's configuration. Nothing is tuned.
+[tuning]
+mode = "off"
+"""
+_COLUMNS: Final = (
+    *("job_id", "name", "user", "account", "partition", "state", "nodes", "submit_s", "start_s", "end_s"),
+    *("time_limit_s", "energy_joules", "speed"),
+)
+_MAX_DAYS: Final = 370
+
+
+class SiteDirectory:
+    """A site in a directory. Its days are computed again at each start, from the modes that were in force.
+
+    Args:
+        path: an existing site.
+
+    Raises:
+        UsageError: there is no site.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._state: dict[str, Any] = json.loads((path / "site.json").read_text(encoding="utf-8"))
+            trace = self._state["trace"]
+            mix = trace_mix(Path(trace), self._state["load"]) if trace else thesis_mix(self._state["load"])
+        except FileNotFoundError as error:
+            raise UsageError(f"{error.filename}", "does not exist", "senergy lab weeks DIR --begin") from None
+        self.jobs: list[WeekJob] = draw_week_jobs(self._state["seed"], mix, _MAX_DAYS)
+        first = date.fromisoformat(self._state["first_day"])
+        self.epoch_s = datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp()
+
+    @classmethod
+    def create(
+        cls, path: Path, seed: int, first_day: date, trace: Path | None = None, load: float = 0.6
+    ) -> SiteDirectory:
+        """Create a site with its own configuration.
+
+        Args:
+            path: directory; created if it is absent.
+            seed: seed of jobs and errors.
+            first_day: a Monday.
+            trace: file for `trace_mix`; None: the mix of the thesis.
+            load: load of the site.
+
+        Raises:
+            UsageError: the first day is no Monday.
+        """
+        if first_day.weekday():
+            monday = first_day - timedelta(days=first_day.weekday())
+            raise UsageError("first day", f"{first_day} is no Monday", f"such as {monday}")
+        path.mkdir(parents=True, exist_ok=True)
+        state = {
+            "seed": seed,
+            "first_day": first_day.isoformat(),
+            "trace": str(trace.absolute()) if trace else "",
+            "load": load,
+            "modes": [],
+        }
+        atomic_file.write(path / "site.json", (json.dumps(state) + "\n").encode(), mode=0o644)
+        atomic_file.write(path / "energy.toml", OWN_CONFIGURATION.encode(), mode=0o644)
+        return cls(path)
+
+    @property
+    def days(self) -> int:
+        """Number of days that the site has run."""
+        return len(self._state["modes"])
+
+    def run(
+        self,
+        days: int,
+        at_midnight: Callable[[datetime], None] = lambda _: None,
+        fault: str | None = None,
+        *,
+        has_effect: bool = True,
+    ) -> None:
+        """Run the site for some days, and write `jobs-N.csv` and `energy-N.csv` of all its N days.
+
+        Args:
+            days: number of days.
+            at_midnight: called at the begin of each day, before the configuration is read.
+            fault: account that the site's policy starves while anything is tuned; None: none.
+            has_effect: whether the configuration has an effect; without it, a deployment is a placebo.
+        """
+        site = StudySite(self._state["seed"], self.jobs, self.epoch_s)
+        for number, stored in enumerate(self._state["modes"]):
+            site.run_until((number + 1) * DAY_S, _mode_of(stored))
+        for _ in range(days):
+            begin_s = self.epoch_s + self.days * DAY_S
+            at_midnight(datetime.fromtimestamp(begin_s, UTC))
+            path = self.path / "energy.toml"
+            mode = SiteMode()
+            if has_effect:
+                mode = site_mode(parse_source(path.read_text(encoding="utf-8"), path).config, fault)
+            self._state["modes"].append(_mode_document(mode))
+            site.run_until(self.days * DAY_S, mode)
+        self._write(site)
+
+    def true_saving(self, mode: SiteMode, first_day: int) -> float:
+        """Return the true change of the energy per work by a mode, from a day to the last one."""
+        return true_saving(self._state["seed"], self.jobs, mode, first_day, self.days - first_day)
+
+    def _write(self, site: StudySite) -> None:
+        with (self.path / f"jobs-{self.days}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, _COLUMNS, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(site.job_rows())
+        with (self.path / f"energy-{self.days}.csv").open("w", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file, lineterminator="\n")
+            lines.writerow(("start_s", "end_s", "joules"))
+            lines.writerows(site.energy_rows())
+        state = (json.dumps(self._state) + "\n").encode()
+        atomic_file.write(self.path / "site.json", state, mode=0o644)
+
+
+def _mode_document(mode: SiteMode) -> dict[str, Any]:
+    return asdict(mode) | {"tuned": sorted(mode.tuned)}
+
+
+def _mode_of(document: Mapping[str, Any]) -> SiteMode:
+    return SiteMode(**{**document, "tuned": frozenset(document["tuned"])})
