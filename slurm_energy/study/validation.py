@@ -295,8 +295,8 @@ def _predicted(study: StudyDirectory, state: DeploymentState) -> dict[str, Any] 
     listed: Sequence[Mapping[str, Any]] = result.get("alternatives", [])
     for one in listed:
         if one.get("name") == state.alternative.name:
-            changes = one.get("changes")
-            return dict(changes) if isinstance(changes, Mapping) else None
+            changes = {name: kpi.get("change_percent") for name, kpi in one.get("kpis", {}).items()}
+            return {name: value / 100.0 for name, value in changes.items() if value is not None}
     return None
 
 

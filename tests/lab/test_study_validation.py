@@ -39,7 +39,7 @@ class Trial:
             "recommended": "gentle",
             "alternatives": [
                 StudyAlternative("today").document(),
-                {**parse_alternative(f"gentle:tuning={tuning}").document(), "changes": {}},
+                parse_alternative(f"gentle:tuning={tuning}").document(),
             ],
             "partition_energy_joules": {"ampere": 1.0, "hopper": 2.0},
             "user_energy_joules": {"physics0": 1.0, "vision0": 1.0},
