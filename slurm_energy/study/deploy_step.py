@@ -18,7 +18,7 @@ from slurm_energy.study.deployment import ConfigurationSwitch, DeploymentState, 
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.key_change import KeyChange
 from slurm_energy.study.manifest import StepState
-from slurm_energy.study.site_configuration import ConfigurationStep, SiteConfiguration
+from slurm_energy.study.site_configuration import ConfigurationStep, SiteConfiguration, check_combination
 from slurm_energy.study.stages import DeploymentTarget, StageKeys, stage_keys
 from slurm_energy.study.step_run import RESULT_NAME, StepRun
 
@@ -91,7 +91,9 @@ class Deployment:
         state = self._planned(request)
         keys = self._keys(state)
         self.remarks += keys.remarks
-        return self._site(request.configuration).plan(keys.changes)
+        step = self._site(request.configuration).plan(keys.changes)
+        self._check(request, state)
+        return step
 
     def begin_stage(self, request: StageRequest, command: str) -> DeploymentState:
         """Put a stage in force, for a switchback with the arm of the present time.
@@ -111,6 +113,7 @@ class Deployment:
         seed = state.assignment.seed if state.assignment else None
         with self._study.running(STEP, command, seed=seed) as run:
             digest = read_site_file(request.configuration).digest
+            self._check(request, state)
             keys = self._keys(state)
             self.remarks += keys.remarks
             run.finish(state.document())  # before the change, so that its completion draws no other arms
@@ -166,6 +169,13 @@ class Deployment:
             self._save(state, command)
             return state
 
+    def _check(self, request: StageRequest, state: DeploymentState) -> None:
+        """Check the configuration of the treated arm, also if the present arm is another one."""
+        changes = self._treated_keys(state).changes
+        folder = self._study.folder(STEP)
+        folder.mkdir(exist_ok=True)
+        check_combination(self._site(request.configuration).plan(changes), folder)
+
     def _planned(self, request: StageRequest) -> DeploymentState:
         choice, objective = self._study.result("choose"), self._study.objective()
         return planned_state(request, choice, objective, self.state(), self._now_s)
@@ -183,6 +193,10 @@ class Deployment:
         """Return the keys that are in force at the present time."""
         if not state.is_active or (state.stage.applies and not self._is_treated_now(state)):
             return StageKeys(())
+        return self._treated_keys(state)
+
+    def _treated_keys(self, state: DeploymentState) -> StageKeys:
+        """Return the keys that put the stage in force."""
         assignment = state.assignment
         by_users = assignment is not None and assignment.design is AssignmentDesign.USERS
         users = assignment.treated if assignment is not None and by_users else ()

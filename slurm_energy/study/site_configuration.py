@@ -7,7 +7,7 @@ stage only: a new stage first takes back the one before it, so that stages never
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from slurm_energy.setup.changes import diff, settle
 from slurm_energy.setup.journal import SetupEntry, SetupJournal
 from slurm_energy.setup.site_file import SiteFile, read_site_file, sha256, write_site_file
 from slurm_energy.study.key_change import KeyChange, changed_text, undone_text
+from slurm_energy.validation.checker import check_file
 
 REMARK: Final = "set by senergy study"
 """Comment behind each line that a deployment writes."""
@@ -165,6 +166,30 @@ class SiteConfiguration:
             atomic_file.sync_directory(file.path.parent)
         elif data != file.data:
             write_site_file(file.path, data, file.mode, file.uid, file.gid)
+
+
+def check_combination(step: ConfigurationStep, folder: Path) -> None:
+    """Run all checks of `senergy config check` on a planned file, and refuse errors that are new.
+
+    Args:
+        step: the planned change.
+        folder: directory for copies of the two files, which are removed afterwards.
+
+    Raises:
+        InvalidConfigError: the planned file has new errors, such as a policy that does not exist.
+    """
+    faults = []
+    for name, data in (("own", step.own), ("planned", step.data)):
+        path = folder / f"{name}.toml"
+        atomic_file.write(path, data or b"")
+        try:
+            faults.append({(one.key, one.why): one for one in check_file(path).errors})
+        finally:
+            atomic_file.remove(path)
+    own, planned = faults
+    require_valid(
+        [replace(one, file=str(step.present.path)) for key, one in planned.items() if key not in own]
+    )
 
 
 def _document(change: KeyChange) -> dict[str, Any]:

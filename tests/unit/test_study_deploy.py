@@ -207,6 +207,15 @@ def test_command_line_shows_the_change_begins_and_takes_back(
     assert "--seed: belongs to --stage" in capsys.readouterr().err
 
 
+def test_a_policy_that_does_not_exist_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    study = make_study(tmp_path, parse_alternative("odd:ranking=fastest"))
+    wanted = request(tmp_path, ALL, design=AssignmentDesign.SWITCHBACK, days=4, skip_stages=True)
+    with pytest.raises(EnergyError, match=r"energy.toml:\d+: priority.policy: .*fastest"):
+        at(study, -1).begin_stage(wanted, "c")
+    assert (tmp_path / "energy.toml").read_text() == SITE
+    assert sorted(path.name for path in (study.path / "deploy").iterdir()) == ["partial"]
+
+
 def test_a_failing_apply_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_study(tmp_path, GREEN)
     arguments = ["study", "deploy", str(tmp_path / "study"), "--stage", "shadow", "--yes"]
