@@ -5,6 +5,7 @@
 # make lint   ruff, mypy --strict, layers of imports, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make plugins  the plugins for exactly the installed Slurm: its headers, and its source (fetched with apt)
+# make training  the C library of the task-graph trainer, in the user's cache (compiled at its first use otherwise)
 # make docs   the documentation as a site, build/site; broken links fail
 # make man, completion  man pages and completion for bash, zsh and fish, in build/
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install-by-hand.md)
@@ -31,7 +32,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all packages dist demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins docs man completion needs-of-tests packages-of-tests deps-% clean
+.PHONY: all packages dist demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins training docs man completion needs-of-tests packages-of-tests deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -79,6 +80,9 @@ uninstall-hooks:
 
 plugins: deps-build deps-plugins $(VENV)/.installed-lab
 	@$(BIN)/senergy build-plugins $(if $(SLURM_PREFIX),--slurm-prefix '$(SLURM_PREFIX)')
+
+training: $(VENV)/.installed-check
+	@$(BIN)/python -c 'from slurm_energy.training.taskgraph.native_library import build_library; print(build_library())'
 
 # The distribution of this host by default.
 DIST ?= $(shell . /etc/os-release 2>/dev/null && echo $$VERSION_CODENAME)

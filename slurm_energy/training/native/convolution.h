@@ -112,8 +112,47 @@ static void convolution_forward(struct tg_network *network, int s, int first, in
     }
 }
 
-/* Write rows [top, bottom) of the gradient of a feature map before pooling, with the stride's zeros between
- * elements. */
+/* Write the gradients of one row before pooling by windows two columns wide; `r` is the row in the window. */
+static void spread_pairs(const REAL *gradient, const uint8_t *indices, int width, int r, REAL *to) {
+    mask_t low, high;
+    for (int i = 0; i < LANES; i++) {
+        low[i] = i / 2 + i % 2 * LANES;
+        high[i] = low[i] + LANES / 2;
+    }
+    for (int x = 0; x < width; x += LANES) {
+        vector_t g = load(gradient + x); /* beyond the row: the next row, or the slack of the array */
+        mask_t index = __builtin_convertvector(*(const bytes_t *)(indices + x), mask_t);
+        vector_t left = keep(g, index == 2 * r), right = keep(g, index == 2 * r + 1);
+        REAL pairs[2 * LANES];
+        REAL *out = x + LANES <= width ? to + 2 * x : pairs;
+        store(out, __builtin_shuffle(left, right, low));
+        store(out + LANES, __builtin_shuffle(left, right, high));
+        if (out == pairs)
+            memcpy(to + 2 * x, pairs, 2 * (width - x) * sizeof(REAL));
+    }
+}
+
+/* Write one row of the gradient before pooling, with the stride's zeros between elements. */
+static void expand_row(struct tg_stage_spec const *spec, const REAL *gradient, const uint8_t *indices,
+                       int width, int r, REAL *to, size_t row) {
+    int ph = spec->pool_h ? spec->pool_h : 1, pw = spec->pool_w ? spec->pool_w : 1, stride = spec->stride_w;
+    if (ph * pw == 1 && stride == 1) {
+        memcpy(to, gradient, width * sizeof(REAL));
+        memset(to + width, 0, (row - width) * sizeof(REAL));
+    } else if (pw == 2 && stride == 1) {
+        spread_pairs(gradient, indices, width, r, to);
+        memset(to + 2 * width, 0, (row - 2 * width) * sizeof(REAL));
+    } else {
+        memset(to, 0, row * sizeof(REAL));
+        for (int x = 0; x < width; x++)
+            if (ph * pw == 1)
+                to[x * stride] = gradient[x];
+            else if (indices[x] != TG_INACTIVE && indices[x] / pw == r)
+                to[(x * pw + indices[x] % pw) * stride] = gradient[x];
+    }
+}
+
+/* Write rows [top, bottom) of the gradient of a feature map before pooling. */
 static void expand_gradient(struct tg_network const *network, int s, int sample, size_t map, int top,
                             int bottom, REAL *to, size_t row) {
     struct tg_stage const *stage = &network->stages[s];
@@ -122,31 +161,14 @@ static void expand_gradient(struct tg_network const *network, int s, int sample,
     size_t offset = (sample * (size_t)out->channels + map) * out->height * out->width;
     const REAL *gradient = (const REAL *)network->gradients[s + 1] + offset;
     const uint8_t *indices = stage->indices + offset;
-    int ph = spec->pool_h ? spec->pool_h : 1, pw = spec->pool_w ? spec->pool_w : 1;
+    int ph = spec->pool_h ? spec->pool_h : 1;
     for (int y = top; y < bottom; y++, to += row) {
         int source = y / spec->stride_h / ph, r = y / spec->stride_h % ph;
-        if (y % spec->stride_h || source >= out->height || ph * pw * spec->stride_w > 1)
-            memset(to, 0, row * sizeof(REAL));
         if (y % spec->stride_h || source >= out->height)
-            continue;
-        const REAL *g = gradient + source * out->width;
-        const uint8_t *index = indices + source * out->width;
-        if (ph * pw == 1 && spec->stride_w == 1) {
-            memcpy(to, g, out->width * sizeof(REAL));
-            memset(to + out->width, 0, (row - out->width) * sizeof(REAL));
-        } else if (ph * pw == 1) {
-            for (int x = 0; x < out->width; x++)
-                to[x * spec->stride_w] = g[x];
-        } else if (pw == 2 && spec->stride_w == 1) {
-            for (int x = 0; x < out->width; x++) {
-                to[2 * x] = index[x] == 2 * r ? g[x] : 0;
-                to[2 * x + 1] = index[x] == 2 * r + 1 ? g[x] : 0;
-            }
-        } else {
-            for (int x = 0; x < out->width; x++)
-                if (index[x] != TG_INACTIVE && index[x] / pw == r)
-                    to[(x * pw + index[x] % pw) * spec->stride_w] = g[x];
-        }
+            memset(to, 0, row * sizeof(REAL));
+        else
+            expand_row(spec, gradient + source * out->width, indices + source * out->width, out->width, r, to,
+                       row);
     }
 }
 

@@ -2,45 +2,53 @@
  * the gradient, and NaN is a maximum.
  */
 
-/* Pool one row of windows of 2 x 2: `rows` holds two rows of whole vectors. */
-static int pool_two_by_two(const REAL *rows, size_t row, int relu, int width, REAL *to, uint8_t *indices) {
-    mask_t even, odd;
+/* Pool LANES windows of 2 x 2. */
+static inline void pool_lanes(const REAL *upper, const REAL *lower, int relu, REAL *to, uint8_t *indices) {
+    mask_t even, odd, index = {}, bits;
     for (int i = 0; i < LANES; i++) {
         even[i] = 2 * i;
         odd[i] = 2 * i + 1;
     }
-    int x = 0;
-    for (; x + LANES <= width; x += LANES) {
-        mask_t index = {}, bits;
-        vector_t best = {};
-        for (int r = 0; r < 2; r++) {
-            vector_t left = load(rows + r * row + 2 * x), right = load(rows + r * row + 2 * x + LANES);
-            for (int k = 0; k < 2; k++) {
-                vector_t v = __builtin_shuffle(left, right, k ? odd : even);
-                bits = r + k ? (v > best) | (v != v) : (v == v) | (v != v);
-                best = (vector_t)(((mask_t)v & bits) | ((mask_t)best & ~bits));
-                index = (index & ~bits) | ((2 * r + k) & bits);
-            }
-        }
-        if (relu) {
-            bits = best <= (vector_t){};
-            best = (vector_t)((mask_t)best & ~bits);
-            index |= bits & TG_INACTIVE;
-        }
-        store(to + x, best);
-        for (int i = 0; i < LANES; i++)
-            indices[x + i] = index[i];
+    vector_t best = __builtin_shuffle(load(upper), load(upper + LANES), even);
+    for (int k = 1; k < 4; k++) {
+        const REAL *row = k < 2 ? upper : lower;
+        vector_t v = __builtin_shuffle(load(row), load(row + LANES), k % 2 ? odd : even);
+        bits = (v > best) | (v != v);
+        best = (vector_t)((mask_t)keep(v, bits) | (mask_t)keep(best, ~bits));
+        index = (index & ~bits) | (k & bits);
     }
-    return x;
+    if (relu) {
+        bits = best <= (vector_t){};
+        best = keep(best, ~bits);
+        index |= bits & TG_INACTIVE;
+    }
+    store(to, best);
+    *(bytes_t *)indices = __builtin_convertvector(index, bytes_t);
+}
+
+/* Pool a row of windows of 2 x 2. The rows lie in scratch memory, where whole vectors can be read. */
+static void pool_two_by_two(const REAL *upper, const REAL *lower, int relu, int width, REAL *to,
+                            uint8_t *indices) {
+    int x = 0;
+    for (; x + LANES <= width; x += LANES)
+        pool_lanes(upper + 2 * x, lower + 2 * x, relu, to + x, indices + x);
+    if (x < width) {
+        REAL values[LANES];
+        uint8_t bytes[LANES];
+        pool_lanes(upper + 2 * x, lower + 2 * x, relu, values, bytes);
+        memcpy(to + x, values, (width - x) * sizeof(REAL));
+        memcpy(indices + x, bytes, width - x);
+    }
 }
 
 static void pool_rows(const REAL *rows, size_t row, struct tg_stage const *stage, int width, REAL *to,
                       uint8_t *indices) {
     struct tg_stage_spec const *spec = &stage->spec;
-    int x = 0;
-    if (spec->pool_h == 2 && spec->pool_w == 2 && spec->stride_w == 1)
-        x = pool_two_by_two(rows, row, spec->relu, width, to, indices);
-    for (; x < width; x++) {
+    if (spec->pool_h == 2 && spec->pool_w == 2 && spec->stride_w == 1) {
+        pool_two_by_two(rows, rows + row, spec->relu, width, to, indices);
+        return;
+    }
+    for (int x = 0; x < width; x++) {
         REAL best = 0;
         int index = 0;
         for (int r = 0; r < spec->pool_h; r++)

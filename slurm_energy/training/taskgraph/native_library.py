@@ -146,7 +146,3 @@ def load_library() -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
-
-
-if __name__ == "__main__":
-    print(build_library())

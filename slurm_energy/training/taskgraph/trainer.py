@@ -51,8 +51,9 @@ class Trainer:
         dtype: "float32" or "float64".
         workers: StarPU workers; by default the processors that this process may use. All trainers of a
             process share one StarPU: the last one used sets the number.
-        granularity: "auto", or the number of chunks of a batch. With a number, results are equal bit by bit
-            in all runs; "auto" measures, so that sums may be formed in another order.
+        granularity: "auto", the number of chunks of a batch, or this and the number of groups of features in
+            each stage of a chunk. With numbers, results are equal bit by bit in all runs; "auto" measures, so
+            that sums may be formed in another order.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Trainer:
         batch_size: int = 64,
         dtype: str = "float32",
         workers: int | None = None,
-        granularity: int | str = "auto",
+        granularity: int | tuple[int, int] | str = "auto",
     ) -> None:
         workers = len(os.sched_getaffinity(0)) if workers is None else workers
         if dtype not in ("float32", "float64"):
@@ -70,14 +71,12 @@ class Trainer:
         for name, value, maximum in (("batch_size", batch_size, 1 << 20), ("workers", workers, 256)):
             if not isinstance(value, int) or not 1 <= value <= maximum:
                 raise UsageError(f"{name}={value!r}", f"must be an integer from 1 to {maximum}")
-        if granularity != "auto" and (not isinstance(granularity, int) or granularity < 1):
-            raise UsageError(f"granularity={granularity!r}", 'must be "auto" or an integer >= 1')
         self.model = model
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.workers = workers
         self._dtype = np.dtype(dtype)
-        self._fixed_split = None if isinstance(granularity, str) else BatchSplit(min(granularity, batch_size))
+        self._fixed_split = _fixed_split(granularity, batch_size)
         self._split = self._fixed_split or BatchSplit(1)
         self._tuner: GranularityTuner | None = None
         self._network: NativeNetwork | None = None
@@ -207,6 +206,21 @@ class Trainer:
             self._split = self._tuner.choice or self._split
         self._network.split(self._split.chunks, self._split.groups)
         return self._network
+
+
+def _fixed_split(granularity: int | tuple[int, int] | str, batch_size: int) -> BatchSplit | None:
+    if granularity == "auto":
+        return None
+    pair = (granularity, 1) if isinstance(granularity, int) else granularity
+    if (
+        not isinstance(pair, tuple)
+        or len(pair) != 2
+        or not all(isinstance(n, int) and 1 <= n <= 256 for n in pair)
+    ):
+        raise UsageError(
+            f"granularity={granularity!r}", 'must be "auto", or one or two integers from 1 to 256'
+        )
+    return BatchSplit(min(pair[0], batch_size), pair[1])
 
 
 def _spec(stage: Stage, parameters: dict[str, Array], gradients: dict[str, Array]) -> StageSpec:
