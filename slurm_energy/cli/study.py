@@ -10,6 +10,7 @@ from slurm_energy.cli import (
     study_choose,
     study_deploy,
     study_init,
+    study_model,
     study_report,
     study_status,
     study_validate,
@@ -35,6 +36,7 @@ examples:
   senergy study init /srv/study
   senergy study baseline /srv/study
   senergy study baseline /srv/study --jobs jobs.csv --energy energy.csv
+  senergy study model /srv/study --nodes gpu=16
   senergy study choose /srv/study --alternative gentle:tuning=energy,slowdown=2
   senergy study deploy /srv/study --stage shadow
   senergy study deploy /srv/study --stage all --design switchback --days 28
@@ -48,11 +50,12 @@ See docs/study.md.
 ACTIONS: Final[dict[str, tuple[Any, str]]] = {
     "init": (study_init, "create a study with an example of the objective"),
     "baseline": (study_baseline, "measure the present state from accounting and energy records"),
+    "model": (study_model, "build a digital twin and check its replay of a held-out week"),
     "choose": (study_choose, "simulate alternatives on the twin, and recommend one"),
     "deploy": (study_deploy, "put the chosen alternative in force by stages, or take it back"),
     "validate": (study_validate, "effect of the deployment with intervals; a broken limit undoes it"),
-    "report": (study_report, "report as HTML page, notebook and JSON"),
     "status": (study_status, "state of each step, and which steps have to run again"),
+    "report": (study_report, "report as HTML page, notebook and JSON"),
 }
 """Module and help of each action by name."""
 

@@ -54,7 +54,10 @@ class StudyPeriod:
         """Return the days from row `first` to row `end` - 1, with the jobs that overlap them."""
         days = self.days.between(first, end)
         kept = _overlapping(self.jobs, days)
-        return replace(self, jobs=self.jobs.where(kept), days=days)
+        energy = self.energy
+        if energy is not None:
+            energy = energy.between(float(days.edges_s[0]), float(days.edges_s[-1]))
+        return replace(self, jobs=self.jobs.where(kept), days=days, energy=energy)
 
 
 def measured_period(

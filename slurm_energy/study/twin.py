@@ -68,6 +68,7 @@ class TwinSettings:
         discipline: rule by which ranked jobs may start.
         default_watts: power of a node for jobs without measured energy.
         uses_limits: whether backfill relies on the time limits of jobs; else on their run times.
+        start_delay_s: time from submission until a job can start: scheduling passes and prolog.
     """
 
     kinds: Mapping[str, TwinKind]
@@ -75,6 +76,7 @@ class TwinSettings:
     discipline: str = "easy"
     default_watts: float = 0.0
     uses_limits: bool = True
+    start_delay_s: float = 0.0
 
     def document(self) -> dict[str, Any]:
         """Return the settings as a JSON object."""
@@ -205,7 +207,11 @@ def _workload(
     users, user = np.unique(jobs.user, return_inverse=True)
     return workload(
         np.arange(jobs.count + 1),
-        {"submit_s": jobs.submit_s - origin_s, "user": user, "time_limit_s": np.fmax(limit_s, run_s)},
+        {
+            "submit_s": jobs.submit_s - origin_s + settings.start_delay_s,
+            "user": user,
+            "time_limit_s": np.fmax(limit_s, run_s),
+        },
         {
             "hardware": kind_of,
             "units": units,

@@ -11,7 +11,7 @@ from slurm_energy.study.jobs_table import JobsTable, jobs_table
 from slurm_energy.study.kpis import EnergySeries
 
 MONDAY = date(2026, 3, 2)
-NODES = 4
+NODES = 12
 IDLE_WATTS = 100.0
 WORKDAY_JOBS, WEEKEND_JOBS = 40, 15
 
@@ -20,13 +20,13 @@ def begin_s(day: date = MONDAY) -> float:
     return datetime(day.year, day.month, day.day, tzinfo=ZoneInfo("UTC")).timestamp()
 
 
-def week_jobs(days: int = 28, seed: int = 1, noise: float = 0.05) -> JobsTable:
+def week_jobs(days: int = 28, seed: int = 1, noise: float = 0.05, share: float = 1.0) -> JobsTable:
     """Return jobs of two classes and three accounts. Each waits up to an hour, and takes one or two nodes."""
     random = np.random.default_rng(seed)
     rows: dict[str, list[object]] = {name: [] for name in ("submit_s", "name", "account", "user", "nodes")}
     for number in range(days):
         is_weekend = number % 7 >= 5
-        for _ in range(WEEKEND_JOBS if is_weekend else WORKDAY_JOBS):
+        for _ in range(round(share * (WEEKEND_JOBS if is_weekend else WORKDAY_JOBS))):
             rows["submit_s"].append(begin_s() + 86400.0 * number + float(random.uniform(0, 82800)))
             long = random.random() < 0.3
             rows["name"].append("train" if long else "analyse")
@@ -55,9 +55,11 @@ def week_jobs(days: int = 28, seed: int = 1, noise: float = 0.05) -> JobsTable:
 
 
 def node_energy(jobs: JobsTable, days: int = 28) -> EnergySeries:
-    """Return the hourly energy of the nodes: that of jobs, and the idle power of all nodes."""
+    """Return the hourly energy of the nodes: that of jobs, and the power of idle nodes."""
     from slurm_energy.study.days import spread
 
-    edges = begin_s() + 3600.0 * np.arange(24 * days + 1)
-    joules = spread(jobs.start_s, jobs.end_s, jobs.energy_joules, edges) + NODES * IDLE_WATTS * 3600
+    edges = begin_s() + 3600.0 * np.arange(24 * days + 1, dtype=np.float64)
+    held_s = spread(jobs.start_s, jobs.end_s, jobs.nodes * jobs.run_s, edges)
+    joules = spread(jobs.start_s, jobs.end_s, jobs.energy_joules, edges)
+    joules += IDLE_WATTS * (NODES * 3600 - held_s)
     return EnergySeries(edges[:-1], edges[1:], joules, "test")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from study_examples import MONDAY, NODES, begin_s, node_energy, week_jobs
+from study_examples import IDLE_WATTS, MONDAY, NODES, begin_s, node_energy, week_jobs
 
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.study.days import date_of, spread, study_days
@@ -118,8 +118,9 @@ def test_days_follow_the_clock_of_the_time_zone() -> None:
 def test_energy_per_work_with_idle_nodes() -> None:
     jobs, days = week_jobs(7), study_days(MONDAY, date(2026, 3, 8))
     kwh = daily_kpis(jobs, days, node_energy(jobs, 7)).values["energy_kwh"]
-    of_jobs = daily_kpis(jobs, days).values["energy_kwh"]
-    assert kwh - of_jobs == pytest.approx(np.full(7, NODES * 100 * 24 / 1000))
+    values = daily_kpis(jobs, days).values
+    idle_hours = 24 * (NODES - values["node_hours_per_hour"])
+    assert kwh - values["energy_kwh"] == pytest.approx(idle_hours * IDLE_WATTS / 1000)
 
 
 intervals = st.lists(
