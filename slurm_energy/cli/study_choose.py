@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "weight.TERM=NUMBER, budget=WATTS, deferral=POLICY, off=yes; may be repeated",
     )
     parser.add_argument("--only", action="store_true", help="simulate only the alternatives of --alternative")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="periods to simulate (default: 5)")
+    parser.add_argument("--seeds", type=int, default=8, metavar="N", help="periods to simulate (default: 8)")
     parser.add_argument(
         "--slack-share",
         type=float,
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not 2 <= args.seeds <= _MAX_SEEDS:
         why = f"from 2 to {_MAX_SEEDS}: a single period shows no uncertainty"
-        raise UsageError(f"--seeds {args.seeds}", why, "such as --seeds 5")
+        raise UsageError(f"--seeds {args.seeds}", why, "such as --seeds 8")
     if args.processes is not None and args.processes < 1:
         raise UsageError(f"--processes {args.processes}", "must be positive", "such as --processes 2")
     if not (0 <= args.slack_share <= 1 and 0 < args.slack_hours <= 168):
@@ -81,7 +81,7 @@ def _lines(result: dict[str, Any], directory: str) -> list[str]:
     for node in result["tree"]:
         answer = f"yes: {node['lever']}" if node["answer"] else "no"
         lines.append(f"  {node['question']} {answer} ({node['reason']})")
-    lines += ["", *_table(result["alternatives"])]
+    lines += ["", *_table(result["alternatives"], result["objective_kpis"])]
     lines += [f"assumed: {text}" for text in result["assumptions"]]
     if result["recommended"] is None:
         lines += ["", "No alternative is recommended:", *(f"  {reason}" for reason in result["reasons"])]
@@ -99,13 +99,9 @@ def _lines(result: dict[str, Any], directory: str) -> list[str]:
     ]
 
 
-def _table(alternatives: list[dict[str, Any]]) -> list[str]:
-    """Return the alternatives with the changes of the KPIs that one of them changes."""
-    names = [
-        name
-        for name in alternatives[0]["kpis"]
-        if any(abs(one["kpis"].get(name, {}).get("change_percent") or 0.0) >= 0.05 for one in alternatives)
-    ]
+def _table(alternatives: list[dict[str, Any]], kpis: list[str]) -> list[str]:
+    """Return the alternatives with the changes of the KPIs of the objective, and of the energy."""
+    names = [name for name in dict.fromkeys([*kpis, "energy_kwh"]) if name in alternatives[0]["kpis"]]
     lines = [
         f"{'Alternative':<26} {'Limits':<8} {'Pareto':<6}  " + "  ".join(f"{name:>22}" for name in names)
     ]

@@ -59,7 +59,7 @@ class ChoiceRequest:
 
     alternatives: tuple[StudyAlternative, ...] = ()
     only: bool = False
-    seeds: int = 5
+    seeds: int = 8
     processes: int = 1
     slack_share: float = 0.0
     slack_hours: float = 8.0
@@ -285,6 +285,7 @@ def _result(
         "held_out": {"begin": held_out.dates[0].isoformat(), "end": held_out.dates[-1].isoformat()},
         "seeds": forecasts[0].seeds,
         "confidence": objective.statistics.confidence,
+        "objective_kpis": objective.kpi_names(),
         "recommended": advice.name or None,
         "reaches_target": advice.reaches_target,
         "reasons": list(advice.reasons),
@@ -305,6 +306,8 @@ def _document(one: AlternativeForecast, on_front: bool) -> dict[str, Any]:
                 "change_percent": 100 * change.change,
                 "low_percent": 100 * change.low,
                 "high_percent": 100 * change.high,
+                "mean_low_percent": 100 * change.mean_low,
+                "mean_high_percent": 100 * change.mean_high,
             }
             for name, change in one.changes.items()
         },

@@ -91,11 +91,11 @@ class AlternativeForecast:
         return -change.change if kpi.better is Direction.LOWER else change.change
 
     def certain_improvement(self, kpi: Kpi) -> float:
-        """Return the bound of the interval of the improvement that is worse; NaN: unknown."""
+        """Return the worse bound of the interval of the mean improvement; NaN: unknown."""
         change = self.changes.get(kpi.name)
         if change is None:
             return math.nan
-        return -change.high if kpi.better is Direction.LOWER else change.low
+        return -change.mean_high if kpi.better is Direction.LOWER else change.mean_low
 
     def reaches(self, target: StudyTarget) -> bool:
         """Return whether the mean of the forecast reaches a target."""
@@ -191,8 +191,8 @@ def recommend(forecasts: Sequence[AlternativeForecast], objective: StudyObjectiv
     chosen = min(near, key=lambda one: (len(one.alternative.levers), -one.improvement(kpi)))
     change = chosen.changes[kpi.name]
     reasons = [
-        f"{kpi.title}: {100 * change.change:+.1f} % ({100 * change.low:+.1f} to {100 * change.high:+.1f} %), "
-        f"wanted {target.change_percent:+g} %",
+        f"{kpi.title}: {100 * change.change:+.1f} % on average ({100 * change.mean_low:+.1f} to "
+        f"{100 * change.mean_high:+.1f} %), wanted {target.change_percent:+g} %",
         *(one.text for one in chosen.limits),
     ]
     reaches = chosen.reaches(target)
@@ -222,6 +222,6 @@ def _why_none(forecasts: Sequence[AlternativeForecast], kpi: Kpi) -> tuple[str, 
         else:
             low = 100 * one.certain_improvement(kpi)
             reasons.append(
-                f"not {one.alternative.name}: {kpi.title} may improve by as little as {low:+.1f} %"
+                f"not {one.alternative.name}: {kpi.title} may improve by only {low:+.1f} % on average"
             )
     return tuple(reasons) or ("there is no alternative",)

@@ -191,7 +191,8 @@ class ForecastChange:
         today: mean under the present configuration.
         value: mean under the alternative.
         change: relative change; NaN: unknown.
-        low, high: interval in which the change of a single period lies; equal to `change` for one seed.
+        low, high: interval in which the change of another period lies.
+        mean_low, mean_high: interval of the mean change over many periods.
     """
 
     today: float
@@ -199,6 +200,8 @@ class ForecastChange:
     change: float
     low: float
     high: float
+    mean_low: float
+    mean_high: float
 
 
 def forecast_change(
@@ -209,7 +212,8 @@ def forecast_change(
     Args:
         today: the figure under the present configuration, by seed.
         values: the figure under the alternative, by seed.
-        confidence: probability that the interval contains the change of another period.
+        confidence: probability with which the intervals contain what they are for. With a single known seed
+            they are unknown.
     """
     pairs = [(a, b) for a, b in zip(today, values, strict=True) if a is not None and b is not None]
     if not pairs:
@@ -218,17 +222,16 @@ def forecast_change(
     mean, value = float(before.mean()), float(after.mean())
     known = before != 0
     if not known.any():
-        return ForecastChange(mean, value, math.nan, math.nan, math.nan)
+        return ForecastChange(mean, value, *[math.nan] * 5)
     changes: Floats = after[known] / before[known] - 1
     change, count = float(changes.mean()), len(changes)
     if count < 2:
-        return ForecastChange(mean, value, change, change, change)
-    spread = (
-        student_quantile(0.5 + confidence / 2, count - 1)
-        * float(changes.std(ddof=1))
-        * math.sqrt(1 + 1 / count)
+        return ForecastChange(mean, value, change, *[math.nan] * 4)
+    half = student_quantile(0.5 + confidence / 2, count - 1) * float(changes.std(ddof=1))
+    period, mean_half = half * math.sqrt(1 + 1 / count), half / math.sqrt(count)
+    return ForecastChange(
+        *(mean, value, change, change - period, change + period, change - mean_half, change + mean_half)
     )
-    return ForecastChange(mean, value, change, change - spread, change + spread)
 
 
 def group_changes(
