@@ -27,14 +27,14 @@ def images(count, side):
     return torch.utils.data.TensorDataset(pictures, labels)
 
 
-def network(side):
+def network(side, outputs):
     """Return the layers of the DAHL paper: convolution, ReLU, max pooling, flatten, dense."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 32, 5, padding=2),
         torch.nn.ReLU(),
         torch.nn.MaxPool2d(2),
         torch.nn.Flatten(),
-        torch.nn.Linear(32 * (side // 2) ** 2, 4),
+        torch.nn.Linear(32 * (side // 2) ** 2, outputs),
     )
 
 
@@ -44,18 +44,20 @@ def main():
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=3840, help="images of an epoch")
     parser.add_argument("--side", type=int, default=32, help="pixels of a side of an image")
+    parser.add_argument("--outputs", type=int, default=4, help="outputs of the dense layer, at least 4")
     parser.add_argument("--global-batch", type=int, default=256)
     parser.add_argument("--goal", choices=("time", "energy", "edp"), default="edp")
     parser.add_argument("--checkpoint", help="file on a shared file system")
     parser.add_argument("--checkpoint-every-s", type=float, default=30.0)
     parser.add_argument("--equal", action="store_true", help="keep equal shares")
+    parser.add_argument("--all-ranks", action="store_true", help="no rank pauses")
     args = parser.parse_args()
     logging.basicConfig(format="%(message)s")
     logging.getLogger("slurm_energy").setLevel(logging.INFO)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = network(args.side).to(device)
+    model = network(args.side, args.outputs).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model, loader = balanced.distribute(
         model,
@@ -66,6 +68,7 @@ def main():
         checkpoint=args.checkpoint,
         checkpoint_every_s=args.checkpoint_every_s,
         balance=not args.equal,
+        may_pause=not args.all_ranks,
     )
     for epoch in loader.epochs(args.epochs):
         start_s = time.perf_counter()
@@ -76,7 +79,8 @@ def main():
             optimizer.step()
         if os.environ.get("SLURM_PROCID", "0") == "0":
             seconds = round(time.perf_counter() - start_s, 3)
-            print(json.dumps({"epoch": epoch, "seconds": seconds, "samples": loader.samples}), flush=True)
+            line = {"epoch": epoch, "seconds": seconds, "end_unix": time.time(), "samples": loader.samples}
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def distribute(
     collate: Callable[..., Any] | None = None,
     lost_after_s: float = 60.0,
     balance: bool = True,
+    may_pause: bool = True,
     ddp_options: Mapping[str, Any] | None = None,
 ) -> tuple[BalancedModel, BalancedLoader]:
     """Distribute a model and a data set over the ranks of this Slurm step.
@@ -63,6 +64,7 @@ def distribute(
         collate: function that makes a batch of samples; None for PyTorch's.
         lost_after_s: seconds after which a rank that does not answer counts as lost.
         balance: whether shares follow the measurements; False keeps equal shares.
+        may_pause: whether ranks may get no samples where fewer ranks reach the goal better.
         ddp_options: further arguments of `DistributedDataParallel`.
 
     Returns:
@@ -84,6 +86,7 @@ def distribute(
             collate=collate,
             lost_after_s=lost_after_s,
             balance=balance,
+            may_pause=may_pause,
             ddp_options=dict(ddp_options or {}),
         )
         _require_torch()

@@ -16,9 +16,9 @@ from typing import Any, Final
 from slurm_energy.training.shares import ExchangeCost, RankCost, Split, divide, equal, predict
 from slurm_energy.training.step_time import StepTimeFit
 
-_MIN_GAIN: Final = 0.03
+_MIN_GAIN: Final = 0.05
 """Relative gain below which the shares stay, because each change disturbs caches and measurements."""
-_MIN_GAIN_OF_OTHER_RANKS: Final = 0.06
+_MIN_GAIN_OF_OTHER_RANKS: Final = 0.08
 """The same if ranks pause or resume, which rebuilds the process group."""
 _MIN_EXCHANGE_S: Final = 1e-3
 _EXCHANGE_FACTORS: Final = (0.1, 10.0)
@@ -85,6 +85,7 @@ class Balancer:
         max_slowdown: accepted relative increase of the time with the goal `energy`.
         exchange: cost of the exchange of gradients, measured at the start.
         idle_watts: power of each waiting rank, measured at the start; None if unknown.
+        may_pause: whether ranks may get no samples.
 
     Attributes:
         samples: current samples of each rank in a step.
@@ -99,9 +100,11 @@ class Balancer:
         max_slowdown: float,
         exchange: ExchangeCost,
         idle_watts: Sequence[float | None],
+        *,
+        may_pause: bool = True,
     ) -> None:
         self._global_batch, self._goal, self._max_slowdown = global_batch, goal, max_slowdown
-        self._exchange = exchange
+        self._exchange, self._may_pause = exchange, may_pause
         self._exchange_factors: collections.deque[float] = collections.deque(maxlen=_POWER_WINDOWS)
         self._fits = [StepTimeFit() for _ in range(ranks)]
         self._powers = [_Power(watts) for watts in idle_watts]
@@ -137,7 +140,12 @@ class Balancer:
             return False
         exchange = self.exchange
         best = divide(
-            costs, self._global_batch, self._goal, exchange=exchange, max_slowdown=self._max_slowdown
+            costs,
+            self._global_batch,
+            self._goal,
+            exchange=exchange,
+            max_slowdown=self._max_slowdown,
+            may_pause=self._may_pause,
         )
         current = predict(self.samples, costs, exchange)
         self.predicted = current

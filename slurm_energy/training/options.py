@@ -32,6 +32,7 @@ class BalancedOptions:
     collate: Callable[..., Any] | None = None
     lost_after_s: float = 60.0
     balance: bool = True
+    may_pause: bool = True
     ddp_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -77,7 +77,7 @@ class RestartLoop:
 
     def complete(self) -> int:
         """Run the program until it ends without a loss of nodes, and return its exit code."""
-        restarts = 0
+        restarts = int(self._environment.get(RESTARTS_KEY, "0"))
         while True:
             before = _version(self._checkpoint)
             start_s = time.monotonic()

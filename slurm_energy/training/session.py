@@ -228,5 +228,11 @@ class TrainingSession:
                     "balanced: the power of ranks %s is unknown: samples are divided by time", unknown
                 )
         return Balancer(
-            self.ranks.count, options.global_batch, options.goal, options.max_slowdown, exchange, idle
+            self.ranks.count,
+            options.global_batch,
+            options.goal,
+            options.max_slowdown,
+            exchange,
+            idle,
+            may_pause=options.may_pause,
         )

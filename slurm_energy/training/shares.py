@@ -107,6 +107,7 @@ def divide(
     *,
     exchange: ExchangeCost = ExchangeCost(),
     max_slowdown: float = 0.1,
+    may_pause: bool = True,
 ) -> Split:
     """Return the best division of a global batch.
 
@@ -121,19 +122,25 @@ def divide(
             the least time. `edp`: least product of energy and time.
         exchange: cost of the exchange of gradients.
         max_slowdown: accepted relative increase of the time with the goal `energy`.
+        may_pause: whether ranks may get no samples; otherwise each gets at least one.
 
     Raises:
         UsageError: no ranks, no samples, an unknown goal, or a cost that is negative or not a number.
     """
     _check(costs, global_batch, goal, max_slowdown)
-    fastest = min(
-        (_earliest(subset, costs, global_batch, exchange) for subset in _subsets(costs)),
-        key=lambda split: (split.step_s, len(split.active)),
-    )
+    fewest = 1 if may_pause else min(len(costs), global_batch)
+    if may_pause:
+        splits = (_earliest(subset, costs, global_batch, exchange) for subset in _subsets(costs))
+        fastest = min(splits, key=lambda split: (split.step_s, len(split.active)))
+    else:
+        fastest = _earliest_of_all(costs, global_batch, exchange)
     if goal == "time" or fastest.step_joules is None:
         return fastest
     limit_s = fastest.step_s * (1 + max_slowdown) if goal == "energy" else math.inf
-    candidates = itertools.chain([fastest], _thrifty(costs, global_batch, exchange, limit_s))
+    thrifty = (
+        split for split in _thrifty(costs, global_batch, exchange, limit_s) if len(split.active) >= fewest
+    )
+    candidates = itertools.chain([fastest], thrifty)
     return min(candidates, key=_rating(goal))
 
 
@@ -223,6 +230,17 @@ def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exch
         _, rank = queue[0]
         samples[rank] += 1
         heapq.heapreplace(queue, (costs[rank].seconds(samples[rank] + 1), rank))
+    return predict(samples, costs, exchange)
+
+
+def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
+    """Return the division with samples for each rank, if there are enough, whose slowest rank ends first."""
+    samples = list(_earliest(range(len(costs)), costs, total, exchange).samples)
+    for rank, count in enumerate(samples):
+        largest = max(range(len(samples)), key=samples.__getitem__)
+        if not count and samples[largest] > 1:
+            samples[largest] -= 1
+            samples[rank] = 1
     return predict(samples, costs, exchange)
 
 

@@ -15,7 +15,13 @@ from typing import Final
 MAX_WINDOWS: Final = 12
 """Number of observations that a fit uses at most."""
 DRIFT_RATIO: Final = 1.2
-"""A rank has changed if two windows in a row differ from the fit by this factor in the same direction."""
+"""A window that differs from the fit by this factor may show a lasting change."""
+CONFIRMATIONS: Final = 3
+"""Number of such windows in a row, all in the same direction, that confirm a change."""
+_MIN_SIZE_RATIO: Final = 1.3
+_MIN_WINDOWS: Final = 3
+_MIN_IMPROVEMENT: Final = 0.6
+"""A fixed time is assumed only if it reduces the median deviation to this part of it."""
 
 
 @dataclass(slots=True)
@@ -34,7 +40,7 @@ class StepTimeFit:
     _windows: collections.deque[tuple[int, float]] = field(
         default_factory=lambda: collections.deque(maxlen=MAX_WINDOWS)
     )
-    _suspect: tuple[int, float] | None = None
+    _suspects: list[float] = field(default_factory=list)
 
     def add(self, samples: int, seconds: float) -> bool:
         """Add the median seconds of steps with this number of samples, and fit again.
@@ -47,17 +53,17 @@ class StepTimeFit:
             Whether the observation confirms a lasting change of the rank.
         """
         ratio = self._ratio(samples, seconds)
-        deviates = self._is_predictable(samples) and not 1 / DRIFT_RATIO <= ratio <= DRIFT_RATIO
-        if deviates and self._suspect is None:
-            self._suspect = (samples, seconds)  # a second window will confirm a change or show an outlier
-            return False
         changed = False
-        if deviates and self._suspect is not None:
-            first = self._ratio(*self._suspect)
-            changed = (first > 1) == (ratio > 1)
-            if changed:
-                self._rescale(ratio)  # the first window may have begun before the change
-        self._suspect = None
+        if self._is_predictable(samples) and not 1 / DRIFT_RATIO <= ratio <= DRIFT_RATIO:
+            if self._suspects and (self._suspects[-1] > 1) != (ratio > 1):
+                self._suspects.clear()
+            self._suspects.append(ratio)
+            if len(self._suspects) < CONFIRMATIONS:
+                return False  # the next windows will confirm a change or show an outlier
+            changed = True
+            # The first of these windows may have begun before the change.
+            self._rescale(statistics.median(self._suspects[1:]))
+        self._suspects.clear()
         self._windows.append((samples, seconds))
         self._fit()
         return changed
@@ -96,27 +102,37 @@ class StepTimeFit:
         self.sample_s = None if self.sample_s is None else self.sample_s * ratio
 
     def _fit(self) -> None:
+        """Fit a proportional function, or an affine one if that explains the observations much better.
+
+        Noise alone would otherwise appear as a fixed time, and the shares would swing.
+        """
         windows = list(self._windows)
+        changed_s = self.fixed_s / self.sample_s if self.sample_s and len(windows) < _MIN_WINDOWS else 0.0
+        # After a change, the ratio of the fixed time to the time per sample is kept.
+        slope = statistics.median(seconds / (changed_s + count) for count, seconds in windows)
+        candidates = [(changed_s * slope, slope)]
         slopes = [
             (seconds - other_s) / (count - other)
             for index, (count, seconds) in enumerate(windows)
             for other, other_s in windows[:index]
             if _differ(count, other)
         ]
-        if slopes:
+        if slopes and len(windows) >= _MIN_WINDOWS:
             slope = statistics.median(slopes)
             fixed_s = statistics.median(seconds - slope * count for count, seconds in windows)
             if slope > 0 and fixed_s >= 0:
-                self.fixed_s, self.sample_s = fixed_s, slope
-                return
-        # Too few sizes to separate the coefficients: keep the ratio of the fixed time to the time per sample.
-        previous = self.fixed_s / self.sample_s if self.sample_s else 0.0
-        if slopes:
-            previous = 0.0
-        self.sample_s = statistics.median(seconds / (previous + count) for count, seconds in windows)
-        self.fixed_s = previous * self.sample_s
+                candidates.append((fixed_s, slope))
+        deviations = [self._deviation(*candidate) for candidate in candidates]
+        is_affine = len(candidates) > 1 and deviations[1] < _MIN_IMPROVEMENT * deviations[0]
+        self.fixed_s, self.sample_s = candidates[1 if is_affine else 0]
+
+    def _deviation(self, fixed_s: float, sample_s: float) -> float:
+        """Return the median relative deviation of the observations from an affine function."""
+        return statistics.median(
+            abs(seconds / (fixed_s + sample_s * count) - 1) for count, seconds in self._windows
+        )
 
 
 def _differ(count: int, other: int) -> bool:
     """Return whether two numbers of samples differ enough to tell the slope."""
-    return abs(count - other) * 10 > max(count, other)
+    return max(count, other) > _MIN_SIZE_RATIO * min(count, other)

@@ -19,7 +19,7 @@ _ports = itertools.count(21000 + os.getpid() % 4000)
 
 @pytest.fixture(scope="module")
 def python():
-    for name in PYTHONS:
+    for name in filter(os.path.exists, PYTHONS):
         check = subprocess.run([name, "-c", "import torch.distributed"], capture_output=True, check=False)
         if check.returncode == 0:
             return name

@@ -144,10 +144,11 @@ def test_a_fit_separates_fixed_and_proportional_time():
     assert fit.changes == 0
 
 
-def test_two_slow_windows_are_a_change_and_replace_the_fit():
+def test_three_slow_windows_are_a_change_and_replace_the_fit():
     fit = StepTimeFit()
     for _ in range(6):
         assert not fit.add(100, 1.0)
+    assert not fit.add(100, 2.0)
     assert not fit.add(100, 2.0)
     assert fit.add(100, 2.0)
     assert fit.seconds(100) == pytest.approx(2.0)
@@ -162,3 +163,11 @@ def test_a_fit_survives_a_checkpoint():
     assert copy.seconds(70) == fit.seconds(70)
     assert copy.add(80, 1.3) == fit.add(80, 1.3)
     assert copy.to_json() == fit.to_json()
+
+
+@examples(30)
+@given(COSTS, st.integers(3, 60), EXCHANGES, st.sampled_from(GOALS))
+def test_no_rank_pauses_unless_it_may(costs, total, exchange, goal):
+    split = divide(costs, total, goal, exchange=exchange, may_pause=False)
+    assert min(split.samples) >= 1
+    assert sum(split.samples) == total
