@@ -2,8 +2,8 @@
 
 The package is layered: a module imports only from its own package and from lower layers
 (`docs/architecture.md`, section "Rooms"). Programs in jobs measure their sections with
-`slurm_energy.profile`, record the phases of their steps with `slurm_energy.watch` and `phase`, and report
-completed work with `slurm_energy.progress`.
+`slurm_energy.profile`, record the phases of their steps with `slurm_energy.watch` and `phase`, report
+completed work with `slurm_energy.progress`, and take adjusted values with `slurm_energy.adjusted`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from slurm_energy.profiling.adjusted_value import adjusted as adjusted
     from slurm_energy.profiling.phases import phase as phase
     from slurm_energy.profiling.phases import watch as watch
     from slurm_energy.profiling.profiler import profile as profile
@@ -22,6 +23,7 @@ __version__ = "0.2.0"
 
 
 _MODULE_OF = {
+    "adjusted": "adjusted_value",
     "phase": "phases",
     "profile": "profiler",
     "progress": "progress",

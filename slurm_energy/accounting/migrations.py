@@ -21,7 +21,7 @@ from typing import Final
 from sqlalchemy import Column, Connection, Index, Table, inspect, select, text
 from sqlalchemy.schema import CreateColumn
 
-from slurm_energy.accounting import lease_tables, observation_tables, tables, usage_tables
+from slurm_energy.accounting import adjustment_tables, lease_tables, observation_tables, tables, usage_tables
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, explained, transaction
 from slurm_energy.accounting.sqlite_steps import SQLITE_STEPS
@@ -61,8 +61,20 @@ def _step_11(connection: Connection) -> None:
     create_tables(connection, *observation_tables.ALL)
 
 
+def _step_12(connection: Connection) -> None:
+    """Add adjustments of programs: permissions, trials and the runs that took part in them."""
+    create_tables(connection, *adjustment_tables.ALL)
+
+
 # Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
-STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7, _step_8, _step_9, _step_10, _step_11)
+STEPS: Final[tuple[Callable[[Connection], None], ...]] = (
+    _step_7,
+    _step_8,
+    _step_9,
+    _step_10,
+    _step_11,
+    _step_12,
+)
 
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 

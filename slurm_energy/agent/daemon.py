@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file, service_manager
+from slurm_energy.agent.adjustment_client import AdjustmentClient
 from slurm_energy.agent.agent_facts import AgentFacts
 from slurm_energy.agent.budget.poll_client import BudgetPollClient
 from slurm_energy.agent.jobs.job_manager import JobManager
@@ -111,6 +112,8 @@ class AgentDaemon:
                 spread_s=lambda: self._live.requested_interval_s,
             )
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
+            adjusted = jobs.queries.adjusted
+            self._adjustments = AdjustmentClient(adjusted, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._policy_copy = PolicyCopyClient(lambda: self._config)
             self._live = LiveReportClient(
@@ -170,6 +173,7 @@ class AgentDaemon:
             self._period_delivery.run,
             self._advice.run,
             self._groups.run,
+            self._adjustments.run,
             self._budget.run,
             self._live.run,
             self._policy_copy.run,
@@ -232,6 +236,8 @@ class AgentDaemon:
             self._signals.wake()
             if self._jobs.tuners.has_group_work:
                 self._groups.wake()
+            if self._jobs.queries.adjusted.has_requests:
+                self._adjustments.wake()
             if self._jobs.tuners.awaits_advice:
                 self._advice.wake()
             if self._jobs.budget.wants_poll:

@@ -7,7 +7,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from slurm_energy.cli import connection, diagnose_patterns
+from slurm_energy.cli import connection, diagnose_adjustments, diagnose_patterns
 from slurm_energy.cli.observed_job import fetch_observed_job
 from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.cli.output_files import write_file
@@ -29,6 +29,9 @@ examples:
   senergy diagnose 12 --json              all figures, see docs/reference/json.md
   senergy diagnose --patterns             your most wasteful patterns of the last 30 days
   senergy diagnose --patterns -a --by user -S now-7days
+  senergy diagnose 12 --apply --permit workers=0..16
+                                          apply the advice at the next run, and verify it
+  senergy diagnose --adjustments          what was applied, kept and undone, with the measured gain
 """
 
 
@@ -47,11 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--ascii", action="store_true", help="ASCII characters only, the default on terminals without UTF-8"
     )
     connection.add_config_option(parser)
+    diagnose_adjustments.add_options(parser)
     diagnose_patterns.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fetch the records and observations of a job, and show its diagnosis in the requested form."""
+    if diagnose_adjustments.is_requested(args):
+        return diagnose_adjustments.run(args)
     if args.patterns:
         if args.job or args.html:
             raise UsageError("--patterns", "it takes neither a job nor --html", "use -u, -A, -S and -E")

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from slurm_energy.adjustment_permissions import AdjustmentPermissions
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.config.finding_kinds import FindingKind
 from slurm_energy.config.value_checks import between, key, parsed_by
+from slurm_energy.errors import UsageError
 
 ALL_KINDS: Final = "all"
 """Entry of `alerts` for every kind of finding."""
@@ -168,6 +170,14 @@ def _program(value: list[str]) -> str | None:
     return None if not value or value[0].startswith("/") else "must begin with the absolute path of a program"
 
 
+def _permissions(text: str) -> str | None:
+    try:
+        AdjustmentPermissions.parse(text)
+    except UsageError as error:
+        return f"is no list of permitted adjustments: {error}"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class DiagnosisConfig:
     """Findings about lost time and energy. See docs/diagnosis.md."""
@@ -177,6 +187,18 @@ class DiagnosisConfig:
         "Thresholds of findings that differ from the defaults, by name; docs/diagnosis.md lists them.",
         _thresholds,
         show={"data_share": 15.0, "straggler_ratio": 1.5},
+    )
+    auto: str = key(
+        "",
+        "Adjustments of jobs with --energy-policy=auto whose user permits none; empty: none.",
+        _permissions,
+        show="workers=0..16,pin-memory",
+    )
+    adjustment_limits: str = key(
+        "",
+        "Ranges that no user may exceed with senergy diagnose --permit; empty: the limits of each value.",
+        _permissions,
+        show="workers=0..32,cpus-per-task=1..64",
     )
 
     alerts: list[str] = key(
@@ -210,6 +232,16 @@ class DiagnosisConfig:
         _program,
         show=["/usr/local/sbin/energy-alert", "--quiet"],
     )
+
+    @property
+    def site_permissions(self) -> AdjustmentPermissions:
+        """The adjustments of jobs with policy `auto` whose user permits none, within the limits."""
+        return AdjustmentPermissions.parse(self.auto).within(self.site_limits)
+
+    @property
+    def site_limits(self) -> AdjustmentPermissions:
+        """Ranges that no user may exceed."""
+        return AdjustmentPermissions.parse(self.adjustment_limits)
 
     def value(self, name: str) -> float:
         """Return the value of a threshold in its unit."""

@@ -14,6 +14,9 @@ from slurm_energy.accounting import integrity, migrations
 from slurm_energy.config import Config
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller import http_listener
+from slurm_energy.controller.adjustment_loop import AdjustmentLoop
+from slurm_energy.controller.adjustment_routes import AdjustmentRoutes
+from slurm_energy.controller.adjustment_trials import AdjustmentTrials
 from slurm_energy.controller.admin_comments import AdminCommentWriter
 from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.budget_loop import BudgetLoop
@@ -46,6 +49,7 @@ from slurm_energy.controller.quota_routes import QuotaRoutes
 from slurm_energy.controller.quota_watch import QuotaWatch
 from slurm_energy.controller.reload_warnings import pending_changes
 from slurm_energy.controller.retention_loop import drop_old_data
+from slurm_energy.controller.run_diagnosis import RunDiagnosis
 from slurm_energy.controller.running_findings import RunningFindings
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.server import ControllerServer
@@ -175,6 +179,9 @@ class _Daemon:
         self._advisor = TuningAdvisor(
             *(lambda: self._config, store, self._hosts, running), oracle=curve_oracle(config)
         )
+        trials = AdjustmentTrials(lambda: self._config, store, RunDiagnosis(lambda: self._config, store))
+        adjustment_routes = AdjustmentRoutes(lambda: self._config, store, trials, self._advisor)
+        self._adjustments = AdjustmentLoop(lambda: self._config, store, trials, self._failures)
         begin_times = BeginTimes()
         self._budget = BudgetLoop(
             *(config, store, self._history, running, self._failures),
@@ -230,6 +237,7 @@ class _Daemon:
                 *(self._publication.routes, placement_routes.routes, self._deferral.routes, findings.routes),
             ],
             permit=lease.require if lease else lambda: None,
+            adjustments=adjustment_routes,
         )
         if lease is not None:
             self._priority.permit = self._deferral.permit = lease.require
@@ -288,6 +296,7 @@ class _Daemon:
             drop_old_data(lambda: self._config, self._store, self._grid, self._failures),
             self._history.loop(lambda: self._config.controller.enrich_interval_s),
             self._learner.loop(lambda: self._config.controller.enrich_interval_s),
+            self._adjustments.loop(lambda: self._config.controller.enrich_interval_s),
             self._comments.loop(lambda: self._config.controller.enrich_interval_s),
             self._refit.loop(),
             self._usage.loop(),
@@ -391,4 +400,5 @@ class _Daemon:
             "deferral": self._deferral.status(),
             "power_saving": self._saving.status(),
             "tuning": self._learner.status(),
+            "adjustments": self._adjustments.status(),
         }

@@ -1,4 +1,4 @@
-"""Periodic deletion of old traces, observations, decisions, samples of budgets and values of the grid."""
+"""Periodic deletion of old traces, observations, decisions, trials, samples of budgets and grid values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from slurm_energy.accounting import budgets, decisions, tables, traces
+from slurm_energy.accounting import adjustments, budgets, decisions, tables, traces
 from slurm_energy.accounting.observation_tables import observations
 from slurm_energy.config import Config
 from slurm_energy.controller.grid_fetcher import GridFetcher
@@ -38,6 +38,7 @@ async def drop_old_data(
                     await asyncio.sleep(0)
             kept_s = config().controller.history_days * _DAY_S
             await store.write(decisions.drop_before, time.time() - kept_s)
+            await store.write(adjustments.drop_before, time.time() - kept_s)
             await _drop_budget_history(config().budget.history_days * _DAY_S, store)
             await grid.drop_old()
             failures.clear("trace retention")

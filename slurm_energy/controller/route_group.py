@@ -23,8 +23,10 @@ class RouteGroup:
         light: inquiries that cost little.
         costly: inquiries that read much; see "Order of service" in docs/reference/protocol.md.
         changes: changes.
+        costly_changes: changes that read much.
     """
 
     light: Mapping[str, Inquiry] = field(default_factory=dict)
     costly: Mapping[str, Inquiry] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
+    costly_changes: Mapping[str, Change] = field(default_factory=dict)

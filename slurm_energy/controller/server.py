@@ -18,6 +18,7 @@ from slurm_energy.accounting.record_selection import RecordSelection
 from slurm_energy.budget.messages import BUDGET_PATH
 from slurm_energy.config import Config
 from slurm_energy.controller import priority_routes, untuned_routes
+from slurm_energy.controller.adjustment_routes import AdjustmentRoutes
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.deliveries import DeliveryReceiver, read_object
@@ -54,6 +55,7 @@ from slurm_energy.errors import (
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.protocol import budget_requests
+from slurm_energy.protocol.adjustment_requests import VALUES_PATH
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_BYTES, RUNNING_PATH
 from slurm_energy.protocol.observation_requests import OBSERVATION_ROUTE
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
@@ -103,6 +105,7 @@ class ControllerServer:
         groups: Sequence[RouteGroup] = (),
         live: LiveReports | None = None,
         permit: Callable[[], None] = lambda: None,
+        adjustments: AdjustmentRoutes | None = None,
     ) -> None:
         self.config = config
         self.access = access
@@ -119,7 +122,12 @@ class ControllerServer:
         self._jobs = JobRoutes(self._records)
         self._names = NameCheck(lambda: self.config, store)
         self._tuning = TuningRoutes(store, advisor)
-        self._route_groups = (self._tuning.routes, *groups)
+        self._adjustments = adjustments
+        self._route_groups = (
+            self._tuning.routes,
+            *([] if adjustments is None else [adjustments.routes]),
+            *groups,
+        )
         self._groups = TuningGroups(lambda: self.config, advisor)
         self._budget = budget or BudgetRoutes(lambda: self.config, None, store, hosts)
         self._statistics: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
@@ -161,6 +169,7 @@ class ControllerServer:
             "/v1/status": Route(self._get_status, light),
             RUNNING_PATH: Route(self._get_running, light),
             ADVICE_PATH: Route(self._get_advice, advice, for_agents=True),
+            VALUES_PATH: Route(self._get_adjusted_values, advice, for_agents=True),
             budget_requests.STATUS_PATH: Route(self._asking(self._budget.show), light),
             budget_requests.HISTORY_PATH: Route(self._asking(self._budget.history), costly),
             budget_requests.EXPLAIN_PATH: Route(self._asking(self._budget.explain), costly),
@@ -191,8 +200,9 @@ class ControllerServer:
         for group in self._route_groups:
             gets |= {path: Route(self._asking(ask), light) for path, ask in group.light.items()}
             gets |= {path: Route(self._asking(ask), costly) for path, ask in group.costly.items()}
-            for path, change in group.changes.items():
-                posts[path] = Route(self._changing(change), light, MAX_CHANGE_BYTES)
+            for limiter, changes in ((light, group.changes), (costly, group.costly_changes)):
+                for path, change in changes.items():
+                    posts[path] = Route(self._changing(change), limiter, MAX_CHANGE_BYTES)
         for path, route in gets.items():
             application.router.add_get(path, self._dispatcher.handler(route), allow_head=False)
         for path, route in posts.items():
@@ -254,6 +264,13 @@ class ControllerServer:
 
     async def _get_advice(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         return await self._tuning.advise(await _query(request, body), _sender(request, caller))
+
+    async def _get_adjusted_values(
+        self, request: web.Request, caller: Caller, body: bytes
+    ) -> ResponseContent:
+        if self._adjustments is None:
+            raise UnavailableError("adjustments", "this controller gives none")
+        return await self._adjustments.values(await _query(request, body), _sender(request, caller))
 
     @staticmethod
     def _reporting(receive: Receiver) -> CallerHandler:

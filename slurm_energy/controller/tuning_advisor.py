@@ -96,7 +96,7 @@ class TuningAdvisor:
         job = await self.verified_job(request.node, request.job_id, request.restart_count, sender)
         owner = await asyncio.to_thread(name_of, job.uid) or str(job.uid)
         run = JobRun(self._config().cluster.name, job.job_id, job.restart_count)
-        fingerprint, model = self._fingerprint(run, job, request), _model(job, request)
+        fingerprint, model = self.fingerprint(run, job, request.fingerprint), _model(job, request)
         known = await self._store.read(_load, run, owner, request.hardware, fingerprint, model)
         settings = self._config().tuning
         mode = settings.partition.get(job.partition, settings.mode)
@@ -148,7 +148,7 @@ class TuningAdvisor:
             raise ForbiddenError(f"job {job.job_id}", f"it does not run on node {shown(node)}")
         return job
 
-    def _fingerprint(self, run: JobRun, job: AllocatedJob, request: AdviceRequest) -> str | None:
+    def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
         """Return the fingerprint of a job from Slurm, or else the one that a node of the job reported.
 
         Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
@@ -157,10 +157,10 @@ class TuningAdvisor:
         noted = job.flags.get("ENERGY_FINGERPRINT", "")
         if FINGERPRINT_FORM.fullmatch(noted):
             return noted
-        if request.fingerprint is not None:
+        if reported is not None:
             if len(self._fingerprints) >= _MAX_FINGERPRINTS:
                 self._fingerprints.clear()
-            self._fingerprints.setdefault(run, request.fingerprint)
+            self._fingerprints.setdefault(run, reported)
         return self._fingerprints.get(run)
 
     async def _assign(

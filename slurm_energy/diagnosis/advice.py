@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from slurm_energy.adjustment import AdjustmentKind
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
-from slurm_energy.diagnosis.adjustments.adjustment import AdjustmentKind
-from slurm_energy.diagnosis.adjustments.change_set import AdvisedChange, ChangeSet
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding, finite_or_none
 from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
 from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
 
 _SPARE_WORKERS = 1.1
 _CHECKPOINT_SHARE = 0.03

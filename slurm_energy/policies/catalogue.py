@@ -16,7 +16,10 @@ BUILT_IN = {
     "edp": "tune the running job to the least energy-delay product",
     "ed2p": "tune the running job to the least product of energy and squared time",
     "energy": "tune the running job to the least energy within the slowdown limit",
+    "auto": "measure; the next runs get permitted adjustments from the diagnosis",
 }
+AUTO = "auto"
+"""Built-in policy whose programs senergyctld adjusts; it changes no setting of the hardware."""
 OBJECTIVES = ("edp", "ed2p", "energy")
 """Built-in policies that name an objective of tuning instead of settings."""
 

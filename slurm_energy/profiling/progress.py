@@ -273,13 +273,14 @@ def _identity() -> tuple[str, int, str] | None:
     parts = (process.step, process.rank, process.pid, os.urandom(4).hex())
     key = ".".join(str(part) for part in parts if part is not None)
     return (
-        _socket_path(),
+        socket_path(),
         process.job_id,
         "".join(c for c in key if c.isascii() and (c.isalnum() or c == ".")),
     )
 
 
-def _socket_path() -> str:
+def socket_path() -> str:
+    """Return the path of the socket of this node's agent."""
     from slurm_energy import config
     from slurm_energy.errors import EnergyError
 

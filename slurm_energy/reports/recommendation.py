@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from slurm_energy.config import Config, EdpEntry
 from slurm_energy.errors import EnergyError
@@ -23,7 +23,7 @@ from slurm_energy.reports.note import Note
 from slurm_energy.reports.settings import split_setting
 from slurm_energy.reports.usage import JobUsage
 
-UNTUNED_POLICIES = ("monitor", "performance")
+UNTUNED_POLICIES = ("monitor", "performance", "auto")
 MIN_EDP_GAIN = 0.03
 """Minimum predicted saving of the energy-delay product, as a share, for which a cap is recommended."""
 MODEL_TOLERANCE = 0.3
@@ -49,7 +49,44 @@ def gpus_of(job: JobUsage) -> list[JobDevice]:
     return [device for record in job.records for device in record.devices if device.name != "cpu"]
 
 
+@dataclass(frozen=True, slots=True)
+class PredictedCap:
+    """A power cap per GPU with its predicted effect.
+
+    Attributes:
+        watts: the cap.
+        limit_watts: power limit per GPU during the job.
+        time_ratio: predicted time with the cap over that without.
+        energy_ratio: the same of the energy of the GPUs.
+        basis: what the prediction is based on.
+    """
+
+    watts: int
+    limit_watts: float
+    time_ratio: float
+    energy_ratio: float
+    basis: str
+
+
 def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
+    cap = predicted_cap(job, config)
+    if cap is None:
+        return None
+    return Note(
+        "try",
+        f"A cap of {cap.watts} W per GPU is predicted to change time by {_change(cap.time_ratio)} and the"
+        f" GPUs' energy by {_change(cap.energy_ratio)} ({cap.basis}).",
+        f"--energy-gpu-cap={cap.watts}",
+    )
+
+
+def predicted_cap(job: JobUsage, config: Config) -> PredictedCap | None:
+    """Return the power cap of least predicted energy-delay product; None if none can be predicted.
+
+    A power cap can be predicted if the job names its model and ran without power settings.
+    """
+    if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
+        return None
     gpus, model = gpus_of(job), job.first.model
     products = {gpu.product for gpu in gpus}
     if not model or len(products) != 1 or requested_cap(job, "gpu_cap_watts") or _is_capped(job):
@@ -68,14 +105,11 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
         return None
     if best.edp_js > (1 - MIN_EDP_GAIN) * before.edp_js:
         return None
-    time = _change(best.duration_s.mean, before.duration_s.mean)
-    energy = _change(best.energy_joules.mean, before.energy_joules.mean)
-    return Note(
-        "try",
-        f"A cap of {cap} W per GPU is predicted to change time by {time} and the GPUs' energy by {energy}"
-        f" ({best.basis}).",
-        f"--energy-gpu-cap={cap}",
+    time, energy = (
+        new.mean / old.mean
+        for new, old in ((best.duration_s, before.duration_s), (best.energy_joules, before.energy_joules))
     )
+    return PredictedCap(cap, limit, time, energy, best.basis)
 
 
 def _agrees(job: JobUsage, predicted: Prediction) -> bool:
@@ -211,5 +245,5 @@ def _binds(entry: EdpEntry, job: JobUsage, count: int) -> bool:
     return joules is not None and joules / job.elapsed_s / count > entry.gpu_cap_watts
 
 
-def _change(new: float, old: float) -> str:
-    return f"{100 * (new / old - 1):+.0f} %"
+def _change(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f} %"

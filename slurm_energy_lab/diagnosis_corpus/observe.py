@@ -24,7 +24,11 @@ _NODE_MEMORY, _CPU_MHZ = 256e9, 3000.0
 
 
 def observe(
-    shape: JobShape, random: Random, pattern: Pattern | None = None, job_id: int = 1
+    shape: JobShape,
+    random: Random,
+    pattern: Pattern | None = None,
+    job_id: int = 1,
+    start_s: float = START_S,
 ) -> JobObservation:
     """Return what the layers observe of a job.
 
@@ -33,6 +37,7 @@ def observe(
         random: source of the noise.
         pattern: load over time; None: that of the training loop.
         job_id: id of the job.
+        start_s: start of the job, Unix seconds.
     """
     load = pattern or _training_pattern(shape)
     interval_s = 10.0
@@ -41,24 +46,24 @@ def observe(
     names = [f"n{number + 1}" for number in range(shape.nodes)]
     nodes, energy = [], {}
     for number, name in enumerate(names):
-        recorder = _NodeRecorder(shape, name, number, interval_s, random)
+        recorder = _NodeRecorder(shape, name, number, interval_s, random, start_s)
         for index in range(max(1, math.ceil(shape.elapsed_s / interval_s - 1e-9))):
             recorder.add(load(number, (index + 0.5) * interval_s, random), (index + 0.5) * interval_s)
-        ranks = rank_steps(shape, number, name, START_S, random) if shape.has_steps and shape.loop else ()
+        ranks = rank_steps(shape, number, name, start_s, random) if shape.has_steps and shape.loop else ()
         nodes.append(NodeObservation(name, tuple(recorder.series()), ranks))
         energy[name] = recorder.energy_joules()
-    return JobObservation(_context(shape, job_id, names, energy), tuple(nodes))
+    return JobObservation(_context(shape, job_id, names, energy, start_s), tuple(nodes))
 
 
 def _context(
-    shape: JobShape, job_id: int, names: list[str], energy: dict[str, dict[str, float]]
+    shape: JobShape, job_id: int, names: list[str], energy: dict[str, dict[str, float]], start_s: float
 ) -> ObservedAllocation:
     parts = [f"gpu[{index}]" for index in range(shape.gpus)]
     limit = _GPU_LIMIT * shape.cap_share
     settings = (("nvml.gpu_clock_mhz[0]", "900", "900"),) if shape.clock_setting else ()
     return ObservedAllocation(
         job_id=job_id,
-        start_s=START_S,
+        start_s=start_s,
         elapsed_s=shape.elapsed_s,
         state=shape.state,
         exit_code=shape.exit_code,
@@ -127,7 +132,10 @@ def _checkpoint_share(shape: JobShape, time_s: float) -> float:
 class _NodeRecorder:
     """Series of one node, built interval by interval."""
 
-    def __init__(self, shape: JobShape, name: str, number: int, interval_s: float, random: Random) -> None:
+    def __init__(
+        self, shape: JobShape, name: str, number: int, interval_s: float, random: Random, start_s: float
+    ) -> None:
+        self._start_s = start_s
         self._shape, self._name, self._number = shape, name, number
         self._interval_s, self._random = interval_s, random
         self._values: dict[tuple[str, str], array[float]] = {}
@@ -192,7 +200,7 @@ class _NodeRecorder:
         """Return the series of the layers that observe the job."""
         shape = self._shape
         return [
-            ObservedSeries(name, part, self._name, "lab", START_S, self._interval_s, values)
+            ObservedSeries(name, part, self._name, "lab", self._start_s, self._interval_s, values)
             for (name, part), values in self._values.items()
             if (shape.has_power if name == "power_watts" else shape.has_signals)
         ]

@@ -127,6 +127,7 @@ def _slow_copies(random: Random) -> JobShape:
     loop = _loop(shape)
     loop.copy_bytes_per_s = random.uniform(3e9, 6e9)
     loop.tensor_bytes = loop.sample_gpu_s * loop.copy_bytes_per_s * random.uniform(0.5, 1.2)
+    loop.is_pinned = False
     return shape
 
 
@@ -235,16 +236,32 @@ def _tail(random: Random) -> JobShape:
     return shape
 
 
-def _layers(make: Callable[[Random], JobShape], **layers: object) -> Builder:
-    """Return a builder of jobs that only some layers observe."""
+@dataclass(frozen=True, slots=True)
+class ShapedBuilder:
+    """Builder of training jobs that only some layers observe.
 
-    def build(random: Random) -> JobObservation:
-        shape = make(random)
-        for name, value in layers.items():
+    Attributes:
+        make: draws the parameters of a job.
+        layers: attributes of `JobShape` that say what is observed.
+    """
+
+    make: Callable[[Random], JobShape]
+    layers: Mapping[str, object]
+
+    def shape(self, random: Random) -> JobShape:
+        """Return the parameters of a job."""
+        shape = self.make(random)
+        for name, value in self.layers.items():
             setattr(shape, name, value)
-        return observe(shape, random)
+        return shape
 
-    return build
+    def __call__(self, random: Random) -> JobObservation:
+        """Return what is observed of a job."""
+        return observe(self.shape(random), random)
+
+
+def _layers(make: Callable[[Random], JobShape], **layers: object) -> ShapedBuilder:
+    return ShapedBuilder(make, layers)
 
 
 def _early_failure(random: Random) -> JobShape:

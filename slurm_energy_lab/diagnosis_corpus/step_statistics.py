@@ -8,7 +8,7 @@ from random import Random
 
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps, StepIntervals, StepOutlier
 from slurm_energy_lab.diagnosis_corpus.job_shape import JobShape
-from slurm_energy_lab.diagnosis_corpus.training_loop import RankStep, step_times
+from slurm_energy_lab.diagnosis_corpus.training_loop import Loop, RankStep, step_times
 
 _SIMULATED = 300
 _STAGES = ("data", "copy", "forward", "backward", "optimizer", "communication")
@@ -76,8 +76,13 @@ def _one_rank(
         outlier_excess_s=(shape.outlier_factor - 1) * mean.step * len(outliers) * weight,
         outliers=tuple(outliers[:64]),
         intervals=_intervals(start_s + shape.startup_s, window_s, simulated * weight, mean),
-        hints={"batch_size": loop.batch, "num_workers": loop.workers, "world_size": loop.ranks},
+        hints=_hints(loop),
     )
+
+
+def _hints(loop: Loop) -> dict[str, int]:
+    hints = {"batch_size": loop.batch, "num_workers": loop.workers, "world_size": loop.ranks}
+    return hints if loop.is_pinned is None else hints | {"pin_memory": loop.is_pinned}
 
 
 def _repeated(values: list[float], weight: int) -> PhaseStatistics:

@@ -31,6 +31,7 @@ class Loop:
         slowness: factor of the compute time by rank; absent: 1.
         clock: factor of the clock by rank; absent: 1.
         jitter: relative standard deviation of step times.
+        is_pinned: whether the loader pins memory, as the program reports; None: it does not report it.
     """
 
     nodes: int = 1
@@ -52,6 +53,7 @@ class Loop:
     slowness: dict[int, float] = field(default_factory=dict)
     clock: dict[int, float] = field(default_factory=dict)
     jitter: float = 0.03
+    is_pinned: bool | None = None
 
     @property
     def ranks(self) -> int:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from slurm_energy.diagnosis.adjustments.adjustment import KINDS, Adjustment, AdjustmentKind
-from slurm_energy.diagnosis.adjustments.change_set import AdvisedChange, ChangeSet
-from slurm_energy.diagnosis.adjustments.permission import AdjustmentPermissions
-from slurm_energy.diagnosis.adjustments.proposal import AdjustmentProposal, propose
-from slurm_energy.diagnosis.adjustments.verification import RunFigures, TrialVerdict, decide
+from slurm_energy.adjustment import KINDS, Adjustment, AdjustmentKind
+from slurm_energy.adjustment_permissions import AdjustmentPermissions
+from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
+from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
+from slurm_energy.diagnosis.trials.verification import RunFigures, TrialVerdict, decide
 from slurm_energy.errors import UsageError
 
 WORKERS, CPUS = AdjustmentKind.WORKERS, AdjustmentKind.CPUS_PER_TASK
@@ -143,7 +143,7 @@ def test_saving_beyond_the_noise_is_kept():
 
 def test_adjustment_that_does_not_help_is_undone():
     assert verdict([run()], [run()]) is TrialVerdict.UNDONE
-    assert verdict([run()], [run(1100.0, 8e5)]) is TrialVerdict.UNDONE  # too slow
+    assert verdict([run()], [run(1200.0, 8e5)]) is TrialVerdict.UNDONE  # too slow
     assert verdict([run()], [run(900.0, 1.2e6)]) is TrialVerdict.UNDONE  # more energy
     assert verdict([run()], [run(500.0, 5e5, state="FAILED")]) is TrialVerdict.UNDONE
 

@@ -45,7 +45,10 @@ def deliver(accounting):
         if "fingerprint" in whole:
             whole["fingerprint"] = FINGERPRINT
         trace = encode_trace(start, 1.0, {"cpu": [1.5, 2.5, 4.0]}) if number % 6 == 0 else None
-        accounting.deliver({"record": whole, "trace": trace}, now=times["end"] + 5)
+        content = {"record": whole, "trace": trace}
+        if number % 8 == 0 and module("observations"):
+            content["observation"] = {"node": whole["node"], "series": [], "ranks": []}
+        accounting.deliver(content, now=times["end"] + 5)
         if number % 4 == 0:
             common["record_id"] = f"{number:031x}f"
             accounting.deliver({"record": record(node="n2", **times, **common, **values), "trace": None})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slurm_energy.agent.budget.node_budget import NodeBudget
+from slurm_energy.agent.jobs.adjusted_values import AdjustedValues
 from slurm_energy.agent.jobs.job_records import running_records
 from slurm_energy.agent.jobs.sessions import OPEN, Session, SessionTable
 from slurm_energy.agent.jobs.step_energy import with_divided_energy
@@ -42,6 +43,9 @@ class LiveQueries:
         sample: takes a sample.
         budget: power budget of the node.
         settings: settings of the node.
+
+    Attributes:
+        adjusted: adjusted values of the running jobs.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class LiveQueries:
         self._meter = meter
         self._clock = clock
         self._running = running
+        self.adjusted = AdjustedValues(running)
         self._sample = sample
         self._budget = budget
         self._settings = settings

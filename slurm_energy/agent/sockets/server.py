@@ -50,6 +50,7 @@ _OPERATIONS = (
     "observation",
     _ACCT_GATHER,
     "progress",
+    "adjusted",
     "status",
     "spool",
     "resend",
@@ -151,6 +152,9 @@ class AgentServer:
         if operation == "progress":
             report = messages.progress(message)
             return dict(await self._work(jobs.progress.receive, report, _reader(uid), pid))
+        if operation == "adjusted":
+            job_id, name = messages.job_id(message), message.get("name")
+            return dict(await self._work(jobs.queries.adjusted.ask, job_id, name, _reader(uid)))
         if not privileged(uid):
             raise ForbiddenError(f"{operation}: uid {uid} may not", todo="root only")
         if operation == _ACCT_GATHER:

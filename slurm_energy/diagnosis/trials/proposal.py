@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.diagnosis.adjustments.adjustment import Adjustment, AdjustmentKind
-from slurm_energy.diagnosis.adjustments.change_set import AdvisedChange, ChangeSet
-from slurm_energy.diagnosis.adjustments.permission import AdjustmentPermissions
+from slurm_energy.adjustment import Adjustment, AdjustmentKind
+from slurm_energy.adjustment_permissions import AdjustmentPermissions
+from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,19 @@ class AdjustmentProposal:
             "adjustments": [adjustment.to_json() for adjustment in self.adjustments],
             "predicted_time_ratio": self.time_ratio,
             "predicted_energy_ratio": self.energy_ratio,
-            "source": self.source,
+            "prediction_source": self.source,
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> AdjustmentProposal:
+        """Return the proposal in an object that `to_json` returned."""
+        return cls(
+            data["finding"],
+            tuple(Adjustment.from_json(item) for item in data["adjustments"]),
+            data["predicted_time_ratio"],
+            data["predicted_energy_ratio"],
+            data["prediction_source"],
+        )
 
 
 def propose(

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from slurm_energy.diagnosis.adjustments.adjustment import KINDS, Adjustment, AdjustmentKind
-from slurm_energy.diagnosis.adjustments.proposal import AdjustmentProposal
+from slurm_energy.adjustment import KINDS, Adjustment, AdjustmentKind
+from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
 
 MAX_TRIAL_RUNS: Final = 3
 """Runs with an adjustment after which it is decided."""
 ASSUMED_NOISE: Final = 0.02
 """Relative standard deviation of time and energy between runs, assumed before any are known."""
 _ASSUMED_RUNS: Final = 2
-_CONFIDENCE: Final = 1.645
-"""Standard errors by which a difference exceeds the noise: one-sided, 95 %."""
+_CONFIDENCE: Final = 2.5
+"""Standard errors by which a difference exceeds the noise: 0.6 % of equal runs seem better, per look."""
 _SAME_WORK: Final = 0.02
 """Relative difference of the reported units up to which two runs did the same work."""
 _ENDED_WELL: Final = "COMPLETED"
@@ -49,6 +49,7 @@ class RunFigures:
         energy_joules: energy on all nodes; None if unknown.
         samples, steps: samples and steps of all ranks; None if unknown.
         ranks: processes that reported steps.
+        nodes: nodes with a record; 0 if unknown.
         hints: settings that every rank reported alike, by name, such as `num_workers`.
     """
 
@@ -59,6 +60,7 @@ class RunFigures:
     samples: float | None = None
     steps: float | None = None
     ranks: int = 0
+    nodes: int = 0
     hints: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

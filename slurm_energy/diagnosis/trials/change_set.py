@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.diagnosis.adjustments.adjustment import AdjustmentKind
+from slurm_energy.adjustment import AdjustmentKind
 
 
 @dataclass(frozen=True, slots=True)

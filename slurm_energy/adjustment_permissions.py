@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from slurm_energy.diagnosis.adjustments.adjustment import KINDS, AdjustmentKind, kind_named
+from slurm_energy.adjustment import KINDS, AdjustmentKind, kind_named
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
@@ -58,6 +58,11 @@ class AdjustmentPermissions:
                 raise UsageError(f"permissions: {name}", "given twice")
             ranges[kind] = _range(kind, value) if separator else _limits(kind)
         return cls(ranges, DEFAULT_SLOWDOWN_PERCENT if slowdown is None else slowdown)
+
+    @classmethod
+    def everything(cls) -> AdjustmentPermissions:
+        """Return the permissions for every value of every kind."""
+        return cls({kind: _limits(kind) for kind in AdjustmentKind})
 
     @property
     def text(self) -> str:

@@ -1,0 +1,257 @@
+"""The closed loop on synthetic jobs with planted causes: advice is applied, verified, kept or undone.
+
+Each training program of the corpus is diagnosed, the best proposal is applied to its parameters, and the
+model of the training loop gives up to three next runs of the same work, with 1.5 % noise. Three earlier runs
+are known. In the second part the true bottleneck is another one, so that the advice does not help: these
+adjustments must be undone. All decisions come from the product's functions, the model gives observations
+only. True ratios come from the model without noise of the time.
+
+Prints a table per part, and for each range of seeds `CLAIM loop_improved ratio=... target=>=0.8` (kept and
+truly better, of all jobs of the first part with an applied adjustment) and `CLAIM loop_undone ratio=...
+target=>=1` (undone, of all jobs of both parts that did not get better). The constants were chosen on seeds 0
+to 9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+
+from claims import Claim, at_least, publish
+
+from slurm_energy.adjustment_permissions import AdjustmentPermissions
+from slurm_energy.diagnosis.diagnose import diagnose
+from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy.diagnosis.trials.observed_figures import observed_figures
+from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
+from slurm_energy.diagnosis.trials.verification import (
+    MAX_TRIAL_RUNS,
+    RunFigures,
+    TrialDecision,
+    TrialVerdict,
+    decide,
+)
+from slurm_energy_lab.diagnosis_corpus.job_shape import JobShape
+from slurm_energy_lab.diagnosis_corpus.next_run import (
+    RUN_NOISE,
+    Effect,
+    NextRun,
+    next_run,
+    observe_run,
+    training_loop,
+)
+from slurm_energy_lab.diagnosis_corpus.planted import PLANTED, ShapedBuilder
+from slurm_energy_lab.diagnosis_corpus.training_loop import Loop
+
+EARLIER_RUNS = 3
+PERMITTED = AdjustmentPermissions.everything()
+"""With the default slowdown, 3 %."""
+
+
+def locked_loader(adjusted: JobShape, original: JobShape) -> None:
+    """A lock limits the loader processes: more of them prepare as many samples as before."""
+    before, after = training_loop(original), training_loop(adjusted)
+    after.sample_cpu_s *= _parallel(after) / _parallel(before)
+
+
+def larger_steps(adjusted: JobShape, original: JobShape) -> None:
+    """The time of a step grows with the batch, and nothing of it is constant."""
+    before, after = training_loop(original), training_loop(adjusted)
+    after.launch_s *= after.batch / before.batch
+
+
+def growing_checkpoints(adjusted: JobShape, original: JobShape) -> None:
+    """Checkpoints hold all results since the last one: fewer of them take as long in all."""
+    adjusted.checkpoint_s *= adjusted.checkpoint_every_s / original.checkpoint_every_s
+
+
+def slow_bus(adjusted: JobShape, original: JobShape) -> None:
+    """The bus limits the copies: pinned memory is as slow."""
+    training_loop(adjusted).copy_bytes_per_s = training_loop(original).copy_bytes_per_s
+
+
+def needed_gpus(adjusted: JobShape, original: JobShape) -> None:
+    """The program fails on fewer GPUs."""
+    adjusted.state, adjusted.exit_code = "OUT_OF_MEMORY", 137
+
+
+def more_work(adjusted: JobShape, original: JobShape) -> None:
+    """The next run needs the time that was idle before, and is cut off."""
+    loop = training_loop(adjusted)
+    adjusted.tail_s, loop.sample_gpu_s, loop.launch_s = 0.0, loop.sample_gpu_s * 1.4, loop.launch_s * 1.4
+
+
+ADVERSE: dict[str, Effect] = {
+    "one-worker": locked_loader,
+    "two-workers": locked_loader,
+    "few-cpus": locked_loader,
+    "tiny-batch": larger_steps,
+    "slow-copies": slow_bus,
+    "frequent-checkpoints": growing_checkpoints,
+    "unused-gpus": needed_gpus,
+    "idle-tail": more_work,
+}
+"""True bottlenecks that make the advice about a kind of job useless."""
+
+
+def _parallel(loop: Loop) -> float:
+    return min(max(1, loop.workers), max(0.5, loop.cpus / loop.gpus))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of the loop for one job.
+
+    Attributes:
+        name: kind of job.
+        proposal: the applied adjustments; None: no advice can be applied.
+        decision: the decision of the loop; None without adjustments.
+        true_ratios: true time and energy per sample with the adjustments over those before.
+    """
+
+    name: str
+    proposal: AdjustmentProposal | None = None
+    decision: TrialDecision | None = None
+    true_ratios: tuple[float, float] = (math.inf, math.inf)
+
+    @property
+    def helps(self) -> bool:
+        """Whether time or energy per sample truly falls, and the time stays within the permission."""
+        time, energy = self.true_ratios
+        return min(time, energy) < 1 - 1e-3 and time <= 1 + PERMITTED.slowdown_percent / 100
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the loop keeps the adjustments."""
+        return self.decision is not None and self.decision.verdict is TrialVerdict.KEPT
+
+
+def play(name: str, shape: JobShape, random: Random, effect: Effect | None) -> Outcome:
+    """Run the loop for one job."""
+    before = [observed_run(next_run(shape, {}, noise(random)), random) for _ in range(EARLIER_RUNS)]
+    observation = observe_run(next_run(shape, {}, noise(random)), random)
+    own = figures(observation)
+    changes = [one.change_set for one in diagnose(observation).advice]
+    proposals = propose(changes, PERMITTED, elapsed_s=own.elapsed_s, energy_joules=own.energy_joules)
+    if not proposals:
+        return Outcome(name)
+    values = {one.kind.value: one.new for one in proposals[0].adjustments}
+    after: list[RunFigures] = []
+    decision = None
+    while len(after) < MAX_TRIAL_RUNS:
+        after.append(observed_run(next_run(shape, values, noise(random), effect), random))
+        decision = decide(proposals[0], [*before, own], after, PERMITTED.slowdown_percent)
+        if decision.verdict is not TrialVerdict.UNDECIDED:
+            break
+    true = next_run(shape, {}), next_run(shape, values, effect=effect)
+    return Outcome(name, proposals[0], decision, true_ratios(*true))
+
+
+def noise(random: Random) -> float:
+    return max(0.9, random.gauss(1.0, RUN_NOISE))
+
+
+def observed_run(run: NextRun, random: Random) -> RunFigures:
+    return figures(observe_run(run, random))
+
+
+def figures(observation: JobObservation) -> RunFigures:
+    parts = observation.context.energy_joules.values()
+    joules = math.fsum(joules for node in parts for joules in node.values())
+    return observed_figures(observation, "1", joules or None)
+
+
+def true_ratios(before: NextRun, after: NextRun) -> tuple[float, float]:
+    """Return the ratios of time and energy per sample; infinite if the work was not done."""
+    if after.shape.state not in ("COMPLETED", "TIMEOUT") or after.samples < 0.99 * before.samples:
+        return math.inf, math.inf
+    old, new = (observed_run(run, Random(1)) for run in (before, after))
+    per_sample = after.samples / before.samples
+    energy = (new.energy_joules or math.inf) / (old.energy_joules or math.inf) / per_sample
+    return new.elapsed_s / old.elapsed_s / per_sample, energy
+
+
+def outcomes(seeds: Iterable[int], *, adverse: bool) -> Iterator[Outcome]:
+    """Yield the outcome of the loop for each kind of training program and seed."""
+    for seed in seeds:
+        for job in PLANTED:
+            build, effect = job.build, ADVERSE.get(job.name) if adverse else None
+            if isinstance(build, ShapedBuilder) and (effect or not adverse):
+                start = zlib.crc32(job.name.encode()) * 1_000_003 + seed
+                shape = build.shape(Random(start))
+                if shape.state == "COMPLETED":
+                    yield play(job.name, shape, Random(start + 1), effect)
+
+
+def report(title: str, results: list[Outcome]) -> None:
+    """Print a table by kind of job."""
+    print(f"\n{title}\n")
+    print("| job | applied | kept | truly better | predicted time, energy | measured time, energy |")
+    print("|---|---|---|---|---|---|")
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for result in results:
+        groups[result.name].append(result)
+    for name, group in groups.items():
+        applied = [one for one in group if one.proposal is not None and one.decision is not None]
+        if not applied:
+            continue
+        kept, helps = sum(one.is_kept for one in applied), sum(one.helps for one in applied)
+        predicted = [(one.proposal.time_ratio, one.proposal.energy_ratio) for one in applied if one.proposal]
+        measured = [(one.decision.time_ratio, one.decision.energy_ratio) for one in applied if one.decision]
+        row = f"{len(applied)}/{len(group)} | {kept} | {helps} | {changes(predicted)} | {changes(measured)}"
+        print(f"| {name} | {row} |")
+    none = sorted(name for name, group in groups.items() if not any(one.proposal for one in group))
+    print(f"\nwithout advice that can be applied: {', '.join(none) or 'none'}", flush=True)
+
+
+def changes(ratios: list[tuple[float | None, float | None]]) -> str:
+    """Return the mean changes of time and energy in percent."""
+    texts = []
+    for index in (0, 1):
+        known = [pair[index] for pair in ratios if pair[index] is not None]
+        texts.append(f"{100 * (fmean(known) - 1):+.0f} %" if known else "unknown")
+    return ", ".join(texts)
+
+
+def evaluate(first: int, count: int) -> list[Claim]:
+    """Run both parts for a range of seeds, print their tables and return their claims."""
+    seeds = range(first, first + count)
+    planted = list(outcomes(seeds, adverse=False))
+    report(f"planted causes, seeds from {first}", planted)
+    adverse = list(outcomes(seeds, adverse=True))
+    report(f"advice that does not help, seeds from {first}", adverse)
+    applied = [one for one in planted if one.proposal is not None]
+    improved = sum(one.is_kept and one.helps for one in applied)
+    useless = [one for one in (*applied, *adverse) if one.proposal is not None and not one.helps]
+    undone = sum(not one.is_kept for one in useless)
+    print(f"\nimproved {improved} of {len(applied)}; undone {undone} of {len(useless)} that did not help")
+    missed = sum(one.helps and not one.is_kept for one in applied)
+    print(f"undone although they helped: {missed}", flush=True)
+    return [
+        at_least(f"loop_improved seeds-from-{first}", improved / len(applied), 0.8),
+        at_least(f"loop_undone seeds-from-{first}", undone / len(useless), 1.0),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=10, help="jobs of each kind per range")
+    parser.add_argument("--held-out", type=int, default=4000, help="first seed of the range not used before")
+    parser.add_argument("--first-only", action="store_true", help="only the seeds for choosing")
+    parser.add_argument("--json", metavar="FILE", help="write the claims to a file")
+    args = parser.parse_args()
+    claims = evaluate(0, args.seeds)
+    if not args.first_only:
+        claims += evaluate(max(1000, args.held_out), args.seeds)
+    return publish(claims, args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""Adjustments in the database: permissions of users, trials of adjustments, and values offered to runs.
+
+Owners are uids, which senergyctld knows from munge and from Slurm. The bodies are JSON text that this module
+does not interpret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from slurm_energy.accounting.adjustment_tables import adjustment_permissions as _permissions
+from slurm_energy.accounting.adjustment_tables import adjustment_runs as _runs
+from slurm_energy.accounting.adjustment_tables import adjustment_trials as _trials
+from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.json_fields import text_value
+from slurm_energy.accounting.tables import jobs as _jobs
+from slurm_energy.accounting.tables import records as _records
+from slurm_energy.accounting.tuning_starts import JobRun
+from slurm_energy.accounting.upserts import delete_selected, insert_or_replace
+
+PENDING: Final = "pending"
+KEPT: Final = "kept"
+WITHDRAWN: Final = "withdrawn"
+MAX_TRIALS_PER_USER: Final = 500
+"""Trials of a user that are stored; the oldest decided ones make room."""
+MAX_LISTED: Final = 200
+BATCH: Final = 100
+_RECENT_RUNS: Final = 400
+"""Newest records of a user among which the runs of a program are looked for."""
+_COLUMNS: Final = ("id", "cluster", "uid", "workload", "state", "source", "created", "decided", "body")
+
+
+class StoredTrial(NamedTuple):
+    """A trial in the database.
+
+    Attributes:
+        key: row id; 0: not stored yet.
+        cluster: Slurm's ClusterName.
+        uid: owner of the program.
+        workload: fingerprint of the batch script, else `--energy-model`.
+        state: `PENDING`, a verdict of `diagnosis.trials.verification`, or `WITHDRAWN`.
+        source: `apply` or `auto`.
+        created: Unix seconds.
+        decided: Unix seconds; None while the trial is pending.
+        body: JSON text.
+    """
+
+    key: int
+    cluster: str
+    uid: int
+    workload: str
+    state: str
+    source: str
+    created: float
+    decided: float | None
+    body: str
+
+
+class OfferedRun(NamedTuple):
+    """Values that were offered to a run of a job.
+
+    Attributes:
+        run: the run.
+        uid: owner of the job.
+        workload: program of the job.
+        trial: row id of the trial in which the run takes part; None: in none.
+        submitted: whether the job was submitted with the options of the trial.
+        offered: values by kind of adjustment.
+        requested: kinds that the program has requested.
+        created: Unix seconds.
+    """
+
+    run: JobRun
+    uid: int
+    workload: str
+    trial: int | None
+    submitted: bool
+    offered: Mapping[str, int]
+    requested: frozenset[str]
+    created: float
+
+
+class ProgramRun(NamedTuple):
+    """A run of a program with records.
+
+    Attributes:
+        run: the run.
+        start: Unix seconds of the first record.
+        end: Unix seconds of the last record.
+        policy: energy policy.
+        state: Slurm's state; None: not known yet.
+    """
+
+    run: JobRun
+    start: float
+    end: float
+    policy: str
+    state: str | None
+
+
+def permissions_of(connection: Connection, cluster: str, uid: int) -> str | None:
+    """Return the adjustments that a user permits, as text; None if the user never said."""
+    columns = _permissions.c
+    query = select(columns.body).where(columns.cluster == cluster, columns.uid == uid)
+    return connection.execute(query).scalar()
+
+
+def set_permissions(connection: Connection, cluster: str, uid: int, body: str, now: float) -> None:
+    """Store the adjustments that a user permits."""
+    row = {"cluster": cluster, "uid": uid, "body": body, "updated": now}
+    with transaction(connection):
+        insert_or_replace(connection, _permissions, [row])
+
+
+def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
+    """Store a pending trial and return it with its key. An earlier pending trial of the program ends.
+
+    Beyond `MAX_TRIALS_PER_USER`, the oldest decided trials of the user are deleted.
+    """
+    columns = _trials.c
+    own = (columns.uid == trial.uid, columns.cluster == trial.cluster)
+    values = trial._asdict()
+    del values["key"]
+    with transaction(connection):
+        pending = (*own, columns.workload == trial.workload, columns.state == PENDING)
+        connection.execute(update(_trials).where(*pending).values(state=WITHDRAWN, decided=trial.created))
+        key = connection.execute(insert(_trials).values(values)).inserted_primary_key
+        oldest = select(columns.id).where(*own).order_by(columns.decided.is_(None).desc(), columns.id.desc())
+        delete_selected(connection, _trials, oldest.offset(MAX_TRIALS_PER_USER).limit(BATCH))
+    assert key is not None, "the row was inserted"
+    return trial._replace(key=int(key[0]))
+
+
+def decide_trial(connection: Connection, key: int, state: str, now: float, body: str | None = None) -> bool:
+    """Set the state of a trial that is pending or kept; return False if it is neither.
+
+    Args:
+        connection: connection of the writing thread.
+        key: row id of the trial.
+        state: new state; `PENDING`: only the body changes.
+        now: Unix seconds.
+        body: new body; None: it stays.
+    """
+    values: dict[str, Any] = {"state": state, "decided": None if state == PENDING else now}
+    if body is not None:
+        values["body"] = body
+    open_ones = _trials.c.state.in_((PENDING, KEPT))
+    with transaction(connection):
+        statement = update(_trials).where(_trials.c.id == key, open_ones).values(values)
+        return bool(connection.execute(statement).rowcount)
+
+
+def trials_of(
+    connection: Connection, cluster: str, uid: int | None, workload: str | None = None
+) -> list[StoredTrial]:
+    """Return the newest `MAX_LISTED` trials, oldest first.
+
+    Args:
+        connection: connection to the database.
+        cluster: Slurm's ClusterName.
+        uid: owner; None: of all users.
+        workload: program; None: of all programs.
+    """
+    columns = _trials.c
+    query = select(*columns[_COLUMNS]).where(columns.cluster == cluster)
+    query = query if uid is None else query.where(columns.uid == uid)
+    query = query if workload is None else query.where(columns.workload == workload)
+    rows = connection.execute(query.order_by(columns.id.desc()).limit(MAX_LISTED)).fetchall()
+    return [StoredTrial(*row) for row in reversed(rows)]
+
+
+def pending_trials(connection: Connection, cluster: str) -> list[StoredTrial]:
+    """Return all trials without a decision, oldest first."""
+    columns = _trials.c
+    query = select(*columns[_COLUMNS]).where(columns.state == PENDING, columns.cluster == cluster)
+    return [StoredTrial(*row) for row in connection.execute(query.order_by(columns.id))]
+
+
+def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
+    """Store the values that are offered to a run, and return the stored ones.
+
+    A run keeps the values of its first request, so that all its processes get the same. Later requests add
+    the kinds that they name.
+    """
+    with transaction(connection):
+        earlier = offered_run(connection, offered.run, offered.uid)
+        if earlier is not None:
+            offered = earlier._replace(requested=earlier.requested | offered.requested)
+        if earlier != offered:
+            insert_or_replace(connection, _runs, [_run_row(offered)])
+    return offered
+
+
+def offered_run(connection: Connection, run: JobRun, uid: int) -> OfferedRun | None:
+    """Return the values that were offered to a run of a user's job; None if none were."""
+    columns = _runs.c
+    query = select(_runs).where(
+        columns.cluster == run.cluster,
+        columns.job_id == run.job_id,
+        columns.restart_count == run.restart_count,
+        columns.uid == uid,
+    )
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        return None
+    offered, requested = json.loads(row["offered"]), frozenset(json.loads(row["requested"]))
+    values = (row["uid"], row["workload"], row["trial"], bool(row["submitted"]))
+    return OfferedRun(run, *values, offered, requested, row["created"])
+
+
+def _run_row(offered: OfferedRun) -> dict[str, Any]:
+    values = offered._asdict() | offered.run._asdict()
+    del values["run"]
+    return values | {
+        "offered": json.dumps(dict(offered.offered)),
+        "requested": json.dumps(sorted(offered.requested)),
+    }
+
+
+def program_runs(connection: Connection, cluster: str, uid: int, workload: str) -> list[ProgramRun]:
+    """Return the runs of a program among the newest records of its owner, oldest first.
+
+    Args:
+        connection: connection to the database.
+        cluster: Slurm's ClusterName.
+        uid: owner as senergyd reported it. Runs of other users are never returned.
+        workload: fingerprint or `--energy-model`.
+    """
+    columns = _records.c
+    names = [text_value(connection, columns.body, key) for key in ("fingerprint", "model")]
+    query = (
+        select(columns.job_id, columns.restart_count, columns.start, columns.end, columns.policy)
+        .add_columns(_jobs.c.state, _jobs.c.finished, *names)
+        .select_from(_records.outerjoin(_jobs, _jobs.c.id == columns.job))
+        .where(columns.uid == uid, columns.cluster == cluster, columns.step == "")
+        .order_by(columns.end.desc())
+        .limit(_RECENT_RUNS)
+    )
+    runs: dict[JobRun, ProgramRun] = {}
+    for job_id, restarts, start, end, policy, state, finished, fingerprint, model in connection.execute(
+        query
+    ):
+        if workload != (fingerprint or model):
+            continue
+        run = JobRun(cluster, job_id, restarts)
+        other = runs.get(run)
+        times = (min(start, other.start), max(end, other.end)) if other else (start, end)
+        runs[run] = ProgramRun(run, *times, policy, state.partition(" ")[0] if finished else None)
+    return sorted(runs.values(), key=lambda one: one.end)
+
+
+def recent_runs(
+    connection: Connection, policies: Collection[str], since: float, until: float
+) -> list[tuple[str, int, int, int]]:
+    """Return (cluster, job id, restart count, uid) of ended jobs with one of some policies, newest first.
+
+    Args:
+        connection: connection to the database.
+        policies: names of energy policies.
+        since: Unix seconds at which the jobs ended at the earliest.
+        until: Unix seconds at which they ended at the latest.
+    """
+    columns = _records.c
+    query = (
+        select(columns.cluster, columns.job_id, columns.restart_count, columns.uid)
+        .join_from(_records, _jobs, _jobs.c.id == columns.job)
+        .where(columns.end.between(since, until), columns.step == "")
+        .where(columns.policy.in_(policies), _jobs.c.finished)
+        .order_by(columns.end.desc())
+    )
+    return list(dict.fromkeys((row[0], row[1], row[2], row[3]) for row in connection.execute(query)))
+
+
+def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
+    """Return the row ids of the records of a run of a user's job, with those of its steps."""
+    columns = _records.c
+    query = select(columns.id).where(
+        columns.cluster == run.cluster,
+        columns.job_id == run.job_id,
+        columns.restart_count == run.restart_count,
+        columns.uid == uid,
+    )
+    return list(connection.execute(query.order_by(columns.node, columns.step)).scalars())
+
+
+def drop_before(connection: Connection, before: float) -> None:
+    """Delete offers to runs and trials that were decided before `before` (Unix seconds); kept ones stay."""
+    columns = _trials.c
+    with transaction(connection):
+        connection.execute(delete(_runs).where(_runs.c.created < before))
+        decided = columns.decided.is_not(None) & (columns.decided < before)
+        connection.execute(delete(_trials).where(decided, columns.state != KEPT))

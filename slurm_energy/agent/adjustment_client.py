@@ -1,0 +1,66 @@
+"""Requests of the node agent to the controller for the adjusted values of jobs. No hook waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from slurm_energy.agent.controller_request import request_controller
+from slurm_energy.agent.jobs.adjusted_values import AdjustedValues
+from slurm_energy.config import ClusterConfig
+from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.protocol.adjustment_requests import VALUES_PATH, ValuesRequest
+
+log = logging.getLogger(__name__)
+
+_SUBJECT: Final = "adjusted values"
+
+
+class AdjustmentClient:
+    """Asks the controller for the adjusted values of each job whose program requests one.
+
+    Args:
+        values: the values of the node's jobs.
+        cluster: returns the current address of the controller.
+        work: runs a function in the worker thread.
+    """
+
+    def __init__(
+        self,
+        values: AdjustedValues,
+        cluster: Callable[[], ClusterConfig],
+        work: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._values, self._cluster, self._work = values, cluster, work
+        self._wake = asyncio.Event()
+        self._failures = RepeatedFailureLog(log)
+
+    def wake(self) -> None:
+        """Look for jobs without values. Call it in the event loop."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send the requests that are due, again and again, until the task is cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            requests = await self._work(self._values.requests)
+            await asyncio.gather(*map(self._answer, requests))
+
+    async def _answer(self, request: ValuesRequest) -> None:
+        await self._work(self._values.answer, request, await self._ask(request))
+
+    async def _ask(self, request: ValuesRequest) -> dict[str, Any] | None:
+        """Return the controller's response to a request; None if it did not respond."""
+        try:
+            response = await request_controller(
+                self._cluster(), lambda client: client.get(VALUES_PATH, request.parameters())
+            )
+        except EnergyError as error:
+            self._failures.report(_SUBJECT, f"programs keep their own values: {error}")
+            return None
+        self._failures.clear(_SUBJECT, "the controller answers again")
+        return response

@@ -1,0 +1,117 @@
+"""The values in force for a program: those of kept trials, and those of the trial that is pending."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from slurm_energy.accounting.adjustments import KEPT, PENDING, OfferedRun, StoredTrial
+from slurm_energy.adjustment import PROGRAM_KINDS, Adjustment, AdjustmentKind
+from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
+
+_PROGRAM_NAMES: Final = frozenset(kind.value for kind in PROGRAM_KINDS)
+
+
+class AdjustedProgram(NamedTuple):
+    """A program of a user.
+
+    Attributes:
+        cluster: Slurm's ClusterName.
+        uid: owner.
+        workload: fingerprint of the batch script, else `--energy-model`.
+    """
+
+    cluster: str
+    uid: int
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesInForce:
+    """Values for the next run of a program.
+
+    Attributes:
+        values: values by kind.
+        trial: key of the trial that the run belongs to; None: it belongs to none.
+    """
+
+    values: Mapping[str, int]
+    trial: int | None
+
+    @property
+    def sbatch_options(self) -> list[str]:
+        """The options of sbatch that set the values for which programs do not ask."""
+        items = (Adjustment(AdjustmentKind(name), value) for name, value in sorted(self.values.items()))
+        return [option for item in items if (option := item.sbatch_option) is not None]
+
+
+def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
+    """Return the values for a run that is submitted without options: those that programs ask for.
+
+    A pending trial that also needs options is left out, so that its adjustments are tried together.
+
+    Args:
+        trials: all trials of the program.
+    """
+    every = submission_values(trials, only_plain=True)
+    return ValuesInForce(program_part(every.values), every.trial)
+
+
+def program_part(values: Mapping[str, int]) -> dict[str, int]:
+    """Return the values for which programs ask."""
+    return {name: value for name, value in values.items() if name in _PROGRAM_NAMES}
+
+
+def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False) -> ValuesInForce:
+    """Return the values for a run that is submitted with the options of all adjustments.
+
+    Args:
+        trials: all trials of the program.
+        only_plain: leave out a pending trial that needs options.
+    """
+    values: dict[str, int] = {}
+    for trial in sorted((one for one in trials if one.state == KEPT), key=lambda one: one.decided or 0.0):
+        values |= own_values(AdjustmentTrial.from_json(trial.body))
+    for trial in trials:
+        if trial.state == PENDING:
+            content = AdjustmentTrial.from_json(trial.body)
+            if not (only_plain and content.sbatch_options):
+                return ValuesInForce(values | own_values(content), trial.key)
+    return ValuesInForce(values, None)
+
+
+def own_values(trial: AdjustmentTrial) -> dict[str, int]:
+    """Return the values of a trial by kind, without those that were in force before it."""
+    return {one.kind.value: one.new for one in trial.proposal.adjustments}
+
+
+def effective_values(offered: OfferedRun | None) -> dict[str, int]:
+    """Return the values that a run used: those that its program requested and those of its submission."""
+    if offered is None:
+        return {}
+    return {
+        name: value
+        for name, value in offered.offered.items()
+        if name in offered.requested or name not in _PROGRAM_NAMES
+    }
+
+
+def unrequested(trial: AdjustmentTrial, offered: OfferedRun) -> list[str]:
+    """Return the kinds of a trial that a program should have requested but has not."""
+    return sorted(name for name in trial.program_values if name not in offered.requested)
+
+
+def trial_json(trial: StoredTrial) -> dict[str, Any]:
+    """Return a stored trial as a JSON object for its owner."""
+    return {
+        "trial": trial.key,
+        "uid": trial.uid,
+        "workload": trial.workload,
+        "state": trial.state,
+        "source": trial.source,
+        "created_unix_s": trial.created,
+        "decided_unix_s": trial.decided,
+        **json.loads(trial.body),
+    }

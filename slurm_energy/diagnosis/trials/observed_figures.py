@@ -1,0 +1,58 @@
+"""Time, energy and progress of a run, as trials compare them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from slurm_energy.diagnosis.trials.verification import RunFigures
+
+if TYPE_CHECKING:
+    from slurm_energy.diagnosis.observation import JobObservation
+    from slurm_energy.diagnosis.steps import RankSteps
+
+
+def observed_figures(observation: JobObservation, job: str, energy_joules: float | None) -> RunFigures:
+    """Return the figures of a run.
+
+    Args:
+        observation: what was observed of the run.
+        job: id of the job.
+        energy_joules: energy on all nodes; None if unknown.
+    """
+    ranks = observation.ranks
+    return RunFigures(
+        job=job,
+        state=observation.context.state or "",
+        elapsed_s=observation.context.elapsed_s,
+        energy_joules=energy_joules,
+        samples=_sum([rank.samples for rank in ranks]),
+        steps=_sum([_steps(rank) for rank in ranks]),
+        ranks=len(ranks),
+        nodes=len(observation.nodes),
+        hints=common_hints(ranks),
+    )
+
+
+def _sum(amounts: Sequence[float | None]) -> float | None:
+    """Return the sum; None if nothing was reported, or a rank reported nothing."""
+    known = [amount for amount in amounts if amount]
+    return math.fsum(known) if known and len(known) == len(amounts) else None
+
+
+def _steps(rank: RankSteps) -> float | None:
+    phase = rank.phases.get("step")
+    return None if phase is None else float(phase.count)
+
+
+def common_hints(ranks: Sequence[RankSteps]) -> dict[str, float]:
+    """Return the numeric settings that every rank reports alike, by name."""
+    if not ranks:
+        return {}
+    numbers = {name: value for name, value in ranks[0].hints.items() if isinstance(value, int | float)}
+    return {
+        name: float(value)
+        for name, value in numbers.items()
+        if all(rank.hints.get(name) == value for rank in ranks)
+    }

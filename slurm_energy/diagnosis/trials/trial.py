@@ -1,0 +1,86 @@
+"""A trial: adjustments of a program, the runs before and with them, and the decision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
+from slurm_energy.diagnosis.trials.verification import RunFigures, TrialDecision, TrialVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class AdjustmentTrial:
+    """Content of a trial beside its program and state.
+
+    Attributes:
+        job: id of the diagnosed job.
+        proposal: the adjustments with their predicted gain.
+        slowdown_percent: permitted increase of the time per unit of progress.
+        base: values by kind that were in force in the diagnosed run.
+        before: completed runs with the values of `base`.
+        after: runs with the adjustments.
+        decision: result of the last comparison; None: there was none.
+    """
+
+    job: str
+    proposal: AdjustmentProposal
+    slowdown_percent: int
+    base: Mapping[str, int] = field(default_factory=dict)
+    before: tuple[RunFigures, ...] = ()
+    after: tuple[RunFigures, ...] = ()
+    decision: TrialDecision | None = None
+
+    @property
+    def values(self) -> dict[str, int]:
+        """All values by kind with the adjustments in force."""
+        return {**self.base, **{one.kind.value: one.new for one in self.proposal.adjustments}}
+
+    @property
+    def program_values(self) -> dict[str, int]:
+        """The adjusted values that the program asks for, by kind."""
+        own = self.proposal.adjustments
+        return {one.kind.value: one.new for one in own if one.is_for_program}
+
+    @property
+    def sbatch_options(self) -> list[str]:
+        """The options of sbatch that the adjustments need; empty: any submission delivers them."""
+        return [option for one in self.proposal.adjustments if (option := one.sbatch_option) is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trial as a JSON object."""
+        return {
+            "job": self.job,
+            **self.proposal.to_json(),
+            "slowdown_percent": self.slowdown_percent,
+            "base": dict(self.base),
+            "before": [run.to_json() for run in self.before],
+            "after": [run.to_json() for run in self.after],
+            "decision": None if self.decision is None else self.decision.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> AdjustmentTrial:
+        """Return the trial in the JSON text of an object that `to_json` returned."""
+        data = json.loads(text)
+        decision = data.get("decision")
+        return cls(
+            job=data["job"],
+            proposal=AdjustmentProposal.from_json(data),
+            slowdown_percent=data["slowdown_percent"],
+            base=data["base"],
+            before=tuple(RunFigures.from_json(run) for run in data["before"]),
+            after=tuple(RunFigures.from_json(run) for run in data["after"]),
+            decision=None
+            if decision is None
+            else TrialDecision(
+                TrialVerdict(decision["verdict"]),
+                decision["reason"],
+                decision["unit"],
+                decision["measured_time_ratio"],
+                decision["measured_energy_ratio"],
+                decision["noise"],
+            ),
+        )

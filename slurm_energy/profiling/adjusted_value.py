@@ -1,0 +1,123 @@
+"""Adjusted values for a program in a job: `slurm_energy.adjusted`.
+
+The value comes from senergyd of the node, which asks senergyctld once per job. A program waits for it once,
+for a limited time. Nothing here raises an error in the program.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from slurm_energy.adjustment import PROGRAM_KINDS, AdjustmentKind, checked_value
+from slurm_energy.profiling.process_identity import current_process
+from slurm_energy.profiling.progress import socket_path
+
+log = logging.getLogger("slurm_energy")
+
+_WAIT_S: Final = 0.5
+"""Maximum time for which a program waits, in all: senergyd asks senergyctld meanwhile."""
+_POLL_S: Final = 0.02
+_MAX_RESPONSE_BYTES: Final = 4096
+
+T = TypeVar("T", int, float, bool)
+
+
+class ValueRequester:
+    """Adjusted values of this process. Each kind is requested once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[AdjustmentKind, int | None] = {}
+        self._spent_s = 0.0
+
+    def value(self, kind: AdjustmentKind) -> int | None:
+        """Return the adjusted value of a kind; None without one."""
+        with self._lock:
+            if kind not in self._values:
+                value = self._request(kind)
+                self._values[kind] = None if value is None else _bounded(kind, value)
+            return self._values[kind]
+
+    def reset_after_fork(self) -> None:
+        """Replace the lock, which another thread of the parent may have held. The values stay."""
+        self._lock = threading.Lock()
+
+    def _request(self, kind: AdjustmentKind) -> int | None:
+        """Return the value in senergyd's response; None without one, or if the time is up."""
+        process = current_process()
+        if process.job_id is None:
+            return None
+        message = {"op": "adjusted", "job_id": process.job_id, "name": kind.value}
+        path, began_s = Path(socket_path()), time.monotonic()
+        end_s = began_s + max(_POLL_S, _WAIT_S - self._spent_s)
+        try:
+            while (left_s := end_s - time.monotonic()) > 0:
+                response = _ask(path, message, left_s)
+                if not response.get("pending"):
+                    return checked_value(kind, response.get("value"))
+                time.sleep(min(_POLL_S, left_s))
+        except (OSError, ValueError) as error:
+            log.info("slurm_energy: %s is not adjusted: %s", kind.value, error)
+        finally:
+            self._spent_s += time.monotonic() - began_s
+        return None
+
+
+_requester = ValueRequester()
+os.register_at_fork(after_in_child=_requester.reset_after_fork)
+
+
+def adjusted(name: str, default: T) -> T:
+    """Return the value that the diagnosis of earlier runs chose for this run, else the program's own.
+
+    Outside Slurm, without senergyd, without an adjustment, or after at most half a second of waiting, the
+    result is `default`. Every call in a process returns the same value. Only call it for values that the
+    program then uses: the request is recorded, and the run is compared with the runs before.
+
+    Args:
+        name: `workers`, `pin-memory`, `batch-size` or `checkpoint-interval` (seconds).
+        default: value without an adjustment. The result has its type.
+
+    Example:
+        loader = DataLoader(data, num_workers=slurm_energy.adjusted("workers", default=4))
+    """
+    try:
+        kind = AdjustmentKind(name)
+        if kind not in PROGRAM_KINDS:
+            raise ValueError("it is an option of sbatch")
+        value = _requester.value(kind)
+        return default if value is None else type(default)(value)
+    except Exception as error:
+        log.warning("slurm_energy: %.40s is not adjusted: %s", name, error)
+        return default
+
+
+def _bounded(kind: AdjustmentKind, value: int) -> int:
+    """Return a value that fits this process: never more loader processes than CPUs."""
+    return min(value, len(os.sched_getaffinity(0))) if kind is AdjustmentKind.WORKERS else value
+
+
+def _ask(path: Path, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Return senergyd's response to a message.
+
+    Raises:
+        OSError: senergyd does not answer in time.
+        ValueError: it refused, or its response is malformed.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        connection.connect(str(path))
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        with connection.makefile("rb") as stream:
+            response = json.loads(stream.readline(_MAX_RESPONSE_BYTES))
+    if not isinstance(response, dict) or response.get("ok") is not True:
+        reason = response.get("error") if isinstance(response, dict) else None
+        raise ValueError(str(reason or "malformed response")[:200])
+    return response

@@ -1,0 +1,151 @@
+"""A controller's database with trials of adjustments, and training jobs of which the loader is too slow."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from random import Random
+
+import diagnosis_examples
+from store_examples import Accounting, job
+
+from slurm_energy import config as configuration
+from slurm_energy.accounting import run_history
+from slurm_energy.controller.adjustment_loop import AdjustmentLoop
+from slurm_energy.controller.adjustment_routes import AdjustmentRoutes
+from slurm_energy.controller.adjustment_trials import AdjustmentTrials
+from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.node_hosts import Sender, Verdict
+from slurm_energy.controller.run_diagnosis import RunDiagnosis
+from slurm_energy.controller.running_jobs import RunningJobCache
+from slurm_energy.controller.store import Store
+from slurm_energy.controller.tuning_advisor import TuningAdvisor
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.slurm.queue.running_jobs import AllocatedJob
+from slurm_energy_lab.diagnosis_corpus.observe import observe
+from slurm_energy_lab.diagnosis_corpus.planted import training_job
+from slurm_energy_lab.diagnosis_corpus.training_loop import step_times
+
+FINGERPRINT = "0123456789abcdef"
+ALICE, MALLORY = Rights(2001, "alice"), Rights(2002, "mallory")
+OPERATOR = Rights(3000, "olga", everything=True)
+SENDER = Sender("10.0.0.1")
+_START = 1_700_000_000.0
+_ELAPSED_S = 1800.0
+
+
+class _Hosts:
+    """Addresses of nodes: every agent speaks for its node."""
+
+    async def verdicts(self, nodes, sender, mode):
+        return dict.fromkeys(nodes, Verdict.ALLOWED)
+
+
+def slow_loader(workers=1, *, speedup=True):
+    """Return a training job whose loader needs four workers; without `speedup` more workers do not help."""
+    shape = training_job(Random(5), max_ranks=1)
+    loop = shape.loop
+    loop.cpus = shape.cpus = 16
+    compute_s = step_times(loop)[0].compute
+    loop.sample_cpu_s = compute_s / loop.batch * 3.0
+    loop.workers = workers if speedup else 1
+    steps = 1000
+    shape.elapsed_s = shape.startup_s + steps * step_times(loop)[0].step
+    return shape
+
+
+class Site:
+    """Trials, routes and the periodic task of senergyctld. Runs are delivered one after the other.
+
+    Args:
+        directory: directory of the database.
+        monkeypatch: replaces squeue.
+        settings: section `[diagnosis]` of the configuration.
+    """
+
+    def __init__(self, directory, monkeypatch, settings=""):
+        text = f'[cluster]\nname = "c1"\n[diagnosis]\n{settings}'
+        self.config = configuration.parse(text)
+        self.accounting = Accounting(directory)
+        self.store = Store(self.accounting.path)
+        self.jobs, self.now, self.last_job = {}, _START, 100
+        monkeypatch.setattr(
+            "slurm_energy.controller.running_jobs.read_running_jobs", lambda run: dict(self.jobs)
+        )
+        monkeypatch.setattr("slurm_energy.controller.running_jobs.MIN_AGE_S", -1.0)
+        advisor = TuningAdvisor(lambda: self.config, self.store, _Hosts(), RunningJobCache(None))
+        diagnosis = RunDiagnosis(lambda: self.config, self.store)
+        clock = lambda: self.now  # noqa: E731
+        self.trials = AdjustmentTrials(lambda: self.config, self.store, diagnosis, clock)
+        self.routes = AdjustmentRoutes(lambda: self.config, self.store, self.trials, advisor, clock)
+        failures = RepeatedFailureLog(logging.getLogger("test"))
+        self.loop = AdjustmentLoop(lambda: self.config, self.store, self.trials, failures, clock)
+
+    def begin(self, rights=ALICE, fingerprint=FINGERPRINT):
+        """Start a job of a user on node n1 and return its id."""
+        self.last_job += 1
+        self.now += 60.0
+        flags = {"ENERGY_FINGERPRINT": fingerprint} if fingerprint else {}
+        self.jobs[self.last_job] = AllocatedJob(self.last_job, rights.uid, 0, "cpu", "n1", flags)
+        return self.last_job
+
+    async def request(self, job_id, *names):
+        """Return the values that senergyd of node n1 gets for a job whose program requests `names`."""
+        query = {"node": "n1", "job_id": str(job_id), "restart_count": "0", "requested": ",".join(names)}
+        return (await self.routes.values(query, SENDER))["values"]
+
+    def end(self, job_id, shape, rights=ALICE, *, policy="monitor", state="COMPLETED"):
+        """End a job that ran as `shape`, and deliver its record with what was observed."""
+        del self.jobs[job_id]
+        observation = observe(shape, Random(job_id), start_s=self.now)
+        observation = replace(observation, context=replace(observation.context, state=state, job_id=job_id))
+        answers = diagnosis_examples.answers(observation, job_id)
+        nodes = {node["node"]: node for node in answers[f"/v1/jobs/{job_id}/observation"]["nodes"]}
+        for data in answers[f"/v1/jobs/{job_id}"]["records"]:
+            trace = data.pop("trace")
+            data.pop("job")
+            data |= {"uid": rights.uid, "user": rights.name, "policy": policy, "cluster": "c1"}
+            data |= {"fingerprint": FINGERPRINT, "restart_count": 0, "model": None}
+            entry = {"record": data, "trace": trace, "observation": nodes[data["node"]]}
+            self.accounting.deliver(entry, now=self.now)
+        start, end = observation.context.start_s, observation.context.start_s + observation.context.elapsed_s
+        self.now = end + 60.0
+        facts = job(
+            job_id,
+            start=start,
+            end=end,
+            submit=start - 5,
+            state=state,
+            user=rights.name,
+            elapsed_s=end - start,
+        )
+        self.accounting.learn(facts, now=self.now)
+        with self.accounting.connect() as connection:
+            run_history.store_finished_runs(connection, self.now)
+
+    async def run(self, shape_of, *names, rights=ALICE, **options):
+        """Run a job whose program requests values by name; `shape_of` returns its shape for them."""
+        job_id = self.begin(rights)
+        values = await self.request(job_id, *names) if names else {}
+        self.end(
+            job_id, shape_of({name: values[name] for name in names if name in values}), rights, **options
+        )
+        return job_id, values
+
+    async def trial_states(self, rights=ALICE):
+        """Return the states of all trials that a user may see, oldest first."""
+        answer = await self.routes.show({}, rights)
+        return [trial["state"] for trial in answer["trials"]]
+
+
+def with_workers(values):
+    """Return the shape of a run that uses the values it gets."""
+    return slow_loader(values.get("workers", 1))
+
+
+def without_effect(values):
+    """Return the shape of a run that more workers do not make faster, and that reports their number."""
+    shape = slow_loader(1)
+    if "workers" in values:
+        shape.loop.workers = 1
+    return shape
