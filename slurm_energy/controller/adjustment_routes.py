@@ -30,7 +30,7 @@ from slurm_energy.controller.adjustment_trials import AdjustmentTrials
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.node_hosts import Sender
 from slurm_energy.controller.route_group import RouteGroup
-from slurm_energy.controller.run_diagnosis import ObservedRun
+from slurm_energy.controller.run_diagnosis import DiagnosableRun
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor
 from slurm_energy.errors import NotFoundError, UsageError
@@ -225,14 +225,14 @@ class AdjustmentRoutes:
             raise UsageError(f"job {job_id}", "its program requested values before")
         return {"job_id": job_id, "values": dict(stored.offered), "trial": stored.trial}
 
-    async def _observed(self, job: str, rights: Rights) -> tuple[AdjustedProgram, JobRun, ObservedRun]:
+    async def _observed(self, job: str, rights: Rights) -> tuple[AdjustedProgram, JobRun, DiagnosableRun]:
         """Return the program, the run and the data of the last run of a job of the caller."""
         run = await self._own_run(job, rights)
         observed = await self._trials.observed(run, rights.uid)
         return self._program_of(run, observed), run, observed
 
     @staticmethod
-    def _program_of(run: JobRun, observed: ObservedRun) -> AdjustedProgram:
+    def _program_of(run: JobRun, observed: DiagnosableRun) -> AdjustedProgram:
         if observed.workload is None:
             why = "it has neither a batch script nor --energy-model: its next run cannot be recognised"
             raise UsageError(f"job {observed.figures.job}", why, "submit it with sbatch")

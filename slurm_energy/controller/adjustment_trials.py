@@ -21,7 +21,7 @@ from slurm_energy.controller.adjusted_programs import (
     program_part,
     unrequested,
 )
-from slurm_energy.controller.run_diagnosis import ObservedRun, RunDiagnosis
+from slurm_energy.controller.run_diagnosis import DiagnosableRun, RunDiagnosis
 from slurm_energy.controller.store import Store
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
 from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
@@ -73,12 +73,12 @@ class AdjustmentTrials:
         """Return the trials of a program, oldest first."""
         return await self._store.read(adjustments.trials_of, *program)
 
-    async def observed(self, run: JobRun, uid: int) -> ObservedRun:
+    async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
         """Return a run of a user's job, see `RunDiagnosis.observed`."""
         return await self._diagnosis.observed(run, uid)
 
     async def proposals(
-        self, observed: ObservedRun, permissions: AdjustmentPermissions
+        self, observed: DiagnosableRun, permissions: AdjustmentPermissions
     ) -> list[AdjustmentProposal]:
         """Return the adjustments that the diagnosis of a run yields within permissions, the best first."""
         figures = observed.figures
@@ -93,7 +93,7 @@ class AdjustmentTrials:
         self,
         program: AdjustedProgram,
         run: JobRun,
-        observed: ObservedRun,
+        observed: DiagnosableRun,
         proposal: AdjustmentProposal,
         slowdown_percent: int,
         source: str,

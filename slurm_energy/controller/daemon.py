@@ -14,9 +14,7 @@ from slurm_energy.accounting import integrity, migrations
 from slurm_energy.config import Config
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller import http_listener
-from slurm_energy.controller.adjustment_loop import AdjustmentLoop
-from slurm_energy.controller.adjustment_routes import AdjustmentRoutes
-from slurm_energy.controller.adjustment_trials import AdjustmentTrials
+from slurm_energy.controller.adjustment_parts import adjustment_parts
 from slurm_energy.controller.admin_comments import AdminCommentWriter
 from slurm_energy.controller.begin_times import BeginTimes
 from slurm_energy.controller.budget_loop import BudgetLoop
@@ -49,7 +47,6 @@ from slurm_energy.controller.quota_routes import QuotaRoutes
 from slurm_energy.controller.quota_watch import QuotaWatch
 from slurm_energy.controller.reload_warnings import pending_changes
 from slurm_energy.controller.retention_loop import drop_old_data
-from slurm_energy.controller.run_diagnosis import RunDiagnosis
 from slurm_energy.controller.running_findings import RunningFindings
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.server import ControllerServer
@@ -151,8 +148,7 @@ class _Daemon:
         self._config = config
         self._lease, self._host = lease, host
         self._resignation: Resignation | None = None
-        self._argument = argument
-        self._manager = manager
+        self._argument, self._manager = argument, manager
         self._log_levels = service_manager.LogLevels(log_level)
         self._set_log_levels()
         self._store = store
@@ -179,9 +175,8 @@ class _Daemon:
         self._advisor = TuningAdvisor(
             *(lambda: self._config, store, self._hosts, running), oracle=curve_oracle(config)
         )
-        trials = AdjustmentTrials(lambda: self._config, store, RunDiagnosis(lambda: self._config, store))
-        adjustment_routes = AdjustmentRoutes(lambda: self._config, store, trials, self._advisor)
-        self._adjustments = AdjustmentLoop(lambda: self._config, store, trials, self._failures)
+        adjusting = lambda: self._config, store, self._advisor, self._failures
+        adjustment_routes, self._adjustments = adjustment_parts(*adjusting)
         begin_times = BeginTimes()
         self._budget = BudgetLoop(
             *(config, store, self._history, running, self._failures),

@@ -28,7 +28,7 @@ from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedRun:
+class DiagnosableRun:
     """A run with everything that is stored about it.
 
     Attributes:
@@ -60,7 +60,7 @@ class RunDiagnosis:
     def __init__(self, config: Callable[[], Config], store: Store) -> None:
         self._config, self._store = config, store
 
-    async def observed(self, run: JobRun, uid: int) -> ObservedRun:
+    async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
         """Return a run of a user's job.
 
         Raises:
@@ -69,7 +69,7 @@ class RunDiagnosis:
         texts = await self._store.read(_texts, run, uid)
         return await asyncio.to_thread(_parse, run, *texts, self._config())
 
-    async def change_sets(self, observed: ObservedRun) -> list[ChangeSet]:
+    async def change_sets(self, observed: DiagnosableRun) -> list[ChangeSet]:
         """Return the changes that the diagnosis of a run advises."""
         return await asyncio.to_thread(_change_sets, observed, self._config())
 
@@ -80,7 +80,7 @@ def _texts(connection: Connection, run: JobRun, uid: int) -> tuple[list[str], li
     return records, observations.observations_json(connection, ids)
 
 
-def _parse(run: JobRun, records: list[str], documents: list[str], config: Config) -> ObservedRun:
+def _parse(run: JobRun, records: list[str], documents: list[str], config: Config) -> DiagnosableRun:
     answers = [AccountedRecord.from_json(json.loads(text)) for text in records]
     jobs = [job for job in summarise(answers, duplicates=True) if job.first.step is None]
     if not jobs:
@@ -89,10 +89,10 @@ def _parse(run: JobRun, records: list[str], documents: list[str], config: Config
     job = jobs[-1]
     observation = job_observation(job, parsed, config)
     joules = None if job.missing_nodes else job.energy_joules
-    return ObservedRun(job, observation, observed_figures(observation, job.display_id, joules))
+    return DiagnosableRun(job, observation, observed_figures(observation, job.display_id, joules))
 
 
-def _change_sets(observed: ObservedRun, config: Config) -> list[ChangeSet]:
+def _change_sets(observed: DiagnosableRun, config: Config) -> list[ChangeSet]:
     findings = find_causes(observed.observation, config.diagnosis)
     advice = advise(observed.observation, findings, config.diagnosis)
     return [*(one.change_set for one in advice), *_cap_changes(observed.usage, config)]
