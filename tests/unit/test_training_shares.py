@@ -12,7 +12,7 @@ from property_examples import examples
 
 from slurm_energy.errors import UsageError
 from slurm_energy.training.shares import GOALS, ExchangeCost, RankCost, divide, equal, predict, scaled
-from slurm_energy.training.step_time import StepTimeFit
+from slurm_energy.training.step_time import CONFIRMATIONS, MAX_WINDOWS, StepTimeFit
 
 POSITIVE = st.floats(1e-3, 10.0)
 COSTS = st.lists(
@@ -123,15 +123,15 @@ def test_invalid_input_is_refused(arguments):
         divide(*arguments)
 
 
-@examples(60)
-@given(st.floats(0, 2.0), POSITIVE, st.lists(st.integers(1, 200), min_size=2, max_size=20))
-def test_a_fit_predicts_its_affine_observations(fixed_s, sample_s, sizes):
+@examples(40)
+@given(st.lists(st.tuples(st.integers(1, 200), POSITIVE), max_size=20), st.integers(1, 200), POSITIVE)
+def test_constant_observations_are_predicted_whatever_came_before(history, size, seconds):
     fit = StepTimeFit()
-    for _ in range(4):
-        for size in sizes:
-            fit.add(size, fixed_s + sample_s * size)
-    for size in sizes:
-        assert fit.seconds(size) == pytest.approx(fixed_s + sample_s * size, rel=0.13)
+    for window in history:
+        fit.add(*window)
+    for _ in range(MAX_WINDOWS + CONFIRMATIONS):
+        fit.add(size, seconds)
+    assert fit.seconds(size) == pytest.approx(seconds, rel=1e-6)
 
 
 def test_a_fit_separates_fixed_and_proportional_time():
