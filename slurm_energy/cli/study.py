@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from slurm_energy.cli import (
     study_baseline,
+    study_characterise,
     study_choose,
     study_deploy,
     study_init,
@@ -36,6 +37,7 @@ examples:
   senergy study init /srv/study
   senergy study baseline /srv/study
   senergy study baseline /srv/study --jobs jobs.csv --energy energy.csv
+  senergy study characterise /srv/study --budget 48
   senergy study model /srv/study --nodes gpu=16
   senergy study choose /srv/study --alternative gentle:tuning=energy,slowdown=2
   senergy study deploy /srv/study --stage shadow
@@ -50,6 +52,7 @@ See docs/study.md.
 ACTIONS: Final[dict[str, tuple[Any, str]]] = {
     "init": (study_init, "create a study with an example of the objective"),
     "baseline": (study_baseline, "measure the present state from accounting and energy records"),
+    "characterise": (study_characterise, "classify jobs, and plan the measurements that are missing"),
     "model": (study_model, "build a digital twin and check its replay of a held-out week"),
     "choose": (study_choose, "simulate alternatives on the twin, and recommend one"),
     "deploy": (study_deploy, "put the chosen alternative in force by stages, or take it back"),

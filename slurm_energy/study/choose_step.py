@@ -18,6 +18,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.study.alternative_runs import AlternativeRuns, Progress
 from slurm_energy.study.alternatives import TODAY, StudyAlternative
 from slurm_energy.study.baseline import read_baseline
+from slurm_energy.study.characterise import read_classes
 from slurm_energy.study.decision_tree import DecisionNode, SiteFigures, decide
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.evaluation import (
@@ -32,6 +33,7 @@ from slurm_energy.study.forecast import (
     group_changes,
 )
 from slurm_energy.study.indicators import KPIS
+from slurm_energy.study.job_classes import classified
 from slurm_energy.study.jobs_table import JobsTable
 from slurm_energy.study.objective import StudyObjective
 from slurm_energy.study.period import StudyPeriod
@@ -132,7 +134,7 @@ def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastIn
     """Return what all simulations have in common, and the period of the baseline."""
     period, model = read_baseline(study), study.result("model")
     classes: list[Mapping[str, Any]] = []
-    jobs = period.jobs
+    jobs = classified(period.jobs, read_classes(study))
     if study.manifest.steps["characterise"].outputs:
         characterisation = study.result("characterise")
         classes = characterisation.get("classes", [])

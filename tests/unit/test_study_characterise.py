@@ -1,0 +1,172 @@
+"""Classes of jobs of a study, their response curves, and the plan of missing measurements."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_controller import install
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+from study_examples import week_jobs
+
+from slurm_energy.cli import main as cli
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.study.characterise import curve_programs, read_classes, read_curves
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.job_classes import classified, job_class_of, job_classes, programs_of
+from slurm_energy.study.jobs_table import JobsTable, csv_text, jobs_table
+
+
+def point(time_ratio: float, power_ratio: float, cap: float, error: float = 0.01) -> dict[str, Any]:
+    return {
+        "point": {"gpu_cap_watts": cap},
+        "time_ratio": time_ratio,
+        "power_ratio": power_ratio,
+        "time_error": error,
+    }
+
+
+def answer(**program: Any) -> dict[str, Any]:
+    curve = {"points": [point(1.0, 1.0, 300), point(1.02, 0.9, 250)]}
+    base = {"user": "alice", "workload": "f00d", "model": None, "last_job": None, "curve": curve}
+    return {"scope": "all", "programs": [base | program, base | {"workload": "other", "curve": None}]}
+
+
+def test_classes_are_ranges_of_what_makes_programs_differ() -> None:
+    jobs = week_jobs(7)
+    classes = job_classes(jobs)
+    assert [one.programs for one in classes] == [("bob/analyse",), ("alice/train",)]
+    assert len({name for one in classes for name in one.ranges}) == 1
+    assert classes[0].name.startswith("up to ")
+    again = [job_class_of(json.loads(json.dumps(one.to_json()))) for one in classes]
+    assert [(one.name, dict(one.ranges)) for one in again] == [(c.name, dict(c.ranges)) for c in classes]
+
+
+def test_a_new_program_belongs_to_the_class_of_its_features() -> None:
+    jobs = week_jobs(7)
+    classes = job_classes(jobs)
+    renamed = jobs.with_columns(user=["carol"] * jobs.count)
+    assert np.array_equal(classified(jobs, classes).job_class, classified(renamed, classes).job_class)
+    assert "" not in classified(renamed, classes).job_class.tolist()
+
+
+def test_tuned_jobs_stay_in_their_class() -> None:
+    jobs = week_jobs(7)
+    classes = job_classes(jobs)
+    tuned = jobs.with_columns(energy_joules=jobs.energy_joules * 0.3)
+    assert np.array_equal(classified(jobs, classes).job_class, classified(tuned, classes).job_class)
+
+
+def test_digits_in_names_do_not_make_programs() -> None:
+    jobs = jobs_table(submit_s=[0, 0, 0], name=["run1", "run22", "run"], user=["a", "a", "a"])
+    assert programs_of(jobs).tolist() == ["a/run#", "a/run#", "a/run"]
+
+
+def table(rows: list[tuple[int, float, float]]) -> JobsTable:
+    return jobs_table(
+        submit_s=[0.0] * len(rows),
+        start_s=[0.0] * len(rows),
+        name=[f"{chr(97 + number)}" for number in range(len(rows))],
+        user=["u"] * len(rows),
+        nodes=[row[0] for row in rows],
+        end_s=[row[1] for row in rows],
+        energy_joules=[row[0] * row[1] * row[2] for row in rows],
+    )
+
+
+@examples(15)
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.floats(1, 1e5), st.floats(50, 3000)), min_size=1, max_size=20)
+)
+def test_classes_divide_all_programs_and_contain_them(rows: list[tuple[int, float, float]]) -> None:
+    jobs = table(rows)
+    classes = job_classes(jobs, 5)
+    assert 1 <= len(classes) <= 5
+    assert sorted(name for one in classes for name in one.programs) == sorted(programs_of(jobs).tolist())
+    assert len({one.name for one in classes}) == len(classes)
+    by_features = classified(jobs, [job_class_of(one.to_json() | {"programs": []}) for one in classes])
+    assert by_features.job_class.tolist() == classified(jobs, classes).job_class.tolist()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "jobs.csv").write_text(csv_text(week_jobs(15)))
+    assert cli.main(["study", "init", str(folder / "study")]) == 0
+    assert cli.main(["study", "baseline", str(folder / "study"), "--jobs", str(folder / "jobs.csv")]) == 0
+    return folder / "study"
+
+
+@pytest.fixture
+def study(tmp_path: Path, measured: Path) -> Path:
+    return shutil.copytree(measured, tmp_path / "study")
+
+
+def test_curves_of_a_file_cover_their_classes(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curves = study.parent / "curves.json"
+    curves.write_text(json.dumps(answer(model="train")))
+    capsys.readouterr()
+    command = ["study", "characterise", str(study), "--curves", str(curves), "--budget", "2", "--json"]
+    assert cli.main(command) == 0
+    result = json.loads(capsys.readouterr().out)
+    other, trained = result["classes"]
+    assert trained["programs"] == ["alice/train"]
+    assert [p["time_ratio"] for p in trained["points"]] == pytest.approx([1.0, 1.02])
+    assert [p["power_ratio"] for p in trained["points"]] == pytest.approx([1.0, 0.9])
+    assert trained["points"][1]["settings"] == {"gpu_cap_watts": 250}
+    assert trained["points"][1]["deviation"] == pytest.approx(0.01)
+    assert other["points"] == []
+    assert result["covered_energy"] == pytest.approx(trained["energy_share"])
+    (item,) = result["plan"]
+    assert (item["program"], item["runs"], item["in_budget"]) == ("bob/analyse", 12, False)
+    assert item["node_hours"] == pytest.approx(12 * 900 / 3600, rel=0.1)
+    assert result["planned_node_hours"] == 0
+    assert [one.name for one in read_classes(StudyDirectory(study))] == [other["name"], trained["name"]]
+
+
+def test_a_curve_belongs_to_the_program_of_its_last_job(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = week_jobs(15)
+    last = jobs.job_id[jobs.name == "analyse"][-1]
+    install(monkeypatch, {"/v1/tuning": answer(user="bob", last_job=int(last))})
+    assert cli.main(["study", "characterise", str(study)]) == 0
+    assert "Response curves cover" in capsys.readouterr().out
+    assert StudyDirectory(study).result("characterise")["matched_programs"] == ["bob/analyse"]
+
+
+def test_without_curves_everything_is_planned(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch, {"/v1/tuning": UnavailableError("senergyctld", "does not answer")})
+    assert cli.main(["study", "characterise", str(study), "--classes", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "no response curves: senergyctld: does not answer" in captured.err
+    assert "None runs by itself" in captured.out
+    result = StudyDirectory(study).result("characterise")
+    assert [one["name"] for one in result["classes"]] == ["all jobs"]
+    assert [item["in_budget"] for item in result["plan"]] == [True]
+
+
+def test_malformed_curves_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    for text in ("", "[]", "{}", '{"programs": [3]}', '{"programs": [{"curve": {"points": [{}]}}]}'):
+        path.write_text(text)
+        with pytest.raises(UsageError) as caught:
+            read_curves(path)
+        assert len(caught.value.lines) == 1
+    assert curve_programs({"programs": [{"curve": None}]}) == []
+
+
+@pytest.mark.parametrize("options", [["--classes", "0"], ["--budget", "-1"], ["--curves", "/missing"]])
+def test_wrong_options_are_one_line(
+    study: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert cli.main(["study", "characterise", str(study), *options]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
