@@ -19,6 +19,7 @@ from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority.interventions import PROTECTED_S, AssignedShape, InterventionState
+from slurm_energy.priority.mixed_shapes import kinds_of
 from slurm_energy.priority.offered_shapes import ShapeChoice, choice_reason, choose_shapes, offered_by
 from slurm_energy.priority.preemption import (
     START_MARGIN_S,
@@ -221,12 +222,15 @@ class Interventions:
         """
         if self._release is None:
             self._release = release(self._run)
-        gpu_kind = choice.shape.gpu_kind
+        nodes_read = self._nodes or ()
+        kinds = kinds_of(choice.shape.gpu_kind, {kind for node in nodes_read for kind in node.gpus})
         others = (
             node.name
-            for node in self._nodes or ()
-            if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != gpu_kind)
+            for node in nodes_read
+            if node.in_any(choice.partitions)
+            and any(node.gpus.get(kind, 0) for kind in node.gpus if kind not in kinds)
         )
+        gpu_kind = choice.shape.gpu_kind if len(kinds) == 1 else ""
         fields = gpu_request.scontrol_fields(
             request, gpu_kind, choice.shape.gpus, self._release, fold_hostlist(others), excluded
         )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from slurm_energy.priority.offered_shapes import OfferedShapeTable
 from slurm_energy.priority.prediction import SOURCES, QueuePredictions
 from slurm_energy.priority.quota_tiers import HOLD_OFFSET, TIER_NAMES
 from slurm_energy.priority.snapshot import Snapshot
@@ -235,6 +236,7 @@ class Explainer:
     def _shapes(self, at: int) -> list[dict[str, Any]]:
         shapes, table = self._snapshot.shapes, self._snapshot.shapes.table
         choice = int(self._snapshot.ranking.choice[at])
+        splits = shapes.splits if isinstance(shapes, OfferedShapeTable) else {}
         entries = []
         for row in range(int(table.first[at]), int(table.first[at + 1])):
             entries.append(
@@ -244,6 +246,8 @@ class Explainer:
                     "gpu_kind": shapes.gpu_kind[row],
                     "time_s": float(table.time_s[row]),
                     "power_watts": float(table.power_watts[row]),
+                    "energy_joules": float(table.power_watts[row] * table.time_s[row]),
+                    "work_shares": splits[row].work_shares if row in splits else None,
                     "edp_js": float(table.power_watts[row] * table.time_s[row] ** 2),
                     "fits": shapes.fits_now(row),
                     "chosen": row == choice,

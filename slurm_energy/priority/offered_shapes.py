@@ -15,6 +15,8 @@ import numpy as np
 
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.shapes import GpuShape, parse_shapes
+from slurm_energy.priority.mixed_shapes import BalancedSplit, combined, component_rows
+from slurm_energy.priority.node_capacity import JobNeed, NodeCapacity
 from slurm_energy.priority.prediction import QueuePredictions, QueuePredictor
 from slurm_energy.priority.scaling_model import harmonized, relative_by_peaks
 from slurm_energy.priority.scheduling_tables import (
@@ -47,13 +49,16 @@ class OfferedShapeTable(ShapeTable):
         shape: GPU shape by row; None: the job's original request.
         fits: whether the free resources suffice for each row, shape (m,).
         offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
-        gpus_free: free GPUs by type at the time when the table was made.
+        gpus_free: free GPUs at the time when the table was made, by type of the rows. Those of a mixed shape
+            are the free GPUs of all its types.
+        splits: division of the work of each mixed shape by row.
     """
 
     shape: list[GpuShape | None] = field(default_factory=list)
     fits: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     offers: Mapping[int, tuple[GpuShape, ...]] = field(default_factory=dict)
     gpus_free: Mapping[str, int] = field(default_factory=dict)
+    splits: Mapping[int, BalancedSplit] = field(default_factory=dict)
 
     def text(self, row: int) -> str:
         """Return the GPU shape of a row as the job's owner wrote it."""
@@ -133,7 +138,7 @@ class OfferedShapeProvider:
         as_asked = RequestedShapeProvider().shapes(queue, rows, predicted)
         if nodes is None:
             return as_asked
-        space = _NodeCapacity(nodes)
+        space = NodeCapacity(nodes)
         offers: dict[int, tuple[GpuShape, ...]] = {}
         for index, shapes in offers_by_index.items():
             need = _need(queue, int(rows[index]))
@@ -152,7 +157,7 @@ class OfferedShapeProvider:
         rows: Ints,
         as_asked: ShapeTable,
         offers: Mapping[int, tuple[GpuShape, ...]],
-        space: _NodeCapacity,
+        space: NodeCapacity,
     ) -> ShapeTable:
         counts = np.ones(len(rows), np.int64)
         for index, shapes in offers.items():
@@ -170,7 +175,7 @@ class OfferedShapeProvider:
                 gpus[number] = one.gpus * need.nodes
                 fits[number] = (job_id, one) not in self._blocked_shapes and space.fits(need, one)
         some = np.repeat(np.logical_or.reduceat(fits, first[:-1]), counts) if len(at) else fits
-        predicted = self._predicted(queue, rows, as_asked.predicted, at, gpus, kinds, shape)
+        predicted, splits = self._predicted(queue, rows, as_asked.predicted, at, gpus, shape, space)
         table = alternatives(
             first,
             predicted.time_s,
@@ -179,7 +184,8 @@ class OfferedShapeProvider:
             hardware=integer_codes(kinds),
             possible=fits | ~some,
         )
-        return OfferedShapeTable(table, kinds, predicted, shape, fits, offers, space.gpus_free)
+        free = space.gpus_free | {kind: space.free_of(kind) for kind in kinds if "+" in kind}
+        return OfferedShapeTable(table, kinds, predicted, shape, fits, offers, free, splits)
 
     def _predicted(
         self,
@@ -188,12 +194,13 @@ class OfferedShapeProvider:
         as_asked: QueuePredictions,
         at: Ints,
         gpus: Ints,
-        kinds: list[str],
         shape: list[GpuShape | None],
-    ) -> QueuePredictions:
-        """Return a prediction for each of the m rows of a shape table.
+        space: NodeCapacity,
+    ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
+        """Return a prediction for each of the m rows of a shape table, and the splits of mixed shapes by row.
 
         Rows with an offered GPU shape get a new prediction. The other rows keep that of the original request.
+        Mixed shapes are predicted for each GPU type alone and then combined.
 
         Args:
             queue: all jobs.
@@ -201,14 +208,21 @@ class OfferedShapeProvider:
             as_asked: predictions of the ranked jobs as requested, one row per job.
             at: index of each table row's job among the ranked jobs, shape (m,).
             gpus: number of GPUs by table row, shape (m,).
-            kinds: GPU type by table row.
             shape: offered GPU shape by table row; None: the original request.
+            space: resources of the nodes.
         """
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
-        own, count, gpu_kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
+        shapes = [one for one in shape if one is not None]
+        shares = [
+            space.node_shares(_need(queue, int(rows[at[row]])), one)
+            for row, one in zip(offered.tolist(), shapes, strict=True)
+        ]
+        parts = component_rows(shapes, shares)
+        table_row, gpu_kind = offered[parts.origin], parts.gpu_kind
+        own, count = rows[at[table_row]], gpus[table_row]
         time, watts = self._predictor.predict_by_model(queue, own, count, gpu_kind)
         peak_time, peak_watts = relative_by_peaks(count, gpu_kind)
-        job = at[offered]
+        job = at[table_row]
         unknown = np.isin(job, job[np.isnan(time)])
         figures_of_offers = harmonized(
             self._predictor.predict(queue, own, count, gpu_kind),
@@ -217,77 +231,19 @@ class OfferedShapeProvider:
             np.where(unknown, peak_watts, watts),
             queue.time_limit_s[own],
         )
+        figures_of_offers, splits = combined(figures_of_offers, parts)
         figures = []
         for name in (one.name for one in fields(QueuePredictions)):
             column = getattr(as_asked, name)[at]
             column[offered] = getattr(figures_of_offers, name)
             figures.append(column)
-        return QueuePredictions(*figures)
+        return QueuePredictions(*figures), {int(offered[index]): split for index, split in splits.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _JobNeed:
-    """Resources that a job requires besides GPUs."""
-
-    partitions: tuple[str, ...]
-    nodes: int
-    cpus_per_node: int
-
-
-def _need(queue: QueueColumns, row: int) -> _JobNeed:
+def _need(queue: QueueColumns, row: int) -> JobNeed:
     nodes = max(1, int(queue.nodes[row]))
     cpus = -(-int(queue.cpus[row]) // nodes)
-    return _JobNeed(tuple(queue.partition[row].split(",")), nodes, cpus)
-
-
-class _NodeCapacity:
-    """Total and free resources of the nodes. Answers to repeated questions are cached.
-
-    The resources are arrays over the nodes. Users can submit jobs that all differ, so the cache alone does
-    not make the test fast.
-    """
-
-    def __init__(self, nodes: Sequence[NodeResources]) -> None:
-        self._nodes = nodes
-        usable = [node.usable for node in nodes]
-        self._usable = np.array(usable, np.bool_)
-        self._cpus = np.array([node.cpus for node in nodes], np.int64)
-        self._cpus_free = np.where(usable, [node.cpus_free for node in nodes], -1)
-        self.gpus_free: dict[str, int] = {}
-        for node in nodes:
-            for gpu_kind, count in node.gpus_free.items() if node.usable else ():
-                self.gpus_free[gpu_kind] = self.gpus_free.get(gpu_kind, 0) + count
-        self.can_ever_fit = lru_cache(maxsize=4096)(self._can_ever_fit)
-        self.fits = lru_cache(maxsize=4096)(self._fits)
-        self._gpus_of_kind = lru_cache(maxsize=256)(self._count)
-        self._nodes_in = lru_cache(maxsize=256)(self._in_partition)
-
-    def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
-        """Return the total and the free GPUs of one type, as two arrays over the nodes."""
-        total = [node.gpus.get(gpu_kind, 0) for node in self._nodes]
-        free = [node.gpus_free.get(gpu_kind, 0) for node in self._nodes]
-        return np.array(total, np.int64), np.array(free, np.int64)
-
-    def _in_partition(self, name: str) -> Bools:
-        return np.array([name in node.partitions for node in self._nodes], np.bool_)
-
-    def _enough_nodes(self, able: Bools, need: _JobNeed) -> bool:
-        """Return whether one of the job's partitions alone has enough of the nodes marked in `able`.
-
-        Several partitions cannot be combined, because a job runs in one partition.
-        """
-        return any(np.count_nonzero(able & self._nodes_in(name)) >= need.nodes for name in need.partitions)
-
-    def _can_ever_fit(self, need: _JobNeed, shape: GpuShape) -> bool:
-        """Return whether a partition has enough nodes for a job in a GPU shape, free or not."""
-        gpus, _ = self._gpus_of_kind(shape.gpu_kind)
-        return self._enough_nodes((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
-
-    def _fits(self, need: _JobNeed, shape: GpuShape) -> bool:
-        """Return whether the free resources suffice for a job in a GPU shape."""
-        _, free = self._gpus_of_kind(shape.gpu_kind)
-        able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node)
-        return self._enough_nodes(able & self._usable, need)
+    return JobNeed(tuple(queue.partition[row].split(",")), nodes, cpus)
 
 
 def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
@@ -382,9 +338,21 @@ def _choice(
 def choice_reason(snapshot: Snapshot, choice: ShapeChoice) -> str:
     """Return one line that explains why a job gets the chosen GPU shape."""
     shapes, table = snapshot.shapes, snapshot.shapes.table
+    splits = shapes.splits if isinstance(shapes, OfferedShapeTable) else {}
     words = []
     for row in range(int(table.first[choice.index]), int(table.first[choice.index + 1])):
         free = "" if shapes.fits_now(row) else ", does not fit now"
-        words.append(f"{shapes.text(row)} {with_unit(float(table.edp[row]), 'J s')}{free}")
+        split = splits.get(row)
+        words.append(
+            f"{shapes.text(row)} {with_unit(float(table.edp[row]), 'J s')}{_split_text(split)}{free}"
+        )
     verb = "takes" if choice.starts_now else "waits for"
     return f"{snapshot.policy} {verb} it; predicted EDP: {'; '.join(words)}"
+
+
+def _split_text(split: BalancedSplit | None) -> str:
+    """Return the predicted time, energy and shares of a mixed shape in brackets; empty for other shapes."""
+    if split is None:
+        return ""
+    shares = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in split.work_shares.items())
+    return f" (balanced {split.time_s:.0f} s, {with_unit(split.energy_joules, 'J')}: {shares})"

@@ -253,13 +253,18 @@ def _shapes(job: Job) -> list[str]:
     shapes = job.get("shapes") or []
     if len(shapes) < 2:
         return []
-    lines = ["", f"  {'shape':<20} {'time':>11} {'power':>9} {'EDP':>11} fits now"]
+    heading = f"  {'shape':<20} {'time':>11} {'power':>9} {'energy':>9} {'EDP':>11} fits now"
+    lines = ["", heading]
     for offered in shapes:
         lines.append(
             f"{'*' if offered.get('chosen') else ' '} {fit(_clean(offered['text']), 20, True)} "
             f"{format_duration(offered.get('time_s')):>11} {with_unit(offered.get('power_watts'), 'W'):>9} "
+            f"{with_unit(offered.get('energy_joules'), 'J'):>9} "
             f"{with_unit(offered.get('edp_js'), 'J s'):>11} {'yes' if offered.get('fits') else 'no'}"
         )
+        if shares := offered.get("work_shares"):
+            parts = ", ".join(f"{_clean(kind)} {100 * share:.0f} %" for kind, share in shares.items())
+            lines.append(f"    work of a balanced program: {parts}")
     return [*lines, "* chosen by the policy"]
 
 

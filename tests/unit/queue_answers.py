@@ -55,6 +55,8 @@ def job(job_id: int, place: int | None, **changes: Any) -> dict[str, Any]:
                 "gpu_kind": "a100",
                 "time_s": 100.0 * job_id,
                 "power_watts": 1500.0,
+                "energy_joules": 150_000.0 * job_id,
+                "work_shares": None,
                 "edp_js": edp,
                 "fits": True,
                 "chosen": True,
@@ -93,12 +95,15 @@ def queue() -> list[dict[str, Any]]:
             "time_s": time_s,
             "edp_js": watts * time_s**2,
             "power_watts": watts,
+            "energy_joules": watts * time_s,
+            "work_shares": {"a100": 0.375, "h100": 0.625} if "+" in text else None,
             "fits": fits,
-            "chosen": not fits,
+            "chosen": text == "gpu:h100:2",
         }
         for text, gpus, time_s, watts, fits in (
             ("gpu:a100:4", 4, 300.0, 1500.0, True),
             ("gpu:h100:2", 2, 200.0, 1300.0, False),
+            ("gpu:a100+h100:2", 4, 240.0, 1400.0, True),
         )
     ]
     return [

@@ -153,10 +153,10 @@ def scontrol_fields(
 
     Args:
         request: the current request.
-        gpu_kind: Slurm's GRES type of the wanted GPUs.
+        gpu_kind: Slurm's GRES type of the wanted GPUs; empty: any type on the nodes that are not excluded.
         gpus: wanted GPUs per node.
         release: Slurm's release.
-        without_kind: host list of the partition's nodes that lack this type; empty: all nodes have it.
+        without_kind: host list of the partition's nodes that lack the wanted types; empty: all have them.
         excluded: host list of the nodes that the job's owner excluded.
 
     Raises:
@@ -164,8 +164,9 @@ def scontrol_fields(
     """
     if request.obstacle or request.gpus == 0:
         raise UsageError("its GPUs stay", request.obstacle or "it requests none by --gres or --gpus-per-node")
-    named = release >= GPU_TYPE_CHANGE_RELEASE or request.gpu_kind == gpu_kind
-    if request.gpu_kind and not named:
+    can_change = release >= GPU_TYPE_CHANGE_RELEASE
+    named = bool(gpu_kind) and (can_change or request.gpu_kind == gpu_kind)
+    if request.gpu_kind and not named and not can_change:
         raise UsageError(
             "its GPUs stay",
             f"Slurm before 23.02 cannot turn gpu:{request.gpu_kind} into another type",
