@@ -75,7 +75,7 @@ def test_a_script_that_offers_shapes_uses_the_allocated_gpus(
     subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True, timeout=20)
     if name == "pytorch-ddp":
         assert 'PROCESSES="${PROCESSES:-$SLURM_GPUS_ON_NODE}"' in text
-        assert '--nproc-per-node="$PROCESSES"' in text
+        assert '--nproc_per_node="$PROCESSES"' in text
         assert "SLURM_CPUS_PER_TASK / PROCESSES" in text
     text = rendered(capsys, name, *REQUIRED[name], "alternatives=gpu:a100:1-6,gpu:h100:3-4")
     shapes = "gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6,gpu:h100:3,gpu:h100:4"

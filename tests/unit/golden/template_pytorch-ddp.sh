@@ -20,6 +20,6 @@ threads=$(( SLURM_CPUS_PER_TASK / PROCESSES > 0 ? SLURM_CPUS_PER_TASK / PROCESSE
 export OMP_NUM_THREADS="${THREADS_PER_PROCESS:-$threads}"
 first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
-    --nnodes="$SLURM_NNODES" --nproc-per-node="$PROCESSES" \
-    --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$first_node:29500" \
+    --nnodes="$SLURM_NNODES" --nproc_per_node="$PROCESSES" \
+    --rdzv_id="$SLURM_JOB_ID" --rdzv_backend=c10d --rdzv_endpoint="$first_node:29500" \
     'train it'"'"'s.py'
