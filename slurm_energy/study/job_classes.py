@@ -38,36 +38,44 @@ class JobClass:
 
     Attributes:
         name: the ranges as text; unique.
-        ranges: by feature, lower and upper bound; a value is above the lower and at most the upper one.
+        ranges: by feature, lower and upper bound; a value is above the lower and at most the upper one. None:
+            the class is that of the data (column `job_class`), which the site has chosen.
         programs: programs of the class in the data from which it was made.
     """
 
     name: str
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] | None = field(default_factory=dict)
     programs: Sequence[str] = ()
 
     def contains(self, features: Mapping[str, float]) -> bool:
         """Return whether features are in the ranges; an unknown feature counts as 0."""
-        return all(
+        return self.ranges is not None and all(
             low < np.nan_to_num(features[name]) <= high or (low == -np.inf and np.isnan(features[name]))
             for name, (low, high) in self.ranges.items()
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the class as a JSON object; None: no bound."""
-        bounds = {
-            name: [None if np.isinf(value) else value for value in pair] for name, pair in self.ranges.items()
-        }
+        bounds = (
+            None
+            if self.ranges is None
+            else {
+                name: [None if np.isinf(value) else value for value in pair]
+                for name, pair in self.ranges.items()
+            }
+        )
         return {"name": self.name, "ranges": bounds, "programs": list(self.programs)}
 
 
 def job_class_of(data: Mapping[str, Any]) -> JobClass:
     """Return the class that `JobClass.to_json` describes."""
+    if data.get("ranges") is None:
+        return JobClass(str(data["name"]), None)
     ranges = {
         name: (-np.inf if low is None else float(low), np.inf if high is None else float(high))
         for name, (low, high) in data["ranges"].items()
     }
-    return JobClass(str(data["name"]), ranges, tuple(data["programs"]))
+    return JobClass(str(data["name"]), ranges, tuple(data.get("programs") or ()))
 
 
 def programs_of(jobs: JobsTable) -> np.ndarray:
@@ -119,6 +127,7 @@ def job_classes(jobs: JobsTable, max_classes: int = MAX_CLASSES) -> list[JobClas
 
     The tree splits the class whose split removes most of the variance of the logarithms of the features,
     weighted by node-hours. It ends with `max_classes` classes, or when no split removes 5 % of the variance.
+    Jobs whose data name a class keep it.
 
     Args:
         jobs: the jobs.
@@ -126,6 +135,11 @@ def job_classes(jobs: JobsTable, max_classes: int = MAX_CLASSES) -> list[JobClas
 
     Source: Blockeel, De Raedt and Ramon 1998, Top-down induction of clustering trees.
     """
+    given = [JobClass(str(name), None) for name in np.unique(jobs.job_class) if name]
+    return given + _tree(jobs.where(jobs.job_class == ""), max(1, max_classes - len(given)))
+
+
+def _tree(jobs: JobsTable, max_classes: int) -> list[JobClass]:
     names, features, hours = program_features(jobs)
     if not names:
         return []
@@ -165,7 +179,11 @@ def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
         if name not in known:
             values = dict(zip(FEATURES, row, strict=True))
             known[name] = next((one.name for one in classes if one.contains(values)), "")
-    return jobs.with_columns(job_class=[known.get(program, "") for program in programs_of(jobs).tolist()])
+    given = {one.name for one in classes if one.ranges is None}
+    own = zip(jobs.job_class.tolist(), programs_of(jobs).tolist(), strict=True)
+    return jobs.with_columns(
+        job_class=[name if name in given else known.get(program, "") for name, program in own]
+    )
 
 
 def _scaled(features: Floats) -> Floats:

@@ -68,6 +68,18 @@ def test_digits_in_names_do_not_make_programs() -> None:
     assert programs_of(jobs).tolist() == ["a/run#", "a/run#", "a/run"]
 
 
+def test_classes_of_the_data_are_kept() -> None:
+    jobs = week_jobs(7)
+    named = jobs.with_columns(job_class=np.where(jobs.name == "train", "memory-bound", ""))
+    classes = [job_class_of(one.to_json()) for one in job_classes(named)]
+    assert [(one.name, one.programs) for one in classes] == [
+        ("memory-bound", ()),
+        ("all jobs", ("bob/analyse",)),
+    ]
+    found = classified(named, classes).job_class
+    assert np.array_equal(found == "memory-bound", jobs.name == "train")
+
+
 def table(rows: list[tuple[int, float, float]]) -> JobsTable:
     return jobs_table(
         submit_s=[0.0] * len(rows),
