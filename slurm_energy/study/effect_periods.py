@@ -21,6 +21,7 @@ from slurm_energy.study.kpis import DailyKpis, EnergyPrices, EnergySeries, daily
 MAX_WASHOUT_S: Final = 12 * HOUR_S
 RESIDUAL_SHARE: Final = 0.05
 """Share of the work of the arm before that may still run after the washout."""
+_MIN_WAIT_S: Final = 60.0
 _ADJUSTED_FOR_WORK: Final = ("energy_kwh", "energy_per_work_kwh", "cost", "carbon_kg")
 _SUMS: Final = ("energy_kwh", "cost", "carbon_kg", "edp_joule_seconds")
 """KPIs that are sums over a day; they are scaled to 24 hours."""
@@ -113,6 +114,8 @@ class EffectPeriods:
         if work is not None and (kwh := self._expected[group, account]) is not None:
             expected = kwh[rows] * 24.0 / daily.days.hours[rows]
             expected = expected / work if kpi == "energy_per_work_kwh" else expected
+        if kpi == "worst_wait_s":
+            values = self._bounded(values)
         arm, block, counts = self._arms(group)
         series = PeriodSeries(
             self.data.days.edges_s[:-1] / 86400.0,
@@ -127,6 +130,17 @@ class EffectPeriods:
         if self.data.as_drawn is not None:
             counts = counts & self.data.as_drawn
         return series.rows(counts & self.data.days.used)
+
+    def _bounded(self, waits_s: Floats) -> Floats:
+        """Return waits with a lower bound, so that they can be compared by their ratio.
+
+        Waits below a quarter of the median of the baseline, or below a minute, count as that: how few minutes
+        a short wait has does not matter, and would dominate a ratio.
+        """
+        own = waits_s[: self.data.first_day]
+        own = own[np.isfinite(own)]
+        bound_s = max(_MIN_WAIT_S, 0.25 * float(np.median(own))) if len(own) else _MIN_WAIT_S
+        return np.maximum(waits_s, bound_s)
 
     def _kpis(self, group: str, account: str) -> DailyKpis:
         key = group, account

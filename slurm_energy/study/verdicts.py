@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.study.effect_periods import EffectPeriods
 from slurm_energy.study.effects import (
@@ -178,25 +179,42 @@ def _interval_verdict(
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
     """Return why the values of single days prove a broken limit; empty: they do not.
 
-    The values must be beyond the limit, and beyond the range of the baseline by that range once more, on
-    consecutive days from the first treated day on. Days without treatment count too, because the damage of a
-    policy outlasts it. Waits of neighbouring days are correlated, hence the wide margin.
+    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`), on
+    consecutive days from the first treated day on, or on consecutive treated days of a switchback. Days
+    without treatment count too, because the damage of a policy outlasts it. Waits of neighbouring days are
+    correlated, hence the wide margin.
     """
     if len(baseline) < 2 or not series.is_treated.any():
         return ""
     middle, top, bottom = float(np.median(baseline)), float(np.max(baseline)), float(np.min(baseline))
-    ceiling = max(high, 2.0 * top - middle)
-    floor = min(low, 2.0 * bottom - middle)
+    ceiling, floor = max(high, _beyond(top, middle)), min(low, _beyond(bottom, middle))
     first = int(np.argmax(series.is_treated))
-    beyond = 0
-    for value in series.value[first:]:
-        is_beyond = (high < np.inf and value > ceiling) or (low > -np.inf and value < floor)
-        beyond = beyond + 1 if is_beyond else 0
-        if beyond >= _ALARM_DAYS:
+    for values in (series.value[first:], series.value[series.is_treated]):
+        is_beyond = ((values > ceiling) & (high < np.inf)) | ((values < floor) & (low > -np.inf))
+        if _longest_run(is_beyond) >= _ALARM_DAYS:
             return (
                 f"on {_ALARM_DAYS} consecutive days beyond the limit and far beyond all days of the baseline"
             )
     return ""
+
+
+def _beyond(extreme: float, middle: float) -> float:
+    """Return the value that is as far beyond the extreme of a baseline as half its distance to the median.
+
+    The distance is a ratio where both are positive, because waits have heavy tails.
+    """
+    if extreme > 0.0 and middle > 0.0:
+        return extreme * (extreme / middle) ** 0.5
+    return extreme + 0.5 * (extreme - middle)
+
+
+def _longest_run(flags: NDArray[np.bool_]) -> int:
+    """Return the length of the longest run of true values."""
+    longest = run = 0
+    for flag in flags:
+        run = run + 1 if flag else 0
+        longest = max(longest, run)
+    return longest
 
 
 def _baseline_mean(series: PeriodSeries) -> float:

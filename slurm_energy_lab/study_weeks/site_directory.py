@@ -120,6 +120,17 @@ class SiteDirectory:
         """Return the true change of the energy per work by a mode, from a day to the last one."""
         return true_saving(self._state["seed"], self.jobs, mode, first_day, self.days - first_day)
 
+    def true_job_saving(self, mode: SiteMode, first_day: int, partition: str) -> float:
+        """Return the true change of the jobs' energy per work in a partition, from a day to the last one."""
+        ratios = []
+        for used in (SiteMode(), mode):
+            site = StudySite(self._state["seed"], self.jobs, self.epoch_s)
+            site.run_until(first_day * DAY_S, SiteMode())
+            site.run_until(self.days * DAY_S, used)
+            totals = site.job_totals(first_day * DAY_S, self.days * DAY_S, partition)
+            ratios.append(totals.joules / totals.work_node_s)
+        return ratios[1] / ratios[0] - 1.0
+
     def _write(self, site: StudySite) -> None:
         with (self.path / f"jobs-{self.days}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, _COLUMNS, restval="", lineterminator="\n")

@@ -168,6 +168,15 @@ class StudySite:
             totals.work_node_s += max(0.0, overlap_s) * entry.job.nodes / entry.time_ratio
         return totals
 
+    def job_totals(self, begin_s: float, end_s: float, partition: str) -> SiteTotals:
+        """Return true energy and work of the jobs of a partition that started in a period."""
+        totals = SiteTotals()
+        for entry in self._started:
+            if entry.job.partition == partition and begin_s <= entry.start_s < end_s:
+                totals.joules += self._job_joules(entry)
+                totals.work_node_s += entry.job.seconds * entry.job.nodes
+        return totals
+
     def _start_jobs(self, mode: SiteMode) -> None:
         if not self._queue:
             return

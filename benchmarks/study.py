@@ -1,0 +1,255 @@
+"""Studies from the baseline to the validation on four emulated nodes, against the true effect.
+
+Each repetition runs the site of `senergy lab weeks` for four weeks, measures the baseline, deploys tuning as
+a switchback or in one partition, runs four more weeks, and validates each week. All steps are command lines.
+The true saving is that of the same jobs with and without tuning. Half of the repetitions use the mix of the
+thesis, the other half the lengths and sizes of a trace (--trace; without it all use the mix of the thesis).
+
+A placebo is the same deployment on a site on which the settings have no effect. A fault is a deployment in
+the whole cluster that starves one account: it must be taken back, and energy.toml must be as before.
+
+--model also runs the steps characterise, model and choose in each repetition, and states the replay error of
+the twin on the held-out days. Without it the deployed alternative is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from claims import Claim, at_least, at_most, claim, publish
+
+from slurm_energy.cli.main import main as senergy
+from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
+from slurm_energy.study.deploy_step import Deployment
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy_lab.study_weeks.site_directory import SiteDirectory
+from slurm_energy_lab.study_weeks.study_site import SiteMode, tuned_mode
+
+BASELINE_DAYS = DEPLOYED_DAYS = 28
+FIRST_DAY, DEPLOY_DAY = date(2026, 9, 7), "2026-10-05"
+ALTERNATIVE = "gentle:tuning=energy,slowdown=5"
+OBJECTIVE = """
+title = "benchmark"
+[[target]]
+kpi = "energy_per_work_kwh"
+change_percent = -5.0
+[[limit]]
+kpi = "worst_wait_s"
+worse_percent = 100.0
+"""
+REPLAY_TARGETS = {"energy_kwh": 0.08, "makespan_s": 0.08, "mean_jct_s": 0.15}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One repetition: its seed, trace, design, and what is planted."""
+
+    seed: int
+    trace: Path | None
+    design: str
+    plant: str = ""
+    with_model: bool = False
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a repetition claims, and the truth."""
+
+    trial: Trial
+    change: float
+    low: float
+    high: float
+    truth: float
+    verdict: str
+    broken: list[str]
+    undone_after_days: int | None
+    replay: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def covers(self) -> bool:
+        return self.low <= self.truth <= self.high
+
+    def to_json(self) -> dict[str, Any]:
+        shown = {name: value for name, value in vars(self).items() if name != "trial"}
+        plant = self.trial.plant or "none"
+        trace = self.trial.trace.name if self.trial.trace else "thesis"
+        return {"seed": self.trial.seed, "mix": trace, "design": self.trial.design, "plant": plant, **shown}
+
+
+def run_trial(trial: Trial) -> TrialResult:
+    """Run one repetition in a directory of its own."""
+    os.fsync = lambda _: None
+    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with tempfile.TemporaryDirectory(prefix="senergy-study-") as name, out, err:
+        return _run(trial, Path(name))
+
+
+def _run(trial: Trial, folder: Path) -> TrialResult:
+    site = SiteDirectory.create(folder / "site", trial.seed, FIRST_DAY, trial.trace)
+    site.run(BASELINE_DAYS)
+    config = folder / "site" / "energy.toml"
+    own = config.read_text()
+    study = str(folder / "study")
+    (folder / "objective.toml").write_text(OBJECTIVE)
+    _step("init", study, f"--objective={folder}/objective.toml")
+    _step("baseline", study, *_files(site))
+    replay = _modelled(study) if trial.with_model else _given(study)
+    _step("deploy", study, *_deployment(trial), f"--config={config}")
+    fault = "physics" if trial.plant == "fault" else None
+    undone_after = None
+    for week in range(1, DEPLOYED_DAYS // 7 + 1):
+        site.run(7, lambda now: _tick(study, now), fault, has_effect=trial.plant != "placebo")
+        words = [] if trial.plant == "fault" else ["--no-undo"]
+        _step("validate", study, *_files(site), *words, permitted=(0, 1))
+        result = StudyDirectory(Path(study)).result("validate")
+        if result["undone"]:
+            undone_after = 7 * week
+            break
+    effect = result["targets"][0]["effect"]
+    return TrialResult(
+        trial,
+        effect["change"],
+        effect["low"],
+        effect["high"],
+        _truth(trial, site),
+        result["targets"][0]["verdict"],
+        [f"{one['kpi']}: {one['reason']}" for one in result["limits"] if one["verdict"] == "broken"],
+        undone_after if config.read_text() == own else None,
+        replay,
+    )
+
+
+def _step(action: str, study: str, *words: str, permitted: tuple[int, ...] = (0,)) -> None:
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        status = senergy(["study", action, study, *words])
+    if status not in permitted:
+        raise RuntimeError(f"senergy study {action}: {status}: {errors.getvalue()}")
+
+
+def _files(site: SiteDirectory) -> list[str]:
+    return [f"--{name}={site.path}/{name}-{site.days}.csv" for name in ("jobs", "energy")]
+
+
+def _deployment(trial: Trial) -> list[str]:
+    common = ["--skip-stages", "--yes", "--apply-command=true", "--alternative=gentle"]
+    if trial.design == "switchback":
+        days = [f"--first-day={DEPLOY_DAY}", f"--days={DEPLOYED_DAYS}", f"--seed={trial.seed}"]
+        return [*common, "--stage=all", "--design=switchback", "--at=2026-10-04T12:00", *days]
+    if trial.design == "none":
+        return [*common, "--stage=all", "--at=2026-10-05T00:00"]
+    design = [f"--design={trial.design}", f"--seed={trial.seed}"]
+    return [*common, "--stage=partition", "--at=2026-10-05T00:00", *design]
+
+
+def _tick(study: str, now: datetime) -> None:
+    deployment = Deployment(StudyDirectory(Path(study)), now.timestamp(), lambda _: [])
+    state = deployment.state()
+    if state is not None and state.assignment is not None and state.assignment.periods:
+        deployment.tick("tick")
+
+
+def _modelled(study: str) -> dict[str, float]:
+    """Run the steps between baseline and deployment; return the replay error of the twin by KPI."""
+    _step("characterise", study)
+    _step("model", study, "--accept-error")
+    _step("choose", study, "--only", f"--alternative={ALTERNATIVE}", "--seeds=2", "--processes=1")
+    errors = StudyDirectory(Path(study)).result("model")["errors"]
+    return {name: abs(errors[name]) for name in REPLAY_TARGETS if errors.get(name) is not None}
+
+
+def _given(study: str) -> dict[str, float]:
+    """Store a choice, so that the alternative can be deployed without a twin."""
+    directory = StudyDirectory(Path(study))
+    alternatives = [StudyAlternative("today").document(), parse_alternative(ALTERNATIVE).document()]
+    choice = {
+        "recommended": "gentle",
+        "alternatives": alternatives,
+        "partition_energy_joules": {"ampere": 1.0, "hopper": 2.0},
+        "user_energy_joules": {},
+    }
+    for step, result in (("model", {}), ("choose", choice)):
+        with directory.running(step, "given") as run:
+            run.finish(result)
+    return {}
+
+
+def _truth(trial: Trial, site: SiteDirectory) -> float:
+    if trial.plant == "placebo":
+        return 0.0
+    mode = tuned_mode()
+    if trial.design != "partition":
+        return site.true_saving(mode, BASELINE_DAYS)
+    state = Deployment(StudyDirectory(site.path.parent / "study")).state()
+    assert state is not None
+    assert state.assignment is not None
+    partition = state.assignment.treated[0]
+    return site.true_job_saving(SiteMode(mode.tuned, "energy"), BASELINE_DAYS, partition)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repetitions", type=int, default=20, help="repetitions of each kind (20)")
+    parser.add_argument("--trace", type=Path, help="CSV with columns length (hours) and cpus")
+    parser.add_argument("--seed", type=int, default=100, help="seed of the first repetition (100)")
+    parser.add_argument("--model", action="store_true", help="also run characterise, model and choose")
+    parser.add_argument("--processes", type=int, default=2, help="processes (2)")
+    parser.add_argument("--json", help="write all claims to this file")
+    args = parser.parse_args()
+    trials = []
+    for number in range(args.repetitions):
+        trace = args.trace if number % 2 else None
+        seed = args.seed + number
+        trials += [Trial(seed, trace, "switchback", plant, args.model) for plant in ("", "placebo")]
+        trials += [Trial(seed, trace, "partition", plant) for plant in ("", "placebo")]
+        trials.append(Trial(seed, trace, "none", "fault"))
+    results = []
+    with ProcessPoolExecutor(args.processes) as pool:
+        for result in pool.map(run_trial, trials):
+            print(json.dumps(result.to_json()), flush=True)
+            results.append(result)
+    return publish(_claims(results, args.repetitions), args.json)
+
+
+def _claims(results: list[TrialResult], count: int) -> list[Claim]:
+    least = 0.9 * count
+    claims = []
+    for design in ("switchback", "partition"):
+        own = [one for one in results if one.trial.design == design]
+        real = [one for one in own if not one.trial.plant]
+        placebo = [one for one in own if one.trial.plant == "placebo"]
+        width = round(median(one.high - one.low for one in real), 4)
+        bias = round(fmean(one.change - one.truth for one in real), 4)
+        alarms = sum(bool(one.broken) for one in placebo)
+        covered, quiet = (sum(values) for values in (
+            [one.covers for one in real], [one.verdict == "no effect" for one in placebo]
+        ))  # fmt: skip
+        details = {"median_width": width, "bias": bias, "repetitions": count}
+        claims.append(at_least(f"{design}_covers_the_true_saving", covered, least) | details)
+        claims.append(at_least(f"{design}_placebo_no_effect", quiet, least) | {"false_alarms": alarms})
+    faults = [one for one in results if one.trial.plant == "fault"]
+    days = [one.undone_after_days for one in faults if one.undone_after_days is not None]
+    details = {"median_days": median(days) if days else None}
+    claims.append(claim("starved_account_undone", len(days), f"={count}", len(days) == count) | details)
+    modelled = [one.replay for one in results if one.replay]
+    for name, target in REPLAY_TARGETS.items():
+        errors = [replay[name] for replay in modelled if name in replay]
+        if errors:
+            claims.append(at_most(f"twin_{name}_median_error_held_out", median(errors), target))
+    return claims
+
+
+if __name__ == "__main__":
+    sys.exit(main())
