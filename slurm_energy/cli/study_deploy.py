@@ -6,7 +6,7 @@ import argparse
 import shlex
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slurm_energy.cli.output import emit, emit_json, emit_verbatim, note
 from slurm_energy.cli.setup_dialogue import TerminalDialogue
@@ -14,9 +14,11 @@ from slurm_energy.cli.study_command import command_line
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
+    from slurm_energy.study.assignment import ArmAssignment
     from slurm_energy.study.deploy_plan import StageRequest
     from slurm_energy.study.deploy_step import Deployment
     from slurm_energy.study.deployment import DeploymentState
+    from slurm_energy.study.directory import StudyDirectory
 
 _STAGES = ("shadow", "advise", "partition", "all")
 _DESIGNS = ("switchback", "partition", "users", "none")
@@ -73,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
     deployment = Deployment(study, _time(args.at))
     command = command_line()
     if args.tick:
-        return _finish(args, deployment, deployment.tick(command))
+        return _finish(args, study, deployment, deployment.tick(command))
     if args.undo:
-        return _undo(args, deployment, command)
-    return _begin(args, deployment, command)
+        return _undo(args, study, deployment, command)
+    return _begin(args, study, deployment, command)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -101,7 +103,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--json", "cannot ask", "add --yes, or --dry-run")
 
 
-def _begin(args: argparse.Namespace, deployment: Deployment, command: str) -> int:
+def _begin(args: argparse.Namespace, study: StudyDirectory, deployment: Deployment, command: str) -> int:
     request = _request(args)
     step = deployment.preview(request)
     if args.dry_run:
@@ -119,7 +121,7 @@ def _begin(args: argparse.Namespace, deployment: Deployment, command: str) -> in
         note("declined: nothing was changed")
         return EXIT_FAILURE
     deployment.remarks.clear()
-    return _finish(args, deployment, deployment.begin_stage(request, command))
+    return _finish(args, study, deployment, deployment.begin_stage(request, command))
 
 
 def _request(args: argparse.Namespace) -> StageRequest:
@@ -167,42 +169,46 @@ def _time(text: str | None) -> float | None:
         raise UsageError(f"--at {text[:40]}", "is not a time", "as 2026-12-01T00:05") from None
 
 
-def _undo(args: argparse.Namespace, deployment: Deployment, command: str) -> int:
+def _undo(args: argparse.Namespace, study: StudyDirectory, deployment: Deployment, command: str) -> int:
     state = deployment.undo(args.reason, command)
     if state is None:
         emit_json({"stage": None}) if args.json else emit(["nothing to undo: nothing was deployed"])
         return EXIT_OK
-    return _finish(args, deployment, state)
+    return _finish(args, study, deployment, state)
 
 
-def _finish(args: argparse.Namespace, deployment: Deployment, state: DeploymentState) -> int:
+def _finish(
+    args: argparse.Namespace, study: StudyDirectory, deployment: Deployment, state: DeploymentState
+) -> int:
     if args.json:
         emit_json(state.document() | {"remarks": deployment.remarks})
         return EXIT_OK
-    emit(_lines(state))
+    emit(_lines(state, study.objective().season.timezone))
     for remark in deployment.remarks:
         note(remark)
     return EXIT_OK
 
 
-def _lines(state: DeploymentState) -> list[str]:
+def _lines(state: DeploymentState, timezone: str) -> list[str]:
     switch = state.switches[-1]
     if not state.is_active:
         return [f"{state.configuration}: the site's own configuration ({state.stopped})"]
     lines = [f"stage {state.stage}: {state.alternative.title}"]
     if state.assignment is not None:
-        lines += _assignment_lines(state, state.assignment)
+        lines += _assignment_lines(state.assignment, timezone)
     arm = "the alternative" if switch.is_treated else "the site's own configuration"
     lines.append(f"in force now: {arm if state.stage.applies else 'decisions without effect'}")
     return lines
 
 
-def _assignment_lines(state: DeploymentState, assignment: Any) -> list[str]:
+def _assignment_lines(assignment: ArmAssignment, timezone: str) -> list[str]:
+    from slurm_energy.study.days import date_of
+
     if assignment.periods:
-        first, last = assignment.periods[0].begin_s, assignment.periods[-1].end_s
-        days = f"{datetime.fromtimestamp(first):%Y-%m-%d} to {datetime.fromtimestamp(last):%Y-%m-%d}"
+        first = date_of(assignment.periods[0].begin_s, timezone)
+        last = date_of(assignment.periods[-1].end_s - 1, timezone)
         return [
-            f"switchback of {len(assignment.periods)} periods, {days}, seed {assignment.seed}",
+            f"switchback of {len(assignment.periods)} periods, {first} to {last}, seed {assignment.seed}",
             "set the arm at the begin of each day: senergy study deploy DIR --tick",
         ]
     if assignment.treated:

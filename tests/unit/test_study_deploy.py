@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tomllib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -214,6 +216,48 @@ def test_a_policy_that_does_not_exist_is_refused_before_anything_changes(tmp_pat
         at(study, -1).begin_stage(wanted, "c")
     assert (tmp_path / "energy.toml").read_text() == SITE
     assert sorted(path.name for path in (study.path / "deploy").iterdir()) == ["partial"]
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.soak
+def test_a_crash_before_any_write_is_repaired_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_study(tmp_path / "0", GREEN)
+    real, left = os.replace, [0]
+
+    def replace(source: str, target: str) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Crash
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    for write in range(1, 20):
+        folder = shutil.copytree(tmp_path / "0", tmp_path / str(write))
+        study, file = StudyDirectory(folder / "study"), folder / "energy.toml"
+        crashes = 0
+        for action in ("stage", "undo", "stage"):
+            for left[0] in (write, 0):
+                try:
+                    if action == "stage":
+                        at(study).begin_stage(request(folder, SHADOW), "c")
+                    else:
+                        at(study).undo("enough", "c")
+                except Crash:
+                    crashes += 1
+            state = at(study).state()
+            assert state is not None and state.is_active == (action == "stage")
+            assert ("shadow" in file.read_text()) == state.is_active
+        at(study).undo("enough", "c")
+        assert file.read_text() == SITE
+        assert StudyDirectory(study.path).manifest.steps["deploy"].state == "done"
+        if not crashes:
+            break
+    assert 7 < write < 19
 
 
 def test_a_failing_apply_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
