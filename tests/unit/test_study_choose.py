@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from slurm_energy.study import alternative_runs
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.baseline import StudySources, run_baseline
 from slurm_energy.study.choose_step import ChoiceRequest, run_choose
+from slurm_energy.study.days import study_days
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.evaluation import (
     AlternativeForecast,
@@ -27,10 +28,11 @@ from slurm_energy.study.evaluation import (
     pareto_front,
     recommend,
 )
-from slurm_energy.study.forecast import ForecastChange, forecast_change
+from slurm_energy.study.forecast import ForecastChange, ForecastInput, forecast_change, period_jobs
 from slurm_energy.study.indicators import KPIS
 from slurm_energy.study.jobs_file import LoadedJobs
 from slurm_energy.study.jobs_table import JobsTable, jobs_table
+from slurm_energy.study.kpis import EnergyPrices
 from slurm_energy.study.objective import StudyLimit, parse_objective
 from slurm_energy.study.responses import responses_of
 from slurm_energy.study.twin import TwinKind, TwinSettings, simulate
@@ -225,6 +227,22 @@ def test_recommendations_and_their_reasons() -> None:
     none = recommend([greedy, forecast("noise", -0.02, 0.0, 0.05)], objective)
     assert none.name == ""
     assert none.reasons[1] == "not noise: energy per work may improve by only -3.0 % on average"
+
+
+def test_drawn_periods_keep_working_days_and_weekends() -> None:
+    days = study_days(date(2026, 11, 2), date(2026, 11, 15))
+    noon = days.edges_s[:-1] + 43_200.0
+    kinds = ["weekend" if weekday >= 5 else "working" for weekday in days.weekdays]
+    jobs = jobs_table(job_id=range(14), name=kinds, submit_s=noon, start_s=noon, end_s=noon + 60.0)
+    data = ForecastInput(jobs, days, 7, 14, TWIN, responses_of([]), EnergyPrices())
+    assert period_jobs(data, 0).job_id.tolist() == list(map(str, range(5, 14)))
+    orders = set()
+    for seed in range(1, 6):
+        drawn = period_jobs(data, seed)
+        assert drawn.submit_s.tolist() == noon[5:].tolist()
+        assert drawn.name.tolist() == kinds[5:]
+        orders.add(tuple(drawn.job_id.tolist()))
+    assert len(orders) == 5
 
 
 def test_the_interval_of_a_forecast_is_that_of_another_period() -> None:

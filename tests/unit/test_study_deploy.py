@@ -135,6 +135,24 @@ def test_a_repeated_stage_keeps_its_arms_and_a_failed_reload_is_repeated(tmp_pat
     assert len(users) == 2
 
 
+def test_a_stage_that_is_not_in_force_has_no_arms(tmp_path: Path) -> None:
+    study = make_study(tmp_path, GREEN)
+    wanted = request(tmp_path, DeploymentStage.PARTITION, partitions=("gpu",), skip_stages=True)
+    state = at(study).begin_stage(wanted, "c")
+    later = (START + timedelta(days=2)).timestamp()
+    assert [state.arm(later, name) for name in ("gpu", "cpu", "new")] == ["treated", "control", ""]
+
+    def failing(command: Sequence[str]) -> list[str]:
+        raise UnavailableError("systemctl", "no answer")
+
+    with pytest.raises(UnavailableError):
+        at(study, 1, failing).begin_stage(request(tmp_path, ALL), "c")
+    unfinished = at(study).state()
+    assert unfinished is not None and unfinished.stage is ALL
+    assert unfinished.arm(later, "cpu") == ""
+    assert at(study, 1).begin_stage(request(tmp_path, ALL), "c").arm(later, "cpu") == "treated"
+
+
 def test_undo_works_although_the_choice_is_stale(tmp_path: Path) -> None:
     study = make_study(tmp_path, GREEN)
     at(study).begin_stage(request(tmp_path, SHADOW), "c")
