@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -53,12 +54,14 @@ worse_percent = 8.0
 CLASSES = [
     {
         "name": "memory",
+        "ranges": {},
+        "programs": ["ann/memory", "bob/memory"],
         "points": [
             {"time_ratio": 1.02, "power_ratio": 0.7, "deviation": 0.01},
             {"time_ratio": 1.4, "power_ratio": 0.5, "deviation": None},
         ],
     },
-    {"name": "compute", "points": []},
+    {"name": "compute", "ranges": {}, "programs": ["ann/compute", "bob/compute"], "points": []},
 ]
 
 
@@ -73,7 +76,7 @@ def site_jobs() -> JobsTable:
         account=random.choice(["physics", "bio"], count),
         partition=["gpu"] * count,
         state=["COMPLETED"] * count,
-        job_class=random.choice(["memory", "compute"], count, p=[0.8, 0.2]),
+        name=random.choice(["memory", "compute"], count, p=[0.8, 0.2]),
         nodes=[1] * count,
         submit_s=submit,
         start_s=submit,
@@ -93,9 +96,9 @@ def study(tmp_path: Path) -> StudyDirectory:
     return made
 
 
-def write_model(study: StudyDirectory) -> None:
+def write_model(study: StudyDirectory, classes: Sequence[object] = CLASSES) -> None:
     with study.running("characterise", "characterise") as run:
-        run.finish({"classes": CLASSES})
+        run.finish({"classes": classes})
     with study.running("model", "model") as run:
         days = {"begin": "2026-11-11", "end": "2026-11-15"}
         run.finish({"twin": TWIN.document(), "held_out": days, "errors": []})
@@ -157,11 +160,13 @@ def test_jobs_with_slack_move_to_cheap_hours(study: StudyDirectory) -> None:
     )
     jobs = site_jobs()
     run_baseline(study, StudySources(lambda: (LoadedJobs(jobs, ()), None), {}, {}), "baseline")
-    write_model(study)
+    write_model(study, [])
     with pytest.raises(UsageError, match="accounting does not say how many jobs may wait"):
         run_choose(study, ChoiceRequest((parse_alternative("night:deferral=cheapest"),), seeds=2), "c")
-    result = run_choose(study, ChoiceRequest(only=False, seeds=2, slack_share=0.5, slack_hours=12), "c")
-    shifted = next(one for one in result["alternatives"] if one["name"] == "shift-cheapest")
+    night = (parse_alternative("night:deferral=cheapest"),)
+    result = run_choose(study, ChoiceRequest(night, True, 2, slack_share=0.5, slack_hours=12), "c")
+    assert [node["choice"] for node in result["tree"] if node["lever"] == "deferral"] == ["cheapest"]
+    shifted = result["alternatives"][1]
     assert shifted["kpis"]["cost"]["change_percent"] < -5
     assert abs(shifted["kpis"]["energy_kwh"]["change_percent"]) < 5
     assert result["assumptions"] == ["50 % of the jobs may start up to 12 h later, drawn at random"]
