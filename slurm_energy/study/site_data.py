@@ -24,6 +24,8 @@ from slurm_energy.study.kpis import EnergySeries
 _WINDOW_S: Final = 2 * 86400.0
 """Length of the period of one request for records, which bounds the size of a response."""
 _CLOCK_SKEW_S: Final = 300.0
+_MAX_MISSING: Final = 0.02
+"""Share of node-seconds without delivered energy up to which the energy of an hour is known."""
 _SACCT: Final = {
     "JobID": "job_id",
     "JobName": "name",
@@ -147,6 +149,7 @@ def _node_energy(
     first = int(start_s // HOUR_S * HOUR_S)
     edges = list(range(first, int(end_s) + 1, int(HOUR_S)))
     joules: list[float] = []
+    missing_s: list[float] = []
     for begin in range(0, len(edges) - 1, MAX_INTERVALS):
         part = edges[begin : begin + MAX_INTERVALS + 1]
         document = UsageDocument.from_json(client.get(USAGE_PATH, UsageRequest(tuple(part)).parameters()))
@@ -157,11 +160,17 @@ def _node_energy(
         for row in document.rows:
             sums[row.interval] += row.amounts.energy_uj / 1e6
         joules += sums
+        absent = [0.0] * (len(part) - 1)
+        for entry in document.data.get("missing_node_seconds") or ():
+            absent[int(entry["interval"])] += float(entry["node_seconds"])
+        missing_s += absent
     if len(edges) < 2 or not any(joules):
         return None
     start = np.array(edges[:-1], np.float64)
+    nodes = max(1, len(client.get("/v1/nodes").get("nodes") or ()))
+    is_known = np.array(missing_s) <= _MAX_MISSING * nodes * HOUR_S
     # An hour without any energy is an hour in which no node delivered: senergyd was absent.
-    values = np.where(np.array(joules) > 0, joules, np.nan)
+    values = np.where((np.array(joules) > 0) & is_known, joules, np.nan)
     return EnergySeries(start, start + HOUR_S, values, "senergyctld, all nodes")
 
 
