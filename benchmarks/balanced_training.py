@@ -1,10 +1,10 @@
 """Balanced data-parallel training on three lab nodes of the relative speeds 1 : 0.6 : 0.3, under real Slurm.
 
-    .venv/bin/python benchmarks/balanced_training.py [--python /usr/bin/python3] [--network] [--json FILE]
+    .venv/bin/python benchmarks/balanced_training.py [--python PROGRAM] [--scenario NAME] [--json FILE]
 
 Runs examples/training/balanced.sbatch with equal shares, on the fast node alone, and balanced; caps the fast
 node and removes the slow one while a program trains. Energy is that of all three nodes in the lab's model,
-also of idle ones. `--network` runs the table over latency and bandwidth instead. Needs root and PyTorch.
+also of idle ones. `--scenario network` runs the table over latency and bandwidth. Needs root and PyTorch.
 """
 
 from __future__ import annotations
@@ -123,11 +123,13 @@ class TrainingLab:
         """
         with ReadingThread(self.watts, TICK_S, time.time) as readings:
             process, output = self.submit(arguments, nodes)
-            if act is not None:
-                act(output)
-            process.wait(timeout=600)
-        for checkpoint in EXAMPLE.parent.glob("balanced.*.ckpt"):
-            checkpoint.unlink()
+            try:
+                if act is not None:
+                    act(output)
+                process.wait(timeout=600)
+            finally:
+                for checkpoint in EXAMPLE.parent.glob("balanced.*.ckpt"):
+                    checkpoint.unlink()
         text = output.read_text()
         epochs = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         if not epochs:
@@ -262,19 +264,23 @@ def network_table(python: str, points: Sequence[LinkSpec]) -> Iterator[Claim]:
         yield at_most(label, times[chosen] / times[best], 1.1)
 
 
+SCENARIOS = {"shares": shares_and_energy, "cap": capped_node, "loss": lost_node}
+
+
 def main() -> int:
     """Run the benchmark and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", default="/usr/bin/python3", help="a Python with PyTorch")
-    parser.add_argument("--network", action="store_true", help="the table over latency and bandwidth")
+    parser.add_argument("--scenario", choices=(*SCENARIOS, "network"), help="all but network")
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    if arguments.network:
+    if arguments.scenario == "network":
         points = [LinkSpec(latency_s, 1e9) for latency_s in LATENCIES_S]
         points += [LinkSpec(0.0002, bits_per_s) for bits_per_s in BANDWIDTHS]
         return publish(network_table(arguments.python, points), arguments.json)
     with training_lab(LinkSpec(0.0002, 1e9), arguments.python) as lab:
-        claims = [part for scenario in (shares_and_energy, capped_node, lost_node) for part in scenario(lab)]
+        names = [arguments.scenario] if arguments.scenario else SCENARIOS
+        claims = [part for name in names for part in SCENARIOS[name](lab)]
         return publish(claims, arguments.json)
 
 

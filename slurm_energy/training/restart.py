@@ -97,7 +97,8 @@ class RestartLoop:
 
     def _run_step(self, restarts: int) -> int:
         count = len(self._nodes)
-        argv = ["srun", "--no-kill", "--kill-on-bad-exit=1", f"--nodes={count}"]
+        # Slurm keeps the resources of a step that a lost node never ends, so that the next step must overlap.
+        argv = ["srun", "--overlap", "--no-kill", "--kill-on-bad-exit=1", f"--nodes={count}"]
         argv += [f"--ntasks={count * self._tasks_per_node}", f"--ntasks-per-node={self._tasks_per_node}"]
         argv += [f"--nodelist={','.join(self._nodes)}", *self._command]
         return self._run(argv, {**self._environment, RESTARTS_KEY: str(restarts)}, None)
