@@ -53,8 +53,13 @@ TICK_S = 0.2
 EPOCH = ("--side", "64", "--samples", "1280", "--global-batch", "128")
 STEPS_OF_EPOCH = 10
 CHANGE = re.compile(r"balanced: epoch (\d+), step (\d+): samples ([\d ]+),")
-LATENCIES_S = (0.0, 0.01, 0.05)
-BANDWIDTHS = (1e10, 1e8)
+NETWORKS = (
+    LinkSpec(0.05, 1e9),
+    LinkSpec(0.0002, 1e8),
+    LinkSpec(0.01, 1e9),
+    LinkSpec(0.0, 1e9),
+    LinkSpec(0.0002, 1e10),
+)
 OUTPUTS = ("--outputs", "32")
 
 
@@ -251,7 +256,7 @@ def network_table(python: str, points: Sequence[LinkSpec]) -> Iterator[Claim]:
             alone = alone or lab.run(["--epochs", "4", "--goal", "time", *OUTPUTS], "n1")
             runs = {1: alone}
             for count, nodes in ((2, "n1,n2"), (3, "n1,n2,n3")):
-                runs[count] = lab.run(["--epochs", "5", "--goal", "time", "--all-ranks", *OUTPUTS], nodes)
+                runs[count] = lab.run(["--epochs", "4", "--goal", "time", "--all-ranks", *OUTPUTS], nodes)
             free = lab.run(["--epochs", "6", "--goal", "time", *OUTPUTS])
         for count, run in runs.items():
             print(f"{name}: {count} nodes {run.seconds:.2f} s {run.energy_joules:.0f} J", flush=True)
@@ -275,9 +280,7 @@ def main() -> int:
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if arguments.scenario == "network":
-        points = [LinkSpec(latency_s, 1e9) for latency_s in LATENCIES_S]
-        points += [LinkSpec(0.0002, bits_per_s) for bits_per_s in BANDWIDTHS]
-        return publish(network_table(arguments.python, points), arguments.json)
+        return publish(network_table(arguments.python, NETWORKS), arguments.json)
     with training_lab(LinkSpec(0.0002, 1e9), arguments.python) as lab:
         names = [arguments.scenario] if arguments.scenario else SCENARIOS
         claims = [part for name in names for part in SCENARIOS[name](lab)]
