@@ -3,10 +3,10 @@
 A lab with one emulated node of 4 CPUs runs each program as a job of its own, with signals every second:
 real slurmctld, senergyctld and senergyd, emulated hardware, real training on the CPUs of this machine
 (training_program.py). The halves differ in model, batch, durations and strength of the causes. Rules and
-programs were changed on halves A and B. Half C was defined before its first run: its causes take at least
-15 % of the time, and its steps are short enough for hundreds of them. The programs run for less than a
-minute, so that the thresholds of the lab for times are shorter than the defaults; all others are the
-defaults.
+programs were changed on halves A, B and C. Half D was defined before its first run, after the last change of
+the rules. The causes of C and D take at least 15 % of the time of an idle machine, and their steps are short.
+The programs run for less than a minute, so that the thresholds of the lab for times are shorter than the
+defaults; all others are the defaults.
 
 Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and
 `CLAIM program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for /usr/bin/python3
@@ -138,6 +138,22 @@ HALVES = {
         slow_batch=256,
         nan_at=60,
         idle_s=22,
+    ),
+    "D": Half(
+        seconds=24,
+        model="--model convolution --width 10",
+        batch=96,
+        transform_ms=0.7,
+        tiny_model="--model perceptron --width 400 --batch 4",
+        reads_per_s=500,
+        read_kib=32,
+        workers=15,
+        workers_ms=1.4,
+        checkpoint_model="--model perceptron --width 700 --batch 96",
+        checkpoint_every=2,
+        slow_batch=384,
+        nan_at=50,
+        idle_s=24,
     ),
 }
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Run the commands of docs/tutorial.md in a lab and write their output into the page.
+"""Run the commands of a tutorial in a lab and write their output into the page.
 
     packaging/record_tutorial.py [PAGE]        as root, with `senergy` on PATH; takes about ten minutes
 
+PAGE is docs/tutorial.md by default. docs/diagnosis-tutorial.md needs `python` with PyTorch and slurm_energy.
+
 A block ```console holds commands after `$ `, whose further lines begin with `> `, and their output, which is
-replaced. The lab is a new one in a temporary directory, so that its jobs have the numbers of the page. A
-failing command is recorded like any other. The page stays as it is if the lab cannot be brought up.
+replaced. The lab has the options of the page's first `senergy lab up`; it is a new one in a temporary
+directory, so that its jobs have the numbers of the page. A failing command is recorded like any other. The
+page stays as it is if the lab cannot be brought up.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 _TIMEOUT_S = 600
+_UP = re.compile(r"^senergy lab up\b(.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -54,6 +58,12 @@ def recorded(body: str, shell: list[str], directory: Path) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def lab_options(page: str) -> list[str]:
+    """Return the options of the first `senergy lab up` of a page."""
+    match = _UP.search(page)
+    return shlex.split(match[1]) if match else []
+
+
 def login_shell(lab: str) -> list[str]:
     """Return the command that runs a script on the login node of the lab."""
     environment = subprocess.run(
@@ -78,10 +88,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tutorial-", dir="/var/tmp") as folder:
         lab, work = f"{folder}/lab", Path(folder) / "work"
         work.mkdir()
-        up = ["senergy", "lab", "up", "--slurm-energy", "--dir", lab]
+        old = page.read_text(encoding="utf-8")
+        up = ["senergy", "lab", "up", *lab_options(old), "--dir", lab]
         subprocess.run(up, stdout=subprocess.DEVNULL, check=True)
         try:
-            text = "".join(replaced(page.read_text(encoding="utf-8"), login_shell(lab), work))
+            text = "".join(replaced(old, login_shell(lab), work))
         finally:
             subprocess.run(["senergy", "lab", "down", "--dir", lab], stdout=subprocess.DEVNULL, check=True)
         page.write_text(text.replace(shlex.quote(str(work)), "."), encoding="utf-8")

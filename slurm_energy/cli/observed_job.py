@@ -67,14 +67,21 @@ def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
             raise error from None
         return job
     jobs: dict[tuple[str, int], JobUsage] = {}
-    for usage in summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True):
+    runs = summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True)
+    for usage in runs:
         jobs[(usage.first.cluster, usage.first.job_id)] = usage
     if not jobs:
         raise NotFoundError(f"job {job_id}", "it has no energy record")
     if len(jobs) > 1:
         example = next(iter(jobs.values())).display_id
         raise UsageError(f"job {job_id}", f"it has {len(jobs)} tasks", f"name one, for example {example}")
-    return next(iter(jobs.values()))
+    last = next(iter(jobs.values()))
+    return replace(last, earlier_runs=tuple(run for run in runs if _is_earlier(run, last)))
+
+
+def _is_earlier(run: JobUsage, last: JobUsage) -> bool:
+    """Return whether a run ended with a requeue. Another job may have had the same id before."""
+    return run.first.uid == last.first.uid and run.first.restart_count < last.first.restart_count
 
 
 def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:

@@ -30,3 +30,4 @@ class FindingKind(StrEnum):
     UNUSED_GPU = "unused-gpu"
     UNUSED_CPU = "unused-cpu"
     EARLY_FAILURE = "early-failure"
+    LOST_RUN = "lost-run"

@@ -25,6 +25,23 @@ class NodeObservation:
 
 
 @dataclass(frozen=True, slots=True)
+class LostRun:
+    """A run of a job that Slurm ended and requeued.
+
+    Attributes:
+        state: state in which it ended, such as PREEMPTED or NODE_FAIL; None if unknown.
+        start_s: start, Unix seconds.
+        elapsed_s: duration in seconds.
+        energy_joules: energy; None if unknown.
+    """
+
+    state: str | None
+    start_s: float
+    elapsed_s: float
+    energy_joules: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedAllocation:
     """Allocation, result and energy of a job. None and absent keys mean unknown.
 
@@ -39,6 +56,7 @@ class ObservedAllocation:
         cpus: allocated CPUs of all nodes.
         gpus: indices of the allocated GPUs by node.
         restart_count: number of requeues.
+        lost_runs: the runs before requeues of which a record exists.
         energy_joules: energy by node and component (`cpu`, `dram`, `gpu[0]`, `other`, `node`).
         idle_watts: power of an idle component by node and component.
         limit_watts: power limit in force by node and component.
@@ -56,6 +74,7 @@ class ObservedAllocation:
     cpus: int | None = None
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     restart_count: int = 0
+    lost_runs: tuple[LostRun, ...] = ()
     energy_joules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     idle_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     limit_watts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -9,7 +9,12 @@ from typing import Any, Final
 
 from slurm_energy.config import Config
 from slurm_energy.diagnosis.json_codec import node_from_json
-from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
+from slurm_energy.diagnosis.observation import (
+    JobObservation,
+    LostRun,
+    NodeObservation,
+    ObservedAllocation,
+)
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
@@ -77,6 +82,7 @@ def _context(job: JobUsage, config: Config) -> ObservedAllocation:
         cpus=job.cpus,
         gpus={record.node: record.gpus for record in records if record.gpus},
         restart_count=job.first.restart_count,
+        lost_runs=tuple(_lost_run(run) for run in job.earlier_runs),
         energy_joules={record.node: _energies(record) for record in records},
         idle_watts={record.node: _idle_watts(record, config) for record in records},
         limit_watts={record.node: _limits(record) for record in records},
@@ -86,6 +92,11 @@ def _context(job: JobUsage, config: Config) -> ObservedAllocation:
             for record in records
         },
     )
+
+
+def _lost_run(run: JobUsage) -> LostRun:
+    state = (run.job.state or "").partition(" ")[0] or None
+    return LostRun(state, run.start, run.elapsed_s, run.energy_joules)
 
 
 def _is_interactive(job: JobUsage) -> bool | None:

@@ -100,12 +100,14 @@ class JobUsage:
         job: data from Slurm's accounting.
         steps: the job's steps, empty for a step.
         traces: power trace per node, as defined in docs/reference/protocol.md.
+        earlier_runs: runs of the job that ended with a requeue, where they were requested.
     """
 
     records: tuple[EnergyRecord, ...]
     job: JobInfo
     steps: tuple[JobUsage, ...] = ()
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)
+    earlier_runs: tuple[JobUsage, ...] = ()
 
     @property
     def first(self) -> EnergyRecord:

@@ -204,3 +204,25 @@ def test_patterns_and_a_job_exclude_each_other(
 ) -> None:
     assert main(["diagnose", *line]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_runs_before_a_requeue_are_findings_of_the_last_one(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (last,) = controller.answers["/v1/jobs/7"]["records"]
+    state = {**last["job"], "state": "PREEMPTED", "submit": last["job"]["submit"] - 5000}
+    earlier = {
+        **last,
+        "job": state,
+        "start": last["start"] - 4000,
+        "end": last["start"] - 3000,
+        "trace": None,
+    }
+    stranger = {**earlier, "uid": 4711}
+    for other, expected in ((earlier, True), (stranger, False)):
+        records = [other | {"restart_count": 0}, last | {"restart_count": 1}]
+        controller.answers["/v1/jobs/7"] = {"records": records}
+        assert main(["diagnose", "7", "--json"]) == 0
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        titles = [finding["title"] for finding in findings if finding["kind"] == "lost-run"]
+        assert titles == (["An earlier run was lost after 1000 s: PREEMPTED"] if expected else [])

@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 from test_diagnosis_rules import K, cpu_training, job_of, kinds, series
 
+from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.diagnose import find_causes
 from slurm_energy.diagnosis.finding import FindingKind
+from slurm_energy.diagnosis.observation import JobObservation, LostRun, ObservedAllocation
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps, StepIntervals, StepOutlier
 
 
@@ -120,3 +123,36 @@ def test_threads_of_the_computation_are_not_those_of_the_loader(
     hints = {**training.hints, "compute_threads": threads}
     assert kinds(job_of(*signals, ranks=(replace(training, hints=hints),))) == expected
     assert kinds(job_of(*signals, ranks=(training,))) == [K.DATA_STALL]
+
+
+def test_storage_and_messages_are_seen_while_other_work_takes_the_cpus() -> None:
+    """The loader waits for CPUs as well, but it reads all the time, or sends tiny batches."""
+    loaded = (
+        series("cpu_busy_cores", [0.5] * 60),
+        series("cpu_waiting_tasks", [1.5] * 60),
+        series("cpu_allocated_cores", [4.0] * 60),
+    )
+    slow = cpu_training(0.05, 2, 0.5)
+    slow = replace(slow, hints={"num_workers": 2, "batch_size": 64, "compute_threads": 1})
+    assert kinds(job_of(*loaded, ranks=(slow,))) == [K.DATA_STALL_CPU]
+    reads = series("block_read_bytes_per_s", [2e6] * 60)
+    assert kinds(job_of(*loaded, reads, ranks=(slow,))) == [K.DATA_STALL_IO]
+    times = {"forward": 0.004, "optimizer": 0.0005, "data": 0.003, "step": 0.0075}
+    phases = {name: PhaseStatistics.of([value] * 30000) for name, value in times.items()}
+    hints = {"num_workers": 1, "batch_size": 2, "compute_threads": 1}
+    tiny = RankSteps("n1", 0, None, 5, phases, hints=hints)
+    assert kinds(job_of(*loaded, ranks=(tiny,))) == [K.SMALL_BATCH]
+
+
+def lost(*states: str | None, joules: float | None = 5e4, elapsed_s: float = 300.0) -> JobObservation:
+    context = ObservedAllocation(1, 1000.0, 600.0, state="COMPLETED", nodes=("n1",))
+    runs = tuple(LostRun(state, 0.0, elapsed_s, joules) for state in states)
+    return JobObservation(replace(context, restart_count=len(runs), lost_runs=runs))
+
+
+def test_runs_before_a_requeue_are_lost() -> None:
+    (finding,) = find_causes(lost("PREEMPTED", "NODE_FAIL"), DiagnosisConfig())
+    assert (finding.kind, finding.joules_lost, finding.time_share) == (K.LOST_RUN, 1e5, 0.5)
+    assert "2 earlier runs were lost after 600 s: PREEMPTED, NODE_FAIL" in finding.title
+    assert find_causes(lost(None, joules=None), DiagnosisConfig())[0].joules_lost is None
+    assert kinds(lost()) == kinds(lost("PREEMPTED", elapsed_s=20.0)) == []

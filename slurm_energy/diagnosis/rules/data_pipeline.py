@@ -49,30 +49,39 @@ def message_seconds(view: JobView) -> float | None:
         return None
     if (view.category_share("data") or 0.0) < view.threshold("data_share"):
         return None
+    running = _loader_use(view, waits=False)
+    if running is not None and running.minimum >= view.threshold("loader_busy"):
+        return None
     kind, _, _ = _classified(view)
-    return view.category_seconds("data") if kind is FindingKind.DATA_STALL else None
+    return None if kind is FindingKind.DATA_STALL_IO else view.category_seconds("data")
 
 
 def _classified(view: JobView) -> tuple[FindingKind, list[FindingEvidence], float]:
     """Return the kind of a data stall, the evidence for the kind, and the confidence."""
-    io, use = view.mean("io_pressure_percent"), _loader_use(view)
+    io, use, running = view.mean("io_pressure_percent"), _loader_use(view), _loader_use(view, waits=False)
     if io is not None and io >= view.threshold("io_pressure"):
         return FindingKind.DATA_STALL_IO, [_io_fact(view, io)], 0.95
-    if use is None:
+    if use is None or running is None:
         return FindingKind.DATA_STALL, [], 0.7
     limit = view.threshold("loader_busy")
-    text = f"The loader's processes used {use.maximum:.0f} % of the CPU time that they could use."
-    fact = view.fact("cpu_busy_cores", use.maximum, text, "loader_busy")
+    if running.maximum < limit and io is None:
+        # Before the waits for CPUs: where other work takes these, a loader waits for storage and for them.
+        name, rate = _read_rate(view)
+        if rate >= view.threshold("data_rate") * 1e6:
+            text = f"Most of the time a node read at least {rate / 1e6:.3g} MB/s."
+            facts = [_use_fact(view, running.maximum), view.fact(name, rate, text, "data_rate")]
+            return FindingKind.DATA_STALL_IO, facts, 0.6
+    fact = _use_fact(view, use.maximum)
     if use.minimum >= limit:
         return FindingKind.DATA_STALL_CPU, [fact], 0.9
     if use.maximum >= limit and io is not None:  # unless the computation itself has several threads
         return FindingKind.DATA_STALL_CPU, [fact], 0.6
-    if use.maximum < limit and io is None:
-        name, rate = _read_rate(view)
-        if rate >= view.threshold("data_rate") * 1e6:
-            text = f"Most of the time a node read at least {rate / 1e6:.3g} MB/s."
-            return FindingKind.DATA_STALL_IO, [fact, view.fact(name, rate, text, "data_rate")], 0.6
     return FindingKind.DATA_STALL, [fact], 0.7
+
+
+def _use_fact(view: JobView, use: float) -> FindingEvidence:
+    text = f"The loader's processes used {use:.0f} % of the CPU time that they could use."
+    return view.fact("cpu_busy_cores", use, text, "loader_busy")
 
 
 def _read_rate(view: JobView) -> tuple[str, float]:
@@ -98,25 +107,30 @@ class _LoaderUse(NamedTuple):
     maximum: float
 
 
-def _loader_use(view: JobView) -> _LoaderUse | None:
+def _loader_use(view: JobView, *, waits: bool = True) -> _LoaderUse | None:
     """Return the CPU use of the loader's processes; None if unknown.
 
     Each rank has its workers, or loads in its own process while it waits for data. The rest of the CPU use
-    is that of the computation. Tasks that wait for a CPU have work, so their wait counts as use.
+    is that of the computation.
+
+    Args:
+        view: the job.
+        waits: whether the wait of tasks for CPUs counts as use: these tasks have work.
     """
-    uses = [use for node in view.observation.nodes if (use := _node_loader_use(view, node)) is not None]
+    nodes = view.observation.nodes
+    uses = [use for node in nodes if (use := _node_loader_use(view, node, waits=waits)) is not None]
     if not uses:
         return None
     return _LoaderUse(*(sum(values) / len(uses) for values in zip(*uses, strict=True)))
 
 
-def _node_loader_use(view: JobView, node: NodeObservation) -> _LoaderUse | None:
+def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _LoaderUse | None:
     ranks = [rank for rank in view.ranks if rank.steps.node == node.node]
     busy = view.node_series(node, "cpu_busy_cores")
     cores = view.window_mean(busy) if busy else None
     if not ranks or cores is None:
         return None
-    waiting = view.node_series(node, "cpu_waiting_tasks")
+    waiting = view.node_series(node, "cpu_waiting_tasks") if waits else None
     cores += (view.window_mean(waiting) or 0.0) if waiting else 0.0
     allocated = view.node_series(node, "cpu_allocated_cores")
     limit = view.window_mean(allocated) if allocated else None
