@@ -37,6 +37,15 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
     return 0.0 if pressure is not None and is_saturated else pressure
 
 
+def is_crowded(view: JobView) -> bool:
+    """Return whether other work takes the CPUs of the job on all of its nodes while it is active."""
+    window, nodes = view.active_window, view.observation.nodes
+    if window is None or not nodes:
+        return False
+    limit = view.threshold("other_load")
+    return all((other_load(view, node.node, window) or 0.0) >= limit for node in nodes)
+
+
 def _mean_in(view: JobView, node: NodeObservation, signal: str, window: tuple[float, float]) -> float | None:
     """Return the mean of a signal of the job on a node in all intervals that a time touches."""
     series = view.node_series(node, signal)

@@ -156,3 +156,43 @@ def test_runs_before_a_requeue_are_lost() -> None:
     assert "2 earlier runs were lost after 600 s: PREEMPTED, NODE_FAIL" in finding.title
     assert find_causes(lost(None, joules=None), DiagnosisConfig())[0].joules_lost is None
     assert kinds(lost()) == kinds(lost("PREEMPTED", elapsed_s=20.0)) == []
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(0.5, []), (0.9, [K.DATA_STALL_CPU])])
+def test_loader_that_would_keep_up_without_other_work_is_no_finding(
+    cores: float, expected: list[FindingKind]
+) -> None:
+    """Half of the time waits for data, and ready tasks wait for a CPU as long as they run.
+
+    The computation runs on 0.25 or 0.3 CPUs on average, the worker on the other 0.25 or 0.6.
+    """
+    waits = {0.5: 0.5, 0.9: 0.6}[cores]
+    signals = (
+        series("cpu_busy_cores", [cores - 0.001] * 60),
+        series("cpu_waiting_tasks", [waits] * 60),
+        series("cpu_allocated_cores", [4.0] * 60),
+    )
+    times = {"forward": 0.25, "backward": 0.25, "data": 0.5, "step": 1.0}
+    phases = {name: PhaseStatistics.of([value] * 500) for name, value in times.items()}
+    hints = {"num_workers": 1, "batch_size": 64, "compute_threads": 1}
+    counts, seconds = array("d", [10.0] * 60), array("d", [10.0] * 60)
+    intervals = StepIntervals(0.0, 10.0, counts, seconds, seconds)
+    rank = RankSteps("n1", 0, None, 5, phases, hints=hints, intervals=intervals)
+    assert kinds(job_of(*signals, ranks=(rank,))) == expected
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(0.2, [K.COMMUNICATION_BOUND]), (1.0, [])])
+def test_ranks_that_wait_for_ranks_without_cpus_are_no_communication_finding(
+    waiting: float, expected: list[FindingKind]
+) -> None:
+    times = {"forward": 0.5, "communication": 0.5, "step": 1.0}
+    phases = {name: PhaseStatistics.of([value] * 500) for name, value in times.items()}
+    ten = array("d", [10.0] * 60)
+    intervals = StepIntervals(0.0, 10.0, ten, ten, array("d", [0.0] * 60))
+    ranks = tuple(RankSteps("n1", rank, None, rank, phases, intervals=intervals) for rank in (0, 1))
+    signals = (
+        series("cpu_busy_cores", [1.0] * 60),
+        series("cpu_waiting_tasks", [waiting] * 60),
+        series("cpu_allocated_cores", [4.0] * 60),
+    )
+    assert kinds(job_of(*signals, ranks=ranks)) == expected

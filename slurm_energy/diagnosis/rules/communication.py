@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from slurm_energy.diagnosis.cpu_waits import is_crowded
 from slurm_energy.diagnosis.distribution import median
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import GpuView, JobView, RankView, mean_of
@@ -23,6 +24,8 @@ def communication(view: JobView) -> Iterator[JobFinding]:
     A rank that waits for a slower one also reports communication. The rank with the least communication does
     not wait, so its time is the cost of the communication itself.
     """
+    if not view.gpus and is_crowded(view):
+        return  # ranks wait for ranks that wait for CPUs
     shares = [s for rank in view.ranks if (s := rank.times.share("communication")) is not None]
     if len(shares) >= 2 and len(shares) == len(view.ranks):
         share = 100 * min(shares)

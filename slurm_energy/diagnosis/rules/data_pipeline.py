@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
+from slurm_energy.diagnosis.cpu_waits import other_load
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
 from slurm_energy.diagnosis.observation import NodeObservation
@@ -28,6 +29,8 @@ def data_stalls(view: JobView) -> Iterator[JobFinding]:
     if share is not None and seconds is not None:
         if share >= view.threshold("data_share") and message_seconds(view) is None:
             kind, evidence, confidence = _classified(view)
+            if kind is not FindingKind.DATA_STALL_IO and _keeps_up_alone(view):
+                return
             text = f"Steps waited for data for {share:.0f} % of their time."
             first = view.fact("data", share, text, "data_share")
             title = f"Steps wait for data {share:.0f} % of the time: {_CAUSES[kind]}"
@@ -143,6 +146,35 @@ def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _L
         for count in threads
     )
     return _LoaderUse(min(minimum, maximum), maximum)
+
+
+def _keeps_up_alone(view: JobView) -> bool:
+    """Return whether the loader is slow only because other work of the nodes takes the CPUs.
+
+    Then a worker runs for a shorter time per batch than a thread of the computation. Both wait for CPUs for
+    the same share of the time in which they are ready.
+    """
+    window = view.active_window
+    for node in view.observation.nodes:
+        ranks = [rank for rank in view.ranks if rank.steps.node == node.node]
+        busy, waiting = (view.node_series(node, f"cpu_{name}") for name in ("busy_cores", "waiting_tasks"))
+        hints = [
+            (rank.steps.hints.get("num_workers"), rank.steps.hints.get("compute_threads")) for rank in ranks
+        ]
+        if view.gpus or window is None or busy is None or waiting is None or not hints:
+            return False
+        workers, threads = (sum(hint for pair in hints if is_count(hint := pair[index])) for index in (0, 1))
+        load = other_load(view, node.node, window)
+        cores, waits = view.window_mean(busy), view.window_mean(waiting)
+        if not workers or not threads or cores is None or waits is None or cores <= 0:
+            return False
+        if load is None or load < view.threshold("other_load"):
+            return False
+        wall = mean_of([1 - (rank.times.share("data") or 0.0) for rank in ranks]) or 0.0
+        computing = wall * threads * cores / (cores + waits)
+        if (cores - computing) / workers >= computing / threads:
+            return False
+    return True
 
 
 def _computing_threads(view: JobView, ranks: Sequence[RankView], limit: float | None) -> tuple[float, float]:
