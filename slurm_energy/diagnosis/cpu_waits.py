@@ -22,7 +22,7 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
         window: start and end, Unix seconds.
 
     Returns:
-        None if it is unknown; 0 if the job's own tasks exceed its CPUs.
+        None if it is unknown. Waits because the job has more tasks than CPUs do not count.
     """
     node = next((node for node in view.observation.nodes if node.node == node_name), None)
     if node is None:
@@ -32,7 +32,8 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
     if busy is None or not cpus:
         return None
     if waiting is not None:
-        return 100 * waiting / (busy + waiting) if 0 < busy + waiting <= cpus else 0.0
+        ready = busy + waiting
+        return 100 * max(0.0, waiting - max(0.0, ready - cpus)) / ready if ready > 0 else 0.0
     is_saturated = 100 * busy / cpus >= view.threshold("cpu_saturated")
     return 0.0 if pressure is not None and is_saturated else pressure
 
