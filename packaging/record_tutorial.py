@@ -3,7 +3,8 @@
 
     packaging/record_tutorial.py [PAGE]        as root, with `senergy` on PATH; takes about ten minutes
 
-PAGE is docs/tutorial.md by default. docs/diagnosis-tutorial.md needs `python` with PyTorch and slurm_energy.
+PAGE is docs/tutorial.md by default. docs/diagnosis-tutorial.md needs a virtual environment with PyTorch and
+slurm_energy, which $VIRTUAL_ENV names.
 
 A block ```console holds commands after `$ `, whose further lines begin with `> `, and their output, which is
 replaced. The lab has the options of the page's first `senergy lab up`; it is a new one in a temporary

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import importlib.util
 import os
 import re
@@ -14,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from slurm_energy.cli import reference
+from slurm_energy_lab import cli as lab_cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -48,20 +51,42 @@ def _check_command(words: list[str]) -> None:
     reference.parser_of(words[1]).parse_args(words[2:])
 
 
-def test_the_commands_of_the_tutorial_exist() -> None:
+@pytest.mark.parametrize("name", ["tutorial.md", "diagnosis-tutorial.md"])
+def test_the_commands_of_a_tutorial_exist(name: str) -> None:
     recorder = load(ROOT / "packaging/record_tutorial.py")
-    page = (DOCS / "tutorial.md").read_text()
+    page = (DOCS / name).read_text()
     commands = [
         command for block in recorder._BLOCK.finditer(page) for command in recorder.commands(block["body"])
     ]
-    senergy = [shlex.split(command) for command in commands if command.startswith("senergy ")]
-    assert len(senergy) >= 5
+    parts = [part.strip() for command in commands for part in re.split(r"[;\n]", command)]
+    senergy = [shlex.split(part) for part in parts if part.startswith("senergy ")]
+    assert len([words for words in senergy if words[1] != "lab"]) >= 5
     for words in senergy:
-        _check_command(words)
+        if words[1] != "lab":
+            _check_command(words)
+    lab_command().parse_args(["up", *recorder.lab_options(page)])
     flags = {word.partition("=")[0] for command in commands for word in command.split() if "--energy" in word}
     known = set(re.findall(r"energy-[a-z-]+", (ROOT / "spank/flags.c").read_text()))
     assert {flag.removeprefix("--") for flag in flags} <= known
     assert "Traceback" not in page
+
+
+def lab_command() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    lab_cli.configure(parser)
+    return parser
+
+
+def test_the_program_of_the_diagnosis_tutorial_is_python_with_one_line_for_the_recorder() -> None:
+    recorder = load(ROOT / "packaging/record_tutorial.py")
+    page = (DOCS / "diagnosis-tutorial.md").read_text()
+    blocks = [recorder.commands(block["body"]) for block in recorder._BLOCK.finditer(page)]
+    program = next(command for block in blocks for command in block if "> train.py" in command)
+    code = program.partition("\n")[2].rpartition("\nEND")[0]
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    assert sum("slurm_energy.watch" in ast.unparse(call.func) for call in calls) == 1
+    advised = set(re.findall(r"DataLoader\(num_workers=(\d+)\)", page))
+    assert advised and set(re.findall(r"WORKERS=(\d+)", page)) <= advised
 
 
 def test_the_recorder_reads_commands_with_several_lines() -> None:

@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, WriteStage
+from slurm_energy.devices.gpu.amd_smi_signals import AmdSmiSignalSensor
 from slurm_energy.devices.gpu.inventory import GpuDevices
 from slurm_energy.devices.hardware import GpuInfo
 
@@ -82,6 +83,10 @@ class AmdSmiLibrary:
             return self.call(function, index, *arguments)
         except DeviceError:
             return None
+
+    def constant(self, kind: str, name: str) -> Any:
+        """Return a constant of the library by class and name; None if this release has none."""
+        return getattr(getattr(self._library, kind, None), name, None)
 
     def close(self) -> None:
         """Close the AMD SMI library."""
@@ -214,6 +219,11 @@ def _add(devices: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
         devices.knobs.append(AmdSmiPowerLimit(smi, index))
     with contextlib.suppress(DeviceError):
         devices.throttle_sensors.append(AmdSmiThrottleSensor(smi, index))
+
+    def call(function: str, *arguments: Any) -> Any:
+        return smi.optional(function, index, *arguments)
+
+    devices.signal_sensors.append(AmdSmiSignalSensor(call, smi.constant, index))
 
 
 def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:

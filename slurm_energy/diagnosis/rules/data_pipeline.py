@@ -43,7 +43,8 @@ def message_seconds(view: JobView) -> float | None:
     """Return the seconds per rank that steps wait for messages of workers; None if something else is slow.
 
     A worker sends each batch as one message. It takes about as long for one sample as for a hundred, so it
-    dominates the wait of a training with batches of a few samples.
+    dominates the wait of a training with batches of a few samples. The CPU time of the worker does not tell
+    it from the preparation of samples, because messages cost CPU time as well.
     """
     batch, workers, wait_s = view.hint("batch_size"), view.hint("num_workers"), view.mean_phase_s("data")
     if batch is None or not workers or wait_s is None or batch > view.threshold("small_batch_samples"):
@@ -51,9 +52,6 @@ def message_seconds(view: JobView) -> float | None:
     if 1000 * wait_s > view.threshold("worker_message"):
         return None
     if (view.category_share("data") or 0.0) < view.threshold("data_share"):
-        return None
-    running = _loader_use(view, waits=False)
-    if running is not None and running.minimum >= view.threshold("loader_busy"):
         return None
     kind, _, _ = _classified(view)
     return None if kind is FindingKind.DATA_STALL_IO else view.category_seconds("data")

@@ -1,0 +1,101 @@
+"""Signals of AMD GPUs through AMD SMI: activity, memory, clock, temperature, throttling.
+
+Values that the GPU does not report are left out. Source: AMD SMI API reference (amdsmi_get_gpu_activity,
+amdsmi_get_gpu_vram_usage, amdsmi_get_clock_info, amdsmi_get_temp_metric, amdsmi_get_gpu_metrics_info).
+Activity is that of the firmware's last interval; the residency counters of MI300 and newer cover the whole
+interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
+
+_MEBI: Final = 1 << 20
+_SAMPLES: Final = "accumulation_counter"
+_RESIDENCIES: Final = {
+    "throttle_power_percent": ("ppt_residency_acc",),
+    "throttle_thermal_percent": (
+        "prochot_residency_acc",
+        "socket_thm_residency_acc",
+        "vr_thm_residency_acc",
+        "hbm_thm_residency_acc",
+    ),
+}
+
+
+class AmdSmiSignalSensor(SignalSensor):
+    """Signals of one GPU.
+
+    Args:
+        call: calls an `amdsmi_...` function for the GPU with further arguments; returns None if it fails.
+        constant: returns a constant of the library by class and name; None if it has none.
+        index: index of the GPU.
+    """
+
+    def __init__(self, call: Callable[..., Any], constant: Callable[[str, str], Any], index: int) -> None:
+        self.part = f"gpu[{index}]"
+        self._call = call
+        self._clock = constant("AmdSmiClkType", "GFX")
+        self._hot = constant("AmdSmiTemperatureType", "HOTSPOT")
+        self._current = constant("AmdSmiTemperatureMetric", "CURRENT")
+        self._rates = RateMeter()
+
+    def read(self, now_s: float) -> list[SignalReading]:
+        """Return the signals since the previous call, without those that the GPU does not report."""
+        return [*self._activity(), *self._memory(), *self._state(), *self._throttling(now_s)]
+
+    def forget(self) -> None:
+        """Discard the previous reading."""
+        self._rates.forget()
+
+    def _activity(self) -> Iterator[SignalReading]:
+        activity = _mapping(self._call("amdsmi_get_gpu_activity"))
+        for key, signal in (("gfx_activity", "gpu_busy_percent"), ("umc_activity", "dram_active_percent")):
+            value = activity.get(key)
+            if _is_count(value) and value <= 100:
+                yield self._reading(signal, value, "activity")
+
+    def _memory(self) -> Iterator[SignalReading]:
+        usage = _mapping(self._call("amdsmi_get_gpu_vram_usage"))
+        total, used = usage.get("vram_total"), usage.get("vram_used")
+        if _is_count(total) and _is_count(used) and total > 0 and used <= total:
+            yield self._reading("gpu_memory_used_bytes", used * _MEBI, "vram")
+            yield self._reading("gpu_memory_total_bytes", total * _MEBI, "vram")
+
+    def _state(self) -> Iterator[SignalReading]:
+        if self._clock is not None:
+            clock = _mapping(self._call("amdsmi_get_clock_info", self._clock))
+            for key, signal in (("clk", "sm_clock_mhz"), ("max_clk", "max_sm_clock_mhz")):
+                if _is_count(clock.get(key)) and clock[key] > 0:
+                    yield self._reading(signal, clock[key], "clock")
+        if self._hot is not None and self._current is not None:
+            celsius = self._call("amdsmi_get_temp_metric", self._hot, self._current)
+            if _is_count(celsius) and 0 < celsius < 200:
+                yield self._reading("gpu_temperature_celsius", celsius, "temperature")
+
+    def _throttling(self, now_s: float) -> Iterator[SignalReading]:
+        """Yield the share of the firmware's samples in which a reason of throttling applied."""
+        metrics = _mapping(self._call("amdsmi_get_gpu_metrics_info"))
+        samples = metrics.get(_SAMPLES)
+        increase = self._rates.increase(_SAMPLES, samples, now_s) if _is_count(samples) else None
+        for signal, names in _RESIDENCIES.items():
+            known = [name for name in names if _is_count(metrics.get(name))]
+            increases = [self._rates.increase(name, metrics[name], now_s) for name in known]
+            shares = [one[0] for one in increases if one is not None]
+            if increase is not None and increase[0] > 0 and shares:
+                yield self._reading(signal, min(100.0, 100 * max(shares) / increase[0]), "residency")
+
+    def _reading(self, signal: str, value: float, interface: str) -> SignalReading:
+        return SignalReading(signal, self.part, float(value), f"amdsmi:{interface}")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value is known: AMD SMI has text such as `N/A` for others."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
