@@ -38,6 +38,15 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
     return 0.0 if pressure is not None and is_saturated else pressure
 
 
+def served_share(view: JobView) -> float:
+    """Return the share of their ready time in which tasks have a CPU; 1 if unknown.
+
+    A wait for another process takes about this share of its time on a node without other work.
+    """
+    waiting, busy = view.mean("cpu_waiting_tasks"), view.mean("cpu_busy_cores")
+    return busy / (busy + waiting) if waiting is not None and busy else 1.0
+
+
 def is_crowded(view: JobView) -> bool:
     """Return whether other work takes the CPUs of the job on all of its nodes while it is active."""
     window, nodes = view.active_window, view.observation.nodes

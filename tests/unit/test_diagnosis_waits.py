@@ -142,6 +142,11 @@ def test_storage_and_messages_are_seen_while_other_work_takes_the_cpus() -> None
     hints = {"num_workers": 1, "batch_size": 2, "compute_threads": 1}
     tiny = RankSteps("n1", 0, None, 5, phases, hints=hints)
     assert kinds(job_of(*loaded, ranks=(tiny,))) == [K.SMALL_BATCH]
+    phases |= {
+        name: PhaseStatistics.of([value] * 30000) for name, value in (("data", 0.01), ("step", 0.0145))
+    }
+    assert kinds(job_of(*loaded, ranks=(replace(tiny, phases=phases),))) == [K.SMALL_BATCH]
+    assert kinds(job_of(ranks=(replace(tiny, phases=phases),))) == [K.DATA_STALL]
 
 
 def lost(*states: str | None, joules: float | None = 5e4, elapsed_s: float = 300.0) -> JobObservation:

@@ -9,7 +9,7 @@ interval.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from slurm_energy.devices.signal_sensor import RateMeter, SignalReading, SignalSensor
 
@@ -69,8 +69,8 @@ class AmdSmiSignalSensor(SignalSensor):
         if self._clock is not None:
             clock = _mapping(self._call("amdsmi_get_clock_info", self._clock))
             for key, signal in (("clk", "sm_clock_mhz"), ("max_clk", "max_sm_clock_mhz")):
-                if _is_count(clock.get(key)) and clock[key] > 0:
-                    yield self._reading(signal, clock[key], "clock")
+                if _is_count(mhz := clock.get(key)) and mhz > 0:
+                    yield self._reading(signal, mhz, "clock")
         if self._hot is not None and self._current is not None:
             celsius = self._call("amdsmi_get_temp_metric", self._hot, self._current)
             if _is_count(celsius) and 0 < celsius < 200:
@@ -96,6 +96,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     """Return whether a value is known: AMD SMI has text such as `N/A` for others."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
-from slurm_energy.diagnosis.cpu_waits import other_load
+from slurm_energy.diagnosis.cpu_waits import other_load, served_share
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
 from slurm_energy.diagnosis.observation import NodeObservation
@@ -49,7 +49,7 @@ def message_seconds(view: JobView) -> float | None:
     batch, workers, wait_s = view.hint("batch_size"), view.hint("num_workers"), view.mean_phase_s("data")
     if batch is None or not workers or wait_s is None or batch > view.threshold("small_batch_samples"):
         return None
-    if 1000 * wait_s > view.threshold("worker_message"):
+    if 1000 * wait_s * served_share(view) > view.threshold("worker_message"):
         return None
     if (view.category_share("data") or 0.0) < view.threshold("data_share"):
         return None
