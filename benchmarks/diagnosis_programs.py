@@ -261,15 +261,8 @@ class ProgramLab:
             argv = ["salloc", *options, "bash", "-c", f'{program.command}; echo "$SLURM_JOB_ID" > {log}']
             self.run(*argv, timeout_s=300)
             return log.read_text().strip()
-        argv = [
-            "sbatch",
-            *options,
-            f"--output={log}",
-            "--parsable",
-            *program.options,
-            "--wrap",
-            program.command,
-        ]
+        output = (f"--output={log}", "--parsable")
+        argv = ["sbatch", *options, *output, *program.options, "--wrap", program.command]
         job_id = self.run(*argv).strip()
         deadline = time.monotonic() + 400
         while self.run("squeue", "--noheader", "--format=%i").strip():

@@ -22,8 +22,7 @@ from slurm_energy.reports.stored_records import parse_stored_record
 COMPONENTS = ("cpu", "dram", "gpu", "other", "node")
 MEASURED_COMPONENTS = ("cpu", "dram", "gpu")
 EXPECTED_COMPONENTS = ("cpu", "dram", "other")
-_ADDED_KEYS = ("job", "trace")
-"""Keys that the controller adds to those of the record."""
+_ADDED_KEYS = ("job", "trace")  # by the controller, to those of the record
 _ARRAY_OR_HETEROGENEOUS_ID = re.compile(r"(?P<base>\d+)[_+](?P<number>\d+)", re.ASCII)
 _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
