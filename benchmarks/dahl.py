@@ -1,7 +1,8 @@
 """The experiments of DAHL, section 4, on this machine: a CNN trained in several configurations.
 
-12 scales of images, batches of 1 to 128, 1 and 2 cores; PyTorch with its defaults, PyTorch with one OpenMP
-thread per core, two processes with DistributedDataParallel, and the task-graph trainer if it is installed.
+12 scales of images, batches of 1 to 128, 1 and 2 cores; PyTorch with its defaults, with one OpenMP thread
+per core, and with freed memory kept as well, two processes with DistributedDataParallel, and the task-graph
+trainer if it is installed.
 Each run is stored in FOLDER/runs.jsonl as soon as it ends; the same command continues an interrupted
 benchmark. Time and CPU time are measured. Energy is that of the RAPL packages if there are any, otherwise
 that of the lab's package model from time and CPU time; the tables state which.
@@ -9,7 +10,8 @@ that of the lab's package model from time and CPU time; the tables state which.
     python benchmarks/dahl.py --dir FOLDER [--quick]        # runs, claims, tables
     python benchmarks/dahl.py --dir FOLDER --page docs/training-configurations.md    # only the tables
 
-Prints `CLAIM taskgraph_time ...` and `CLAIM taskgraph_cpu_time ...` if the task-graph trainer was measured.
+Prints `CLAIM last_loss_difference ...`, and if the task-graph trainer was measured `CLAIM
+taskgraph_time_to_best_pytorch ...` and `CLAIM taskgraph_scales_with_less_cpu_time ...`.
 Needs PyTorch for --python (Debian: python3-torch). Other programs on the machine disturb it.
 """
 
@@ -44,10 +46,12 @@ SCALES = (
 BATCH_SCALES = ((26, 34), (76, 104), (178, 238))
 """Scales of the experiment that varies the batch."""
 BATCH, BATCHES = 32, (1, 2, 4, 8, 16, 64, 128)
-CONFIGS = ("default", "openmp", "ddp", "taskgraph")
+CONFIGS = ("default", "openmp", "keep", "ddp", "taskgraph")
 CORES = (1, 2)
 REPETITIONS = 5
 PIXELS_PER_RUN = 1_200_000
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""glibc keeps freed memory for the next step instead of returning it to the kernel, which clears it anew."""
 PROFILE = "xeon-4210-rtx6000"
 PROGRAM = Path(__file__).resolve().parent / "dahl_program.py"
 
@@ -160,8 +164,10 @@ def _complete(path: Path, planned: Sequence[Run], python: str) -> None:
 def _program(python: str, config: str, cores: int) -> Iterator[subprocess.Popen[str] | None]:
     """Start the program on the first cores; None if it cannot import what the configuration needs."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "MKL_"))}
-    if config == "openmp":
+    if config in ("openmp", "keep"):
         environment |= {"OMP_NUM_THREADS": str(cores), "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+    if config == "keep":
+        environment |= KEEP_MEMORY
     if config == "ddp":
         environment["OMP_NUM_THREADS"] = "1"
     cpus = sorted(os.sched_getaffinity(0))[:cores]

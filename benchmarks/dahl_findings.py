@@ -9,15 +9,20 @@ from statistics import fmean
 from claims import Claim, at_least, at_most
 from dahl_results import NAMES, Cell, Results, Run, Scale, cell_name, scale_name
 
-_MAX_TIME_RATIO, _MIN_CPU_SHARE = 1.2, 0.5
+_MAX_TIME_RATIO, _MIN_CPU_SHARE, _MAX_LOSS_DIFFERENCE = 1.2, 0.5, 1e-3
 
 Finding = tuple[str, str, bool | None]
 """Finding of the paper, figure of the runs, and whether it is reproduced; None: not decided."""
 
 
 def claims(runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield the claims about the task-graph trainer; none if it was not measured."""
+    """Yield the claim that all configurations train alike, and those about the task-graph trainer.
+
+    A claim about what was not measured is left out.
+    """
     results = Results(runs)
+    if differences := list(_loss_differences(results)):
+        yield at_most("last_loss_difference", max(differences), _MAX_LOSS_DIFFERENCE)
     pairs = [
         (cell, [other for other in results.at(scale, (cores,)) if other.config != "taskgraph"])
         for scale in results.scales
@@ -33,6 +38,16 @@ def claims(runs: Sequence[Run]) -> Iterator[Claim]:
             for cell, others in pairs
         ]
         yield at_least("taskgraph_scales_with_less_cpu_time", sum(less) / len(less), _MIN_CPU_SHARE)
+
+
+def _loss_differences(results: Results) -> Iterator[float]:
+    """Yield the relative differences of the last losses of runs with equal images and first parameters."""
+    losses: dict[tuple[object, ...], list[float]] = {}
+    for run in results.runs:
+        key = tuple(run[name] for name in ("height", "width", "batch", "repetition"))
+        losses.setdefault(key, []).append(run["loss"])
+    for values in losses.values():
+        yield (max(values) - min(values)) / max(values)
 
 
 def findings(results: Results) -> Iterator[Finding]:

@@ -87,20 +87,28 @@ def _features(run: dict[str, Any]) -> int:
     return MAPS * ((run["height"] - KERNEL + 1) // POOL) * ((run["width"] - KERNEL + 1) // POOL)
 
 
-def _train_torch(
-    run: dict[str, Any], images: Any, labels: Any, rank: int, ranks: int, folder: Path
-) -> dict[str, Any]:
+def _torch_model(run: dict[str, Any]) -> Any:
+    """Return the network; the seed determines its first parameters."""
     import torch
-    from torch import distributed, nn
+    from torch import nn
 
     torch.manual_seed(run["seed"])
-    model: Any = nn.Sequential(
+    return nn.Sequential(
         nn.Conv2d(3, MAPS, KERNEL),
         nn.ReLU(),
         nn.MaxPool2d(POOL),
         nn.Flatten(),
         nn.Linear(_features(run), CLASSES),
     )
+
+
+def _train_torch(
+    run: dict[str, Any], images: Any, labels: Any, rank: int, ranks: int, folder: Path
+) -> dict[str, Any]:
+    import torch
+    from torch import distributed, nn
+
+    model = _torch_model(run)
     if ranks > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         distributed.init_process_group(
@@ -142,6 +150,7 @@ def _train_taskgraph(run: dict[str, Any], images: Any, labels: Any) -> dict[str,
         taskgraph.Flatten(),
         taskgraph.Linear(_features(run), CLASSES),
     )
+    model.load_state({name: values.numpy() for name, values in _torch_model(run).state_dict().items()})
     trainer = taskgraph.Trainer(
         model,
         learning_rate=LEARNING_RATE,

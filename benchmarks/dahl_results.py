@@ -9,7 +9,13 @@ from typing import Any, Final
 
 from slurm_energy.tuning.sweep.intervals import difference_half_width, half_width
 
-NAMES: Final = {"default": "PyTorch", "openmp": "OpenMP", "ddp": "DDP", "taskgraph": "task graph"}
+NAMES: Final = {
+    "default": "PyTorch",
+    "openmp": "OpenMP",
+    "keep": "OpenMP, memory kept",
+    "ddp": "DDP",
+    "taskgraph": "task graph",
+}
 
 Run = Mapping[str, Any]
 Scale = tuple[int, int]

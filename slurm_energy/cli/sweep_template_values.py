@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -111,8 +112,7 @@ def sweep_values(sweep: SavedSweep, objective: Objective, template: Template) ->
             values[variable.name] = value
     note(_source(sweep, objective, best, values))
     filled = {variable.sweep for variable in template.variables}
-    missing = [line for name, line in _other_settings(sweep.result, best) if name not in filled]
-    if missing:
+    if missing := _other_settings(sweep.result, best, filled):
         note(f"the template has no place for: {', '.join(missing)}")
     return values
 
@@ -132,16 +132,22 @@ def _best(result: SweepResult, objective: Objective) -> PointResult:
     return min(allowed or [result.reference], key=lambda point: objective.cost(*ratios(point)))
 
 
-def _other_settings(result: SweepResult, best: PointResult) -> list[tuple[str, str]]:
-    """Return name and text of the variables and options of a point, without those equal to another."""
-    columns = list(zip(*(point.point.settings for point in result.points), strict=True))
-    seen: set[tuple[str | None, ...]] = set()
+def _other_settings(result: SweepResult, best: PointResult, filled: Collection[str]) -> list[str]:
+    """Return the set variables and options of a point that the template does not set.
+
+    A setting that equals another one at all points, such as two variables with the number of threads, counts
+    once.
+    """
+    columns = {
+        column[0][0]: tuple(value for _, value in column)
+        for column in zip(*(point.point.settings for point in result.points), strict=True)
+    }
+    seen = {values for name, values in columns.items() if name in filled}
     others = []
-    for column, (name, value) in zip(columns, best.point.settings, strict=True):
-        values = tuple(item for _, item in column)
-        if name.startswith(("env.", "sbatch.")) and value is not None and values not in seen:
-            others.append((name, f"{name}={value}"))
-        seen.add(values)
+    for name, value in best.point.settings:
+        if name.startswith(("env.", "sbatch.")) and value is not None and columns[name] not in seen:
+            seen.add(columns[name])
+            others.append(f"{name}={value}")
     return others
 
 

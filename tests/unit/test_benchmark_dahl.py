@@ -32,6 +32,7 @@ def runs_of(figures: dict[str, tuple[float, float, float]], batch: int = 32) -> 
             "config": config, "cores": 2, "height": height, "width": width, "batch": batch, "samples": 1000,
             "repetition": number, "seconds": seconds + 0.01 * number, "cpu_s": seconds,
             "joules": 10 * seconds + 0.1 * number, "energy_source": "RAPL packages", "threads": 2,
+            "loss": 2.0,
         }
         for config, row in figures.items()
         for (height, width), seconds in zip(SCALES, row, strict=True)
@@ -77,10 +78,15 @@ def test_verdicts_need_a_clear_difference(dahl: Any) -> None:
 
 def test_claims_about_the_task_graph(dahl: Any) -> None:
     runs = runs_of({"openmp": (1.0, 2.0, 9.0), "taskgraph": (1.5, 2.0, 5.0)})
-    time, cpu = dahl.findings.claims(runs)
+    loss, time, cpu = dahl.findings.claims(runs)
+    assert loss["holds"]
     assert (time["ratio"], time["holds"]) == (pytest.approx(1.51 / 1.01, abs=1e-3), False)
     assert (cpu["ratio"], cpu["holds"]) == (pytest.approx(1 / 3, abs=1e-3), False)
-    assert not list(dahl.findings.claims(runs_of({"openmp": (1.0, 2.0, 9.0)})))
+    runs = runs_of({"openmp": (1.0, 2.0, 9.0)})
+    runs += [run | {"config": "ddp", "loss": 2.1} for run in runs]
+    (loss,) = dahl.findings.claims(runs)
+    assert (loss["ratio"], loss["holds"]) == (pytest.approx(0.1 / 2.1, abs=1e-3), False)
+    assert not list(dahl.findings.claims([]))
 
 
 def test_tables_replace_the_lines_between_the_markers(dahl: Any, tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_the_best_point_of_the_newest_sweep_fills_the_template(capsys: pytest.Ca
         assert line in printed.out.splitlines()
     assert "best edp of" in printed.err
     assert "(senergy-sweep-new.json, " in printed.err
+    assert "no place for" not in printed.err
     assert "2 runs); time -20 %, energy -20 %" in printed.err
     assert "not used: senergy-sweep-broken.json" in printed.err
 
