@@ -96,11 +96,11 @@ def study(tmp_path: Path) -> StudyDirectory:
     return made
 
 
-def write_model(study: StudyDirectory, classes: Sequence[object] = CLASSES) -> None:
+def write_model(study: StudyDirectory, classes: Sequence[object] = CLASSES, last: str = "2026-11-15") -> None:
     with study.running("characterise", "characterise") as run:
         run.finish({"classes": classes})
     with study.running("model", "model") as run:
-        days = {"begin": "2026-11-11", "end": "2026-11-15"}
+        days = {"begin": "2026-11-11", "end": last}
         run.finish({"twin": TWIN.document(), "held_out": days, "errors": []})
 
 
@@ -160,7 +160,7 @@ def test_jobs_with_slack_move_to_cheap_hours(study: StudyDirectory) -> None:
     )
     jobs = site_jobs()
     run_baseline(study, StudySources(lambda: (LoadedJobs(jobs, ()), None), {}, {}), "baseline")
-    write_model(study, [])
+    write_model(study, [], "2026-11-12")
     with pytest.raises(UsageError, match="accounting does not say how many jobs may wait"):
         run_choose(study, ChoiceRequest((parse_alternative("night:deferral=cheapest"),), seeds=2), "c")
     night = (parse_alternative("night:deferral=cheapest"),)
