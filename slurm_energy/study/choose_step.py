@@ -5,7 +5,6 @@ Source: thesis, sections 6.3.4 and 6.3.5.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from slurm_energy.study.alternative_runs import AlternativeRuns, Progress
 from slurm_energy.study.alternatives import TODAY, StudyAlternative
 from slurm_energy.study.baseline import read_baseline
 from slurm_energy.study.characterise import read_classes
+from slurm_energy.study.combination import combinations
 from slurm_energy.study.decision_tree import DecisionNode, SiteFigures, decide
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.evaluation import (
@@ -112,7 +112,8 @@ def run_choose(
         if not single:
             raise UsageError("choose", _nothing(tree), "--alternative NAME:LEVER=VALUE")
         simulations.simulate(single)
-        combined = [] if request.only else _combined(single, simulations.runs, objective)
+        forecasts = _forecasts(single, simulations.runs, objective)
+        combined = [] if request.only else combinations(forecasts, objective)
         simulations.simulate(combined)
         forecasts = _forecasts([today, *single, *combined], simulations.runs, objective)
         result = _result(forecasts, tree, site, data, period, objective)
@@ -209,32 +210,6 @@ def _proposed(
 
 def _nothing(tree: Sequence[DecisionNode]) -> str:
     return "no lever promises anything: " + "; ".join(node.reason for node in tree if not node.answer)
-
-
-def _combined(
-    single: Sequence[StudyAlternative], runs: Runs, objective: StudyObjective
-) -> list[StudyAlternative]:
-    """Return combinations of the best alternatives of different levers that improve the main target."""
-    kpi = objective.targets[0].indicator
-    forecasts = _forecasts(single, runs, objective)
-    best: dict[tuple[str, ...], AlternativeForecast] = {}
-    for one in forecasts:
-        if one.is_permitted and one.improvement(kpi) > 0:
-            other = best.get(one.alternative.levers)
-            if other is None or one.improvement(kpi) > other.improvement(kpi):
-                best[one.alternative.levers] = one
-    chosen = [one.alternative for one in best.values()]
-    combined = []
-    for size in range(2, len(chosen) + 1):
-        for group in itertools.combinations(chosen, size):
-            levers = list(itertools.chain.from_iterable(one.levers for one in group))
-            if len(set(levers)) < len(levers) or {"budget", "power_saving"} <= set(levers):
-                continue  # the simulator has no power budget with nodes that are switched off
-            joined = group[0]
-            for added in group[1:]:
-                joined = joined.with_levers_of(added)
-            combined.append(joined)
-    return combined
 
 
 def _forecasts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from slurm_energy.study import alternative_runs
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.baseline import StudySources, run_baseline
 from slurm_energy.study.choose_step import ChoiceRequest, run_choose
+from slurm_energy.study.combination import combinations
 from slurm_energy.study.days import study_days
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.evaluation import (
@@ -248,6 +250,24 @@ def test_drawn_periods_keep_working_days_and_weekends() -> None:
         assert drawn.name.tolist() == kinds[5:]
         orders.add(tuple(drawn.job_id.tolist()))
     assert len(orders) == 5
+
+
+def test_levers_that_improve_are_combined_and_one_that_breaks_a_limit_gets_help() -> None:
+    objective = parse_objective(OBJECTIVE, Path("objective.toml"))
+
+    def single(text: str, energy: float, jct: float) -> AlternativeForecast:
+        return replace(forecast("x", energy, jct), alternative=parse_alternative(text))
+
+    forecasts = [
+        single("strong:tuning=edp", -0.12, 0.15),
+        single("gentle:tuning=energy", -0.06, 0.02),
+        single("off:off=yes", -0.05, 0.0),
+        single("fair:ranking=hades", 0.01, -0.1),
+        single("short:ranking=sjf", 0.01, -0.2),
+        single("budget:budget=900", -0.01, 0.0),
+    ]
+    names = {one.name for one in combinations(forecasts, objective)}
+    assert names == {"gentle+off", "gentle+budget", "strong+short", "strong+short+off", "strong+short+budget"}
 
 
 def test_the_interval_of_a_forecast_is_that_of_another_period() -> None:
