@@ -13,7 +13,7 @@ from slurm_energy.cli.study_command import command_line
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.study.characterise import CurveProgram
+    from slurm_energy.study.curve_sources import CurveProgram
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help="response curves: output of senergy tune show --json (default: those of senergyctld)",
+    )
+    parser.add_argument(
+        "--sweep",
+        metavar="PROGRAM=FILE",
+        action="append",
+        default=[],
+        help="response curve of a program, as USER/NAME in the plan: output of senergy sweep --json",
     )
     parser.add_argument(
         "--budget", metavar="NODE_HOURS", type=float, help="node-hours for measurements (default: no limit)"
@@ -35,21 +42,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Classify the jobs of the baseline, and print classes, curves and plan."""
-    from slurm_energy.study.characterise import read_curves, run_characterise
+    from slurm_energy.study.characterise import run_characterise
+    from slurm_energy.study.curve_sources import read_curves, read_sweep_curve
     from slurm_energy.study.directory import StudyDirectory
 
     if not 1 <= args.classes <= 50:
         raise UsageError("--classes", "must be from 1 to 50")
     if args.budget is not None and not args.budget >= 0:
         raise UsageError("--budget", "must not be negative")
+    sweeps = dict(_sweep(text) for text in args.sweep)
     study = StudyDirectory(Path(args.directory))
     study.require("characterise")
     programs = read_curves(args.curves) if args.curves else _learned(args)
+    # Measured curves come last: they replace learned ones of the same program.
+    programs += [read_sweep_curve(program, path) for program, path in sweeps.items()]
+    files = {"curves": args.curves} if args.curves else {}
     result = run_characterise(
         study,
         programs,
         command_line(),
-        files={"curves": args.curves} if args.curves else {},
+        files=files | sweeps,
         budget_node_hours=math.inf if args.budget is None else args.budget,
         max_classes=args.classes,
     )
@@ -64,13 +76,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _learned(args: argparse.Namespace) -> list[CurveProgram]:
     """Return the programs that senergyctld has learned; none if it does not answer."""
-    from slurm_energy.study.characterise import curve_programs
+    from slurm_energy.study.curve_sources import curve_programs
 
     try:
         return curve_programs(connection.connect(args).get("/v1/tuning", {}))
     except UnavailableError as error:
         note(f"no response curves: {error}")
         return []
+
+
+def _sweep(text: str) -> tuple[str, Path]:
+    program, equals, name = text.rpartition("=")
+    if not equals or "/" not in program or not name:
+        raise UsageError(f"--sweep {text[:60]}", "is not USER/NAME=FILE", "take PROGRAM from the plan")
+    return program, Path(name)
 
 
 def _lines(result: dict[str, Any]) -> list[str]:
@@ -92,8 +111,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
         "",
         f"Measurements within the budget take {result['planned_node_hours']:,.1f} node-hours. None runs by "
         "itself.",
-        "Measure a program with its batch script:  senergy sweep SCRIPT --repeat 2",
-        "or a kind of nodes with kernels:          senergy tune characterise -w NODE",
-        "Then run this step again.",
+        "Measure a program with its batch script:  senergy sweep SCRIPT --repeat 2 --json > FILE",
+        "and run this step again with:             --sweep PROGRAM=FILE",
     ]
     return lines

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ import numpy as np
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.study.baseline import read_baseline
+from slurm_energy.study.curve_sources import CurveProgram
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.job_classes import (
     MAX_CLASSES,
@@ -32,58 +32,6 @@ from slurm_energy.study.jobs_table import csv_text as jobs_csv
 SETTINGS: Final = 6
 """Number of settings that a planned sweep measures, with the untuned one."""
 REPEATS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class CurveProgram:
-    """A program of `GET /v1/tuning` with its response curve.
-
-    Attributes:
-        user: owner; empty: unknown.
-        names: names that its jobs may have: model and workload.
-        last_job: id of its last job; empty: unknown.
-        points: points of the curve as in `GET /v1/tuning`.
-    """
-
-    user: str
-    names: tuple[str, ...]
-    last_job: str
-    points: Sequence[Mapping[str, Any]]
-
-
-def curve_programs(answer: Mapping[str, Any]) -> list[CurveProgram]:
-    """Return the programs with a curve in a response to `GET /v1/tuning`.
-
-    Raises:
-        UsageError: it is no such response.
-    """
-    programs = []
-    try:
-        for one in answer["programs"]:
-            points = (one.get("curve") or {}).get("points") or ()
-            names = tuple(str(one[key]) for key in ("model", "workload") if one.get(key))
-            if points:
-                for point in points:
-                    float(point["time_ratio"]), float(point["power_ratio"])
-                owner, last = str(one.get("user") or ""), str(one.get("last_job") or "")
-                programs.append(CurveProgram(owner, names, last, points))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"is not a response of senergy tune show --json: {error!r}"
-        raise UsageError("response curves", why) from None
-    return programs
-
-
-def read_curves(path: Path) -> list[CurveProgram]:
-    """Read the output of `senergy tune show --json`.
-
-    Raises:
-        UsageError: the file cannot be read, or has another form.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}", str(error), "write it with: senergy tune show --json") from None
-    return curve_programs(data if isinstance(data, Mapping) else {})
 
 
 def run_characterise(
@@ -144,12 +92,16 @@ def read_classes(study: StudyDirectory) -> list[JobClass]:
 def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, CurveProgram]:
     """Return the curves by program of the jobs.
 
-    A curve belongs to the program of its last job, or else to the programs of its owner with its name.
+    A curve belongs to the program that it names, to that of its last job, or else to the programs of its
+    owner with its name.
     """
     own = programs_of(jobs)
     row_of = {job_id: row for row, job_id in enumerate(jobs.job_id.tolist())}
     matched: dict[str, CurveProgram] = {}
     for one in programs:
+        if one.program:
+            matched |= {one.program: one} if one.program in own else {}
+            continue
         if one.last_job in row_of:
             matched[str(own[row_of[one.last_job]])] = one
             continue

@@ -25,7 +25,7 @@ _MAX_STEPS: Final = 64
 _DIGITS: Final = re.compile(r"\d+")
 FEATURES: Final = ("nodes", "gpus_per_node", "run_s", "watts_per_node")
 _UNITS: Final[Mapping[str, Callable[[float], str]]] = {
-    "nodes": lambda value: f"{value:.3g} nodes",
+    "nodes": lambda value: f"{value:.3g} " + ("nodes" if value > 1 else "node"),
     "gpus_per_node": lambda value: f"{value:.3g} GPUs per node",
     "run_s": format_duration,
     "watts_per_node": lambda value: f"{value:.0f} W per node",

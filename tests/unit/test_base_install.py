@@ -201,7 +201,7 @@ simulate budget-day --workload w.csv --policies fcfs --policy-file p.py --seeds 
 simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html --plots p --json
 simulate budget-day --max-runs 9
 study baseline s2 --jobs j.csv --column submit_s=arrived --energy e.csv --seed 1 --json
-study characterise s2 --curves c.json --budget 5 --classes 3 --json --config energy.toml
+study characterise s2 --curves c.json --sweep a/b=s.json --budget 5 --classes 3 --json --config energy.toml
 study model s2 --nodes a=2 --held-out-days 7 --max-error energy_kwh=5 --accept-error --json
 study baseline s2 -S now-9days -E now --config energy.toml
 study choose s --alternative a:off=yes --only --seeds 2 --processes 1 --json

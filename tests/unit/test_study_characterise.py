@@ -17,7 +17,8 @@ from study_examples import week_jobs
 
 from slurm_energy.cli import main as cli
 from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.study.characterise import curve_programs, read_classes, read_curves
+from slurm_energy.study.characterise import read_classes
+from slurm_energy.study.curve_sources import curve_programs, read_curves
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.job_classes import classified, job_class_of, job_classes, programs_of
 from slurm_energy.study.jobs_table import JobsTable, csv_text, jobs_table
@@ -153,6 +154,39 @@ def test_a_curve_belongs_to_the_program_of_its_last_job(
     assert StudyDirectory(study).result("characterise")["matched_programs"] == ["bob/analyse"]
 
 
+def sweep_point(cap: str, time_s: float | None, joules: float) -> dict[str, Any]:
+    return {
+        "settings": {"gpu-cap": cap},
+        "time_s": time_s,
+        "time_s_deviation": None if time_s is None else 0.01 * time_s,
+        "energy_joules": joules,
+        "runs": 4,
+    }
+
+
+def test_a_sweep_gives_the_curve_of_a_planned_program(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curves, sweep = study.parent / "curves.json", study.parent / "sweep.json"
+    curves.write_text(json.dumps(answer(model="train")))
+    points = [sweep_point("300", 100, 3e4), sweep_point("200", 110, 2.2e4), sweep_point("100", None, 0)]
+    sweep.write_text(json.dumps({"points": points}))
+    options = ["--curves", str(curves), "--json", "--sweep"]
+    capsys.readouterr()
+    assert cli.main(["study", "characterise", str(study), *options, f"bob/analyse={sweep}"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["plan"] == []
+    point = result["classes"][0]["points"][1]
+    assert point["time_ratio"] == pytest.approx(1.1)
+    assert point["power_ratio"] == pytest.approx(200 / 300)
+    assert point["deviation"] == pytest.approx(0.005 * 2**0.5)
+    assert cli.main(["study", "characterise", str(study), *options, f"no/program={sweep}"]) == 0
+    assert json.loads(capsys.readouterr().out)["unmatched_programs"] == 1
+    sweep.write_text(json.dumps({"points": points[::-1]}))
+    assert cli.main(["study", "characterise", str(study), *options, f"bob/analyse={sweep}"]) == 2
+    assert "its reference point is not measured" in capsys.readouterr().err
+
+
 def test_without_curves_everything_is_planned(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,7 +210,9 @@ def test_malformed_curves_are_one_line(tmp_path: Path) -> None:
     assert curve_programs({"programs": [{"curve": None}]}) == []
 
 
-@pytest.mark.parametrize("options", [["--classes", "0"], ["--budget", "-1"], ["--curves", "/missing"]])
+@pytest.mark.parametrize(
+    "options", [["--classes", "0"], ["--budget", "-1"], ["--curves", "/missing"], ["--sweep", "a=b"]]
+)
 def test_wrong_options_are_one_line(
     study: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:

@@ -1,0 +1,105 @@
+"""Response curves of programs for a study: learned by senergyctld, or measured by a sweep."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number
+
+
+@dataclass(frozen=True, slots=True)
+class CurveProgram:
+    """A program of `GET /v1/tuning` with its response curve.
+
+    Attributes:
+        user: owner; empty: unknown.
+        names: names that its jobs may have: model and workload.
+        last_job: id of its last job; empty: unknown.
+        points: points of the curve as in `GET /v1/tuning`.
+        program: program of the jobs, as `USER/NAME`; empty: by the other attributes.
+    """
+
+    user: str
+    names: tuple[str, ...]
+    last_job: str
+    points: Sequence[Mapping[str, Any]]
+    program: str = ""
+
+
+def curve_programs(answer: Mapping[str, Any]) -> list[CurveProgram]:
+    """Return the programs with a curve in a response to `GET /v1/tuning`.
+
+    Raises:
+        UsageError: it is no such response.
+    """
+    programs = []
+    try:
+        for one in answer["programs"]:
+            points = (one.get("curve") or {}).get("points") or ()
+            names = tuple(str(one[key]) for key in ("model", "workload") if one.get(key))
+            if points:
+                for point in points:
+                    float(point["time_ratio"]), float(point["power_ratio"])
+                owner, last = str(one.get("user") or ""), str(one.get("last_job") or "")
+                programs.append(CurveProgram(owner, names, last, points))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"is not a response of senergy tune show --json: {error!r}"
+        raise UsageError("response curves", why) from None
+    return programs
+
+
+def read_curves(path: Path) -> list[CurveProgram]:
+    """Read the output of `senergy tune show --json`.
+
+    Raises:
+        UsageError: the file cannot be read, or has another form.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}", str(error), "write it with: senergy tune show --json") from None
+    return curve_programs(data if isinstance(data, Mapping) else {})
+
+
+def read_sweep_curve(program: str, path: Path) -> CurveProgram:
+    """Read the output of `senergy sweep --json` as the curve of a program.
+
+    Args:
+        program: program of the jobs, as `USER/NAME` in the plan of the step.
+        path: the file.
+
+    Raises:
+        UsageError: the file cannot be read, has another form, or its reference is not measured.
+    """
+    todo = "write it with: senergy sweep SCRIPT --json"
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))["points"]
+        measured = [one for one in listed if is_number(one["time_s"]) and is_number(one["energy_joules"])]
+        if not measured or measured[0] is not listed[0]:
+            raise UsageError(f"{path}", "its reference point is not measured", "run the sweep to its end")
+        points = [_sweep_point(one, measured[0]) for one in measured]
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, ZeroDivisionError) as error:
+        raise UsageError(f"{path}", f"is not the result of a sweep: {error!r}", todo) from None
+    return CurveProgram("", (), "", points, program)
+
+
+def _sweep_point(point: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point of a sweep relative to its reference, as in `GET /v1/tuning`."""
+    errors = [
+        one["time_s_deviation"] / one["time_s"] / math.sqrt(one["runs"])
+        for one in (point, reference)
+        if one.get("time_s_deviation") is not None
+    ]
+    watts = [one["energy_joules"] / one["time_s"] for one in (point, reference)]
+    return {
+        "point": dict(point["settings"]),
+        "time_ratio": point["time_s"] / reference["time_s"],
+        "power_ratio": watts[0] / watts[1],
+        "time_error": math.hypot(*errors) if errors else None,
+    }
