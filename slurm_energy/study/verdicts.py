@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -204,7 +205,7 @@ def _beyond(extreme: float, middle: float) -> float:
     The distance is a ratio where both are positive, because waits have heavy tails.
     """
     if extreme > 0.0 and middle > 0.0:
-        return extreme * (extreme / middle) ** 0.5
+        return extreme * math.sqrt(extreme / middle)
     return extreme + 0.5 * (extreme - middle)
 
 
