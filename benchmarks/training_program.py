@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import random
 import sys
@@ -41,7 +42,15 @@ def main() -> int:
     parser.add_argument("--checkpoint-every", type=int, default=0, help="steps between checkpoints")
     parser.add_argument("--nan-at", type=int, default=0, help="step at which the loss becomes NaN")
     parser.add_argument("--no-recorder", action="store_true", help="do not report steps")
+    parser.add_argument(
+        "--adjusted", action="store_true", help="take the number of workers from the diagnosis"
+    )
+    parser.add_argument("--lock", help="file whose lock only one process of the loader holds at a time")
     args = parser.parse_args()
+    if args.adjusted:
+        import slurm_energy
+
+        args.workers = slurm_energy.adjusted("workers", default=args.workers)
     rank, size = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
     if args.slow_batch and rank == size - 1:
         args.batch = args.slow_batch
@@ -65,6 +74,13 @@ class Images(Dataset[Any]):
         return 1 << 20
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self._args.lock:
+            with Path(self._args.lock).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                return self._sample(index)
+        return self._sample(index)
+
+    def _sample(self, index: int) -> tuple[torch.Tensor, int]:
         end_s = time.thread_time() + self._args.transform_ms / 1000
         image = torch.randn(1, SIDE, SIDE)
         if self._args.file:

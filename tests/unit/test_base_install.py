@@ -48,6 +48,7 @@ ANSWERS: dict[str, Any] = {
         "facts": [{"version": __version__}],
         "nodes": [{"node": "n1", "slurm_state": "idle", "is_expected": True, "age_s": 3.0, "facts": 0}],
     },
+    "/v1/adjustments": {"permissions": None, "proposals": [], "trials": [], "values": {"nodes": 1}},
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
     "/v1/budget": budget_answers.status(),
     "/v1/findings": {"scope": "own", "time": 0.0, "jobs": []},
@@ -85,6 +86,7 @@ diagnose 11 --json
 diagnose 11 --html diagnosis.html
 diagnose --patterns -S 2026-11-01 -E 2026-12-01 -u alice -A physics --by user --top 3 --max-jobs 9 --json
 diagnose --patterns -a
+diagnose 11 --adjustments --json
 timeline 11 -o t.json --force --json --config energy.toml
 timeline 12_3 --html t.html --from +1s --to +30s --ranks 0-7
 timeline 11 profile.json --offline --html p.html
@@ -218,6 +220,10 @@ workload w.csv --units 4 --nodes 2 --format csv --json
 workload --scenario replay""",
 }
 NO_DAEMON = """
+diagnose 11 --submit job.sh
+diagnose 11 --apply --permit workers=0..16
+diagnose --permit workers=0..16
+diagnose 11 --undo
 top --once --ascii --interval 1 --config energy.toml
 top --json
 spool list --json --config energy.toml

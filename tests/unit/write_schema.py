@@ -161,6 +161,21 @@ def fill_periods(connection):
     grid.save_samples(connection, key, [(3600.0 * n, 3600.0 * (n + 1), 40.5 + n) for n in range(24)], 600.0)
 
 
+def fill_adjustments(connection):
+    """Store permissions, a pending and a decided trial, and the values offered to a run."""
+    adjustments = module("adjustments")
+    if not adjustments:
+        return
+    adjustments.set_permissions(connection, "c1", 1000, "workers=0..16,slowdown=5", 5000.0)
+    trial = adjustments.StoredTrial(0, "c1", 1000, FINGERPRINT, "pending", "apply", 6000.0, None, "{}")
+    decided = adjustments.add_trial(connection, trial)
+    adjustments.decide_trial(connection, decided.key, "kept", 7000.0, '{"job":"110_4"}')
+    pending = adjustments.add_trial(connection, trial._replace(source="auto", created=8000.0))
+    run = module("tuning_starts").JobRun("c1", 119, 0)
+    values = ({"workers": 8}, frozenset({"workers"}), 9000.0)
+    adjustments.offer(connection, adjustments.OfferedRun(run, 1000, FINGERPRINT, pending.key, False, *values))
+
+
 def main(target):
     """Fill a database and write it as SQL."""
     with tempfile.TemporaryDirectory() as directory:
@@ -168,7 +183,7 @@ def main(target):
         deliver(accounting)
         learn(accounting)
         with module("engine", "database").connect(accounting.path) as connection:
-            for fill in (fill_priority, fill_tuning, fill_budgets, fill_periods):
+            for fill in (fill_priority, fill_tuning, fill_budgets, fill_periods, fill_adjustments):
                 fill(connection)
         with sqlite3.connect(accounting.path) as connection:
             connection.execute("UPDATE schema_version SET applied = version")
