@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -95,6 +96,7 @@ class TrainingLab:
 
     def __init__(self, lab: Lab, place: layout.LabLayout, python: str, folder: Path) -> None:
         self.lab, self.place, self.python, self.folder = lab, place, python, folder
+        shutil.copy(EXAMPLE, folder)  # the checkpoints of the jobs are written next to it
 
     def submit(self, arguments: Sequence[str], nodes: str = "n1,n2,n3") -> tuple[subprocess.Popen[str], Path]:
         """Submit a training job and return the process that waits for it, and the file of its output."""
@@ -108,9 +110,7 @@ class TrainingLab:
             own["SENERGY_TRAINING_RESTARTS"] = "1"
         environment = {**os.environ, **self.lab.environment(), **own}
         # The script is copied by Slurm; the program is found in the working directory.
-        process = subprocess.Popen(
-            [*argv, *EPOCH, *arguments], env=environment, cwd=EXAMPLE.parent, text=True
-        )
+        process = subprocess.Popen([*argv, *EPOCH, *arguments], env=environment, cwd=self.folder, text=True)
         return process, output
 
     def watts(self) -> float:
@@ -128,13 +128,9 @@ class TrainingLab:
         """
         with ReadingThread(self.watts, TICK_S, time.time) as readings:
             process, output = self.submit(arguments, nodes)
-            try:
-                if act is not None:
-                    act(output)
-                process.wait(timeout=600)
-            finally:
-                for checkpoint in EXAMPLE.parent.glob("balanced.*.ckpt"):
-                    checkpoint.unlink()
+            if act is not None:
+                act(output)
+            process.wait(timeout=600)
         text = output.read_text()
         epochs = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         if not epochs:
