@@ -63,7 +63,7 @@ static double cross_entropy(struct tg_batch const *batch, int first, int last) {
         for (size_t k = 0; k < classes; k++)
             sum += exp(logits[k] - maximum);
         for (size_t k = 0; k < classes; k++)
-            gradient[k] = (exp(logits[k] - maximum) / sum - ((int64_t)k == label)) / batch->count;
+            gradient[k] = (exp(logits[k] - maximum) / sum - ((int64_t)k == label)) / batch->total;
         total += log(sum) + maximum - logits[label];
     }
     mask_inactive(network, t, first, last, 0, network->shapes[t].channels);
@@ -82,16 +82,28 @@ static void add_chunks(struct tg_network const *network, struct tg_stage const *
     }
 }
 
+/* Return where gradients go: the parameters, the gradients for the caller, or those of this rank. */
+static REAL *destination(struct tg_network const *network, struct tg_stage const *stage, int keep,
+                         REAL **bias) {
+    if (network->ranks > 1) {
+        REAL *weights =
+            (REAL *)stage->rank_gradients + network->rank * (stage->n_weights + stage->spec.outputs);
+        *bias = weights + stage->n_weights;
+        return weights;
+    }
+    *bias = keep ? stage->spec.bias : stage->spec.bias_gradient;
+    return keep ? stage->spec.weights : stage->spec.weights_gradient;
+}
+
 static void update_dense(struct tg_batch const *batch, int s, size_t begin, size_t end, REAL factor,
                          int keep) {
     struct tg_network *network = batch->run->network;
     struct tg_stage const *stage = &network->stages[s];
     int outputs = stage->spec.outputs, inputs = stage->taps;
     const REAL *gradient = network->gradients[s + 1];
-    REAL *weights = keep ? stage->spec.weights : stage->spec.weights_gradient;
+    REAL *bias, *weights = destination(network, stage, keep, &bias);
     GEMM(CblasRowMajor, CblasTrans, CblasNoTrans, outputs, end - begin, batch->count, factor, gradient,
          outputs, (const REAL *)network->values[s] + begin, inputs, keep, weights + begin, inputs);
-    REAL *bias = keep ? stage->spec.bias : stage->spec.bias_gradient;
     for (int o = 0; bias && begin == 0 && o < outputs; o++) {
         REAL sum = 0;
         for (int i = 0; i < batch->count; i++)
@@ -104,18 +116,41 @@ static void update_dense(struct tg_batch const *batch, int s, size_t begin, size
 static void update_parameters(struct tg_batch const *batch, int s, size_t begin, size_t end) {
     struct tg_network *network = batch->run->network;
     struct tg_stage const *stage = &network->stages[s];
-    int keep = batch->run->mode == TG_TRAIN;
+    int keep = batch->run->mode == TG_TRAIN && network->ranks == 1;
     REAL factor = keep ? -batch->run->learning_rate : 1;
     if (stage->spec.kind == TG_DENSE) {
         update_dense(batch, s, begin, end, factor, keep);
         return;
     }
-    REAL *weights = keep ? stage->spec.weights : stage->spec.weights_gradient;
-    REAL *bias = keep ? stage->spec.bias : stage->spec.bias_gradient;
+    REAL *bias, *weights = destination(network, stage, keep, &bias);
     add_chunks(network, stage, begin * stage->taps, (end - begin) * stage->taps, factor, keep,
                weights + begin * stage->taps);
     if (bias)
         add_chunks(network, stage, stage->n_weights + begin, end - begin, factor, keep, bias + begin);
+}
+
+static void add_ranks(struct tg_network const *network, struct tg_stage const *stage, size_t from, size_t n,
+                      REAL factor, int keep, REAL *to) {
+    for (size_t i = 0; i < n; i++) {
+        REAL sum = 0;
+        for (int r = 0; r < network->ranks; r++) /* in this order, so that all ranks keep equal parameters */
+            sum += ((const REAL *)
+                        stage->rank_gradients)[r * (stage->n_weights + stage->spec.outputs) + from + i];
+        to[i] = (keep ? to[i] : 0) + factor * sum;
+    }
+}
+
+/* Update the parameters with the gradients of all ranks. */
+static void apply_ranks(struct tg_batch const *batch, int s) {
+    struct tg_network *network = batch->run->network;
+    struct tg_stage const *stage = &network->stages[s];
+    int keep = batch->run->mode == TG_TRAIN;
+    REAL factor = keep ? -batch->run->learning_rate : 1;
+    add_ranks(network, stage, 0, stage->n_weights, factor, keep,
+              keep ? stage->spec.weights : stage->spec.weights_gradient);
+    REAL *bias = keep ? stage->spec.bias : stage->spec.bias_gradient;
+    if (bias)
+        add_ranks(network, stage, stage->n_weights, stage->spec.outputs, factor, keep, bias);
 }
 
 static void emit_outputs(struct tg_batch const *batch, int first, int last) {

@@ -9,7 +9,7 @@
 #define RESUME_SUBMITTED 256
 #define MAX_ACCESSES 4096
 
-enum action { CHUNK_PASS, GATHER, FORWARD, JOIN, LOSS, BACKWARD_INPUT, BACKWARD_WEIGHTS, UPDATE };
+enum action { CHUNK_PASS, GATHER, FORWARD, JOIN, LOSS, BACKWARD_INPUT, BACKWARD_WEIGHTS, UPDATE, APPLY };
 
 struct task {
     enum action action;
@@ -42,6 +42,11 @@ static size_t inputs_of(struct tg_network const *network, int s) {
                                                     : (size_t)network->shapes[s].channels;
 }
 
+/* Return whether one task computes a batch with its update. */
+static int is_single_task(struct tg_network const *network) {
+    return network->chunks * network->groups * network->ranks == 1;
+}
+
 /* Compute a chunk through all stages and back; with a single chunk also the update. */
 static void pass_chunk(struct task const *task, void *scratch) {
     struct tg_batch *batch = task->batch;
@@ -62,7 +67,7 @@ static void pass_chunk(struct task const *task, void *scratch) {
         if (s > network->first_trained && first < last)
             kernels->backward_input(network, s, first, last, 0, inputs_of(network, s), scratch);
     }
-    for (int s = 0; s < network->n_stages && network->chunks == 1; s++)
+    for (int s = 0; s < network->n_stages && is_single_task(network); s++)
         if (network->stages[s].spec.weights)
             kernels->update(batch, s, 0, tg_features_of(network, s));
 }
@@ -123,6 +128,9 @@ static void execute(void *buffers[], void *argument) {
         else
             task->batch->losses[task->chunk] = network->kernels->loss(task->batch, task->first, task->last);
         break;
+    case APPLY:
+        network->kernels->apply(task->batch, task->stage);
+        break;
     default:
         compute_stage(task, scratch);
     }
@@ -160,13 +168,27 @@ static int submit(struct accesses *accesses, struct task task) {
     return error ? TG_RUNTIME : TG_OK;
 }
 
+/* Exchange the gradients of a stage with all ranks and update the parameters with their sum. */
+static int submit_exchange(struct tg_batch *batch, struct accesses *accesses, int s) {
+    struct tg_network *network = batch->run->network;
+    if (tg_exchange(&network->ranks_of[s], s))
+        return TG_RUNTIME;
+    add(accesses, &network->parameters_of[s], 0, STARPU_RW);
+    for (int r = 0; r < network->ranks; r++)
+        add(accesses, &network->ranks_of[s], r, STARPU_R);
+    return submit(accesses, (struct task){APPLY, batch, s, 0, 0, 1, 0, 0});
+}
+
 static int submit_updates(struct tg_batch *batch, struct accesses *accesses) {
     struct tg_network *network = batch->run->network;
     int error = TG_OK;
     for (int s = 0; s < network->n_stages; s++) {
         struct tg_handles const *parameters = &network->parameters_of[s];
         for (int g = 0; g < parameters->groups; g++) {
-            add_group(accesses, parameters, 0, g, STARPU_RW);
+            if (network->ranks > 1)
+                add(accesses, &network->ranks_of[s], network->rank, STARPU_W);
+            else
+                add_group(accesses, parameters, 0, g, STARPU_RW);
             for (int c = 0; c < network->chunks; c++) {
                 if (network->groups == 1) {
                     add(accesses, &network->values_of[0], c,
@@ -181,13 +203,15 @@ static int submit_updates(struct tg_batch *batch, struct accesses *accesses) {
             error |=
                 submit(accesses, (struct task){UPDATE, batch, s, 0, g, parameters->groups, 0, batch->count});
         }
+        if (network->ranks > 1 && parameters->groups)
+            error |= submit_exchange(batch, accesses, s);
     }
     return error;
 }
 
 static int submit_chunk_pass(struct tg_batch *batch, struct accesses *accesses, struct task task) {
     struct tg_network *network = batch->run->network;
-    int updates = network->chunks == 1 && batch->run->mode != TG_PREDICT;
+    int updates = is_single_task(network) && batch->run->mode != TG_PREDICT;
     for (int s = 0; s < network->n_stages; s++)
         add(accesses, &network->parameters_of[s], 0, updates ? STARPU_RW : STARPU_R);
     add(accesses, &network->values_of[0], task.chunk, STARPU_RW);
@@ -272,9 +296,22 @@ static int submit_batch(struct tg_batch *batch, struct accesses *accesses) {
         if (batch->run->mode != TG_PREDICT)
             error |= submit_backward(batch, accesses, task);
     }
-    if (batch->run->mode != TG_PREDICT && network->chunks * network->groups > 1)
+    if (batch->run->mode != TG_PREDICT && !is_single_task(network))
         error |= submit_updates(batch, accesses);
     return error;
+}
+
+/* Set the samples of this rank in batch `b`: its part of the positions in proportion. Each rank predicts all
+ * samples. */
+static void place_batch(struct tg_batch *batch, int64_t b, int64_t count) {
+    struct tg_network const *network = batch->run->network;
+    int is_shared = batch->run->mode != TG_PREDICT;
+    int rank = is_shared ? network->rank : 0, ranks = is_shared ? network->ranks : 1;
+    int64_t size = is_shared ? network->global_batch : network->batch, left = count - b * size;
+    batch->total = left < size ? left : size;
+    int begin = start_of(batch->total, rank, ranks);
+    batch->first = b * size + begin;
+    batch->count = start_of(batch->total, rank + 1, ranks) - begin;
 }
 
 static int submit_all(struct tg_run *run, struct tg_batch *batches, int64_t n_batches, int64_t count) {
@@ -285,14 +322,13 @@ static int submit_all(struct tg_run *run, struct tg_batch *batches, int64_t n_ba
     int error = TG_OK;
     for (int64_t b = 0; b < n_batches && !error; b++) {
         batches[b].run = run;
-        batches[b].first = b * run->network->batch;
-        int64_t left = count - batches[b].first;
-        batches[b].count = left < run->network->batch ? left : run->network->batch;
+        place_batch(&batches[b], b, count);
+
         error = submit_batch(&batches[b], accesses);
         if (starpu_task_nsubmitted() > MAX_SUBMITTED)
             starpu_task_wait_for_n_submitted(RESUME_SUBMITTED);
     }
-    starpu_task_wait_for_all();
+    tg_wait_for_all();
     free(accesses);
     return error;
 }
@@ -304,7 +340,8 @@ static int submit_all(struct tg_run *run, struct tg_batch *batches, int64_t n_ba
  */
 int tg_run(struct tg_network *network, int mode, const void *images, const int64_t *labels,
            const int64_t *order, int64_t count, double learning_rate, double *losses, void *outputs) {
-    int64_t n_batches = (count + network->batch - 1) / network->batch;
+    int64_t size = mode == TG_PREDICT ? network->batch : network->global_batch,
+            n_batches = (count + size - 1) / size;
     struct tg_batch *batches = calloc(n_batches, sizeof *batches);
     double *chunk_losses = calloc(n_batches * network->chunks, sizeof *chunk_losses);
     struct tg_run run = {network, mode, images, labels, order, learning_rate, outputs};
@@ -317,8 +354,10 @@ int tg_run(struct tg_network *network, int mode, const void *images, const int64
         double sum = 0;
         for (int c = 0; c < network->chunks; c++)
             sum += batches[b].losses[c];
-        losses[b] = sum / batches[b].count;
+        losses[b] = sum / batches[b].total;
     }
+    if (!error && losses && mode != TG_PREDICT)
+        error = tg_sum_losses(losses, n_batches);
     free(batches);
     free(chunk_losses);
     return error;

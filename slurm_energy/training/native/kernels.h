@@ -76,5 +76,6 @@ const struct tg_kernels KERNELS = {
     .backward_input = backward_input,
     .backward_weights = convolution_backward_weights,
     .update = update_parameters,
+    .apply = apply_ranks,
     .emit = emit_outputs,
 };

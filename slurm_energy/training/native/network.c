@@ -134,7 +134,10 @@ struct tg_network *tg_network_new(const struct tg_stage_spec *specs, int n_stage
         return NULL;
     network->dtype = dtype;
     network->n_stages = n_stages;
-    network->batch = batch;
+    network->rank = tg_rank();
+    network->ranks = tg_ranks();
+    network->global_batch = batch;
+    network->batch = (batch + network->ranks - 1) / network->ranks;
     network->kernels = dtype == 4 ? &tg_kernels_float : &tg_kernels_double;
     network->stages = calloc(n_stages, sizeof *network->stages);
     network->shapes = calloc(n_stages + 1, sizeof *network->shapes);
@@ -144,6 +147,7 @@ struct tg_network *tg_network_new(const struct tg_stage_spec *specs, int n_stage
     network->gradients_of = calloc(n_stages + 1, sizeof(struct tg_handles));
     network->chunks_of = calloc(n_stages, sizeof(struct tg_handles));
     network->parameters_of = calloc(n_stages, sizeof(struct tg_handles));
+    network->ranks_of = calloc(n_stages, sizeof(struct tg_handles));
     network->scratch = calloc(tg_workers(), sizeof *network->scratch);
     set_shape(&network->shapes[0], channels, height, width, &specs[0]);
     network->first_trained = n_stages;
@@ -180,6 +184,7 @@ static void unregister_all(struct tg_network *network) {
     for (int s = 0; s < network->n_stages; s++) {
         unregister(&network->chunks_of[s]);
         unregister(&network->parameters_of[s]);
+        unregister(&network->ranks_of[s]);
     }
 }
 
@@ -192,6 +197,7 @@ void tg_network_free(struct tg_network *network) {
         free(stage->indices);
         free(stage->chunk_gradients);
         free(stage->partial_outputs);
+        free(stage->rank_gradients);
     }
     for (int t = 0; t <= network->n_stages; t++) {
         free(network->values[t]);
@@ -199,11 +205,17 @@ void tg_network_free(struct tg_network *network) {
     }
     for (int w = 0; w < tg_workers(); w++)
         free(network->scratch[w]);
-    void *arrays[] = {network->stages,    network->shapes,
-                      network->values,    network->gradients,
-                      network->values_of, network->gradients_of,
-                      network->chunks_of, network->parameters_of,
-                      network->scratch,   network};
+    void *arrays[] = {network->stages,
+                      network->shapes,
+                      network->values,
+                      network->gradients,
+                      network->values_of,
+                      network->gradients_of,
+                      network->chunks_of,
+                      network->parameters_of,
+                      network->ranks_of,
+                      network->scratch,
+                      network};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
@@ -237,7 +249,7 @@ static int update_groups(struct tg_network const *network, int s) {
     size_t limit =
         (size_t)tg_workers() < tg_features_of(network, s) ? (size_t)tg_workers() : tg_features_of(network, s);
     groups = groups > limit ? limit : groups;
-    return network->chunks * network->groups == 1 || groups < 1 ? 1 : groups;
+    return network->chunks * network->groups == 1 || network->ranks > 1 || groups < 1 ? 1 : groups;
 }
 
 /* Split a stage's arrays. */
@@ -261,6 +273,12 @@ static int split_stage(struct tg_network *network, int s) {
             register_groups(&network->chunks_of[s], stage->partial_outputs, partial, dtype, chunks, groups);
     else if (sums)
         error |= register_groups(&network->chunks_of[s], stage->chunk_gradients, sums, dtype, chunks, groups);
+    if (network->ranks > 1 && stage->spec.weights) {
+        size_t all = network->ranks * (stage->n_weights + stage->spec.outputs);
+        if (!stage->rank_gradients && !(stage->rank_gradients = zeroed(all, dtype)))
+            return TG_NO_MEMORY;
+        error |= register_groups(&network->ranks_of[s], stage->rank_gradients, all, dtype, network->ranks, 1);
+    }
     if (stage->spec.weights)
         error |= register_groups(&network->parameters_of[s], stage->spec.weights, stage->n_weights, dtype, 1,
                                  update_groups(network, s));

@@ -129,7 +129,7 @@ int tg_start(int workers) {
     }
     conf.not_launched_drivers = drivers;
     conf.n_not_launched_drivers = workers;
-    if (starpu_init(&conf) != 0)
+    if (tg_start_starpu(&conf) != 0)
         return TG_RUNTIME;
     openblas_set_num_threads(1);
     is_stopping = 0;
@@ -149,14 +149,14 @@ int tg_start(int workers) {
 void tg_stop(void) {
     if (!n_workers)
         return;
-    starpu_task_wait_for_all();
+    tg_wait_for_all();
     pthread_mutex_lock(&ready_mutex);
     is_stopping = 1;
     pthread_cond_broadcast(&ready_changed);
     pthread_mutex_unlock(&ready_mutex);
     for (int i = 0; i < n_workers; i++)
         pthread_join(threads[i], NULL);
-    starpu_shutdown();
+    tg_stop_starpu();
     n_workers = 0;
 }
 

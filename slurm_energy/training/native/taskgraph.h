@@ -47,6 +47,7 @@ struct tg_stage {
     size_t gradient_row, gradient_plane; /* of one feature map's gradient with its border */
     uint8_t *indices;                    /* position of the maximum in each pooling window */
     void *chunk_gradients;               /* per chunk: n_weights + outputs elements */
+    void *rank_gradients;                /* several ranks: per rank n_weights + outputs elements */
     void *partial_outputs;               /* dense: per group of columns the products of the whole batch */
 };
 
@@ -60,13 +61,15 @@ struct tg_network {
     int dtype; /* bytes per element: 4 or 8 */
     int n_stages, batch;
     struct tg_stage *stages;
-    struct tg_shape *shapes; /* n_stages + 1: the input, then the output of each stage */
-    void **values;           /* n_stages + 1 tensors of a whole batch */
-    void **gradients;        /* the same without borders; [0] is NULL */
-    int chunks, groups;      /* groups of features per stage; 1: one task computes all stages of a chunk */
-    int first_trained;       /* first stage with parameters: no gradient is needed before it */
+    struct tg_shape *shapes;       /* n_stages + 1: the input, then the output of each stage */
+    void **values;                 /* n_stages + 1 tensors of a whole batch */
+    void **gradients;              /* the same without borders; [0] is NULL */
+    int rank, ranks, global_batch; /* processes that share each batch; `batch` is the most samples of one */
+    int chunks, groups; /* groups of features per stage; 1: one task computes all stages of a chunk */
+    int first_trained;  /* first stage with parameters: no gradient is needed before it */
     struct tg_handles *values_of, *gradients_of; /* per tensor */
     struct tg_handles *chunks_of;     /* per stage: gradients of parameters, or products of a dense layer */
+    struct tg_handles *ranks_of;      /* per stage: the gradients of each rank */
     struct tg_handles *parameters_of; /* per stage */
     struct tg_kernels const *kernels;
     void **scratch; /* per worker */
@@ -90,6 +93,7 @@ struct tg_batch {
     struct tg_run *run;
     int64_t first; /* position of the first sample */
     int count;
+    int total;      /* samples of the batch on all ranks */
     double *losses; /* per chunk */
 };
 
@@ -105,6 +109,7 @@ struct tg_kernels {
     void (*backward_weights)(struct tg_network *, int stage, int chunk, int first, int last, size_t begin,
                              size_t end, void *scratch);
     void (*update)(struct tg_batch const *, int stage, size_t begin, size_t end);
+    void (*apply)(struct tg_batch const *, int stage);
     void (*emit)(struct tg_batch const *, int first, int last);
 };
 extern const struct tg_kernels tg_kernels_float, tg_kernels_double;
@@ -124,6 +129,15 @@ int tg_network_split(struct tg_network *, int chunks, int groups);
 void tg_counters(struct tg_network const *, int64_t values[2]);
 size_t tg_features_of(struct tg_network const *, int stage);
 size_t tg_scratch_bytes(struct tg_network const *);
+
+/* ranks.c: several processes, if compiled with TG_MPI */
+int tg_start_starpu(struct starpu_conf *);
+void tg_stop_starpu(void);
+void tg_wait_for_all(void);
+int tg_rank(void);
+int tg_ranks(void);
+int tg_exchange(struct tg_handles const *, int64_t tag);
+int tg_sum_losses(double *losses, int64_t n);
 
 /* graph.c */
 int tg_run(struct tg_network *, int mode, const void *images, const int64_t *labels, const int64_t *order,

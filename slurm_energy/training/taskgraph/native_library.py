@@ -21,8 +21,10 @@ from slurm_energy.errors import UnavailableError
 SOURCES = Path(__file__).parents[1] / "native"
 PACKAGES = {"starpu-1.3": "libstarpu-dev", "openblas": "libopenblas-dev"}
 """pkg-config names of the libraries and the Debian packages that contain them."""
+MPI_PACKAGES = {"starpumpi-1.3": "libstarpu-dev", "ompi-c": "libopenmpi-dev"}
+"""What a trainer over several processes needs too."""
 _FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=default")
-_COMPILE_TIMEOUT_S = 180
+_COMPILE_TIMEOUT_S = 900
 
 
 class StageSpec(ctypes.Structure):
@@ -53,15 +55,19 @@ def _command_output(command: list[str], timeout_s: float = 20) -> str:
     return done.stdout
 
 
-def missing_requirement() -> str | None:
+def missing_requirement(distributed: bool = False) -> str | None:
     """Return what is missing to compile the trainer and how to install it, or None."""
     for tool, package in (("gcc", "gcc"), ("pkg-config", "pkg-config")):
         if shutil.which(tool) is None:
             return f"{tool} is not installed: apt-get install {package}"
-    for name, package in PACKAGES.items():
+    for name, package in _packages(distributed).items():
         if subprocess.run(["pkg-config", "--exists", name], check=False, timeout=20).returncode:
             return f"{name} is not installed: apt-get install {package}"
     return None
+
+
+def _packages(distributed: bool) -> dict[str, str]:
+    return MPI_PACKAGES | PACKAGES if distributed else PACKAGES
 
 
 def _cache_folder() -> Path:
@@ -84,21 +90,26 @@ def _processor_features() -> str:
     return platform.machine() + (flags[0] if flags else "")
 
 
-def build_library() -> Path:
+def build_library(distributed: bool = False) -> Path:
     """Compile the C sources unless the cache has the library of the same sources and processor.
+
+    Args:
+        distributed: with StarPU-MPI.
+
 
     Raises:
         UnavailableError: the compiler or a library is missing, or the compilation failed.
     """
-    digest = hashlib.sha256((_processor_features() + repr(_FLAGS)).encode())
+    digest = hashlib.sha256((_processor_features() + repr((_FLAGS, distributed))).encode())
     for path in sorted(SOURCES.glob("*.[ch]")):
         digest.update(path.name.encode() + path.read_bytes())
     library = _cache_folder() / f"libtaskgraph-{digest.hexdigest()[:16]}.so"
     if _is_own_file(library):
         return library
-    if missing := missing_requirement():
+    if missing := missing_requirement(distributed):
         raise UnavailableError("the task-graph trainer", *missing.split(": ", 1))
-    options = _command_output(["pkg-config", "--cflags", "--libs", *PACKAGES]).split()
+    options = _command_output(["pkg-config", "--cflags", "--libs", *_packages(distributed)]).split()
+    options += ["-DTG_MPI"] if distributed else []
     unfinished = library.with_suffix(f".{os.getpid()}")
     try:
         library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,21 +128,27 @@ def build_library() -> Path:
 
 
 @functools.cache
-def load_library() -> ctypes.CDLL:
+def load_library(distributed: bool = False) -> ctypes.CDLL:
     """Compile and load the library.
+
+    Args:
+        distributed: with StarPU-MPI.
+
 
     Raises:
         UnavailableError: see `build_library`; or a shared library is missing.
     """
-    path = build_library()
+    path = build_library(distributed)
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL if distributed else ctypes.DEFAULT_MODE)
     except OSError as error:
         raise UnavailableError("the task-graph trainer", str(error)) from None
     pointer, size = ctypes.c_void_p, ctypes.c_int
     signatures: dict[str, tuple[object, list[object]]] = {
         "tg_start": (size, [size]),
         "tg_stop": (None, []),
+        "tg_ranks": (size, []),
+        "tg_rank": (size, []),
         "tg_task_overhead_s": (ctypes.c_double, [size]),
         "tg_network_new": (pointer, [ctypes.POINTER(StageSpec), *[size] * 6]),
         "tg_network_free": (None, [pointer]),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.training.taskgraph.native_library import StageSpec, load_library
 
 TRAIN, GRADIENT, PREDICT = range(3)
@@ -32,7 +33,7 @@ class NativeNetwork:
     def __init__(
         self, stages: Sequence[StageSpec], dtype: Any, image_shape: tuple[int, int, int], batch_size: int
     ) -> None:
-        self._library = load_library()
+        self._library = RUNTIME.library()
         specs = (StageSpec * len(stages))(*stages)
         item_bytes = np.dtype(dtype).itemsize
         self._pointer = self._library.tg_network_new(specs, len(stages), item_bytes, *image_shape, batch_size)
@@ -84,28 +85,47 @@ class NativeNetwork:
 class _Runtime:
     def __init__(self) -> None:
         self.workers = 0
+        self.is_distributed = False
         self.networks: weakref.WeakSet[NativeNetwork] = weakref.WeakSet()
         self.overhead_s = 0.0
 
-    def start(self, workers: int) -> None:
-        """Start StarPU with a number of workers; networks of another number are closed."""
-        if workers == self.workers:
+    def library(self) -> ctypes.CDLL:
+        """Return the C library in use."""
+        return load_library(self.is_distributed)
+
+    def rank(self) -> tuple[int, int]:
+        """Return the rank of this process and the number of processes."""
+        return self.library().tg_rank(), self.library().tg_ranks()
+
+    def start(self, workers: int, distributed: bool = False) -> None:
+        """Start StarPU with a number of workers; networks of another number are closed.
+
+        Args:
+            workers: number of workers.
+            distributed: with StarPU-MPI, whose number of workers cannot change: MPI starts once in a process.
+        """
+        if (workers, distributed) == (self.workers, self.is_distributed):
             return
-        library = load_library()
+        if self.is_distributed and self.workers:
+            raise UsageError(f"workers={workers}, distributed={distributed}", "MPI runs with other values")
+        library = load_library(distributed)
         if self.workers:
             self.stop()
         else:
             atexit.register(self.stop)
+        if distributed and "SLURM_PROCID" in os.environ and "PMIX_RANK" not in os.environ:
+            raise UnavailableError("MPI", "srun did not start this process with PMIx", "use srun --mpi=pmix")
         if library.tg_start(workers):
             raise UnavailableError("StarPU", f"did not start with {workers} workers")
-        self.workers = workers
+        self.workers, self.is_distributed = workers, distributed
+
         self.overhead_s = min(library.tg_task_overhead_s(_OVERHEAD_TASKS) for _ in range(3))
 
     def stop(self) -> None:
         """Close all networks and stop StarPU."""
         for network in list(self.networks):
             network.close()
-        load_library().tg_stop()
+        self.library().tg_stop()
         self.workers = 0
 
 

@@ -54,6 +54,8 @@ class Trainer:
         granularity: "auto", the number of chunks of a batch, or this and the number of groups of features in
             each stage of a chunk. With numbers, results are equal bit by bit in all runs; "auto" measures, so
             that sums may be formed in another order.
+        distributed: share each batch among the processes that srun or mpirun started (StarPU-MPI). All
+            processes call the same functions with the same values and keep equal parameters.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Trainer:
         dtype: str = "float32",
         workers: int | None = None,
         granularity: int | tuple[int, int] | str = "auto",
+        distributed: bool = False,
     ) -> None:
         workers = len(os.sched_getaffinity(0)) if workers is None else workers
         if dtype not in ("float32", "float64"):
@@ -75,6 +78,8 @@ class Trainer:
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.workers = workers
+        self.distributed = distributed
+
         self._dtype = np.dtype(dtype)
         self._fixed_split = _fixed_split(granularity, batch_size)
         self._split = self._fixed_split or BatchSplit(1)
@@ -161,6 +166,11 @@ class Trainer:
                 if tuner.choice is not None:
                     self._set_split(network, tuner.choice)
 
+    def rank(self) -> tuple[int, int]:
+        """Return the rank of this process and the number of processes; (0, 1) if not distributed."""
+        RUNTIME.start(self.workers, self.distributed)
+        return RUNTIME.rank()
+
     def _set_split(self, network: NativeNetwork, split: BatchSplit) -> None:
         if split != self._split:
             network.split(split.chunks, split.groups)
@@ -190,7 +200,7 @@ class Trainer:
 
     def _open(self, shape: tuple[int, int, int]) -> NativeNetwork:
         stages, self._classes = plan_stages(self.model.layers, shape)
-        RUNTIME.start(self.workers)
+        RUNTIME.start(self.workers, self.distributed)
         if self._network and self._network.is_open and shape == self._image_shape:
             return self._network
         self.close()
@@ -199,9 +209,11 @@ class Trainer:
         specs = [_spec(stage, parameters, self._gradients) for stage in stages]
         self._network = NativeNetwork(specs, self._dtype, shape, self.batch_size)
         self._image_shape = shape
-        self._split = self._fixed_split or BatchSplit(1)
+        self._split = self._fixed_split or BatchSplit(
+            min(self.workers, self.batch_size) if self.distributed else 1
+        )
         self._tuner = None
-        if self._fixed_split is None:
+        if self._fixed_split is None and not self.distributed:
             self._tuner = GranularityTuner(self.workers, self.batch_size, RUNTIME.overhead_s)
             self._split = self._tuner.choice or self._split
         self._network.split(self._split.chunks, self._split.groups)
