@@ -251,7 +251,7 @@ def _terms(job: Job) -> list[str]:
 
 def _shapes(job: Job) -> list[str]:
     shapes = job.get("shapes") or []
-    if len(shapes) < 2:
+    if len(shapes) < 2 and not any(offered.get("work_shares") for offered in shapes):
         return []
     heading = f"  {'shape':<20} {'time':>11} {'power':>9} {'energy':>9} {'EDP':>11} fits now"
     lines = ["", heading]
