@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=1024, help="images (default 1024)")
     parser.add_argument("--batch", type=int, default=32, help="images per update (default 32)")
     parser.add_argument("--epochs", type=int, default=5, help="passes over the images (default 5)")
+    parser.add_argument("--distributed", action="store_true", help="share each batch among the tasks of srun")
     arguments = parser.parse_args()
     try:
         return train(arguments)
@@ -41,9 +42,13 @@ def train(arguments: argparse.Namespace) -> int:
     model = tg.Sequential(
         tg.Conv2d(3, 32, 3), tg.ReLU(), tg.MaxPool2d(2), tg.Flatten(), tg.Linear(features, 10)
     )
-    trainer = tg.Trainer(model, LEARNING_RATE, arguments.batch)
+    trainer = tg.Trainer(model, LEARNING_RATE, arguments.batch, distributed=arguments.distributed)
+    rank, ranks = trainer.rank()
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     losses = trainer.fit(images, labels, arguments.epochs, shuffle_seed=1)
+    if rank:
+        return 0
+    print(f"{ranks} processes with {trainer.workers} workers each")
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     print(f"time {time.perf_counter() - start_s:.2f} s, CPU time {time.process_time() - start_cpu_s:.2f} s")
     print(trainer.statistics())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -179,6 +180,49 @@ def test_features_are_split_if_the_batch_has_fewer_samples_than_workers():
         tuner.record((0.5 if split.groups == 4 else 1.0) * batches, 1.0, 1.0 * batches, 1, batches)
     assert tuner.choice == BatchSplit(1, 4)
     assert splits == {BatchSplit(1), BatchSplit(1, 4)}
+
+
+SHARED = """
+import sys
+import numpy as np
+import taskgraph_cases
+from slurm_energy.training import taskgraph as tg
+case = taskgraph_cases.CASES["two convolutions"]
+images, labels = taskgraph_cases.Case(case.shape, case.layers, 11).samples()
+model = case.model()
+trainer = tg.Trainer(model, 0.01, 4, "float64", 1, 2, distributed=len(sys.argv) > 2)
+losses = trainer.fit(images, labels, epochs=2, shuffle_seed=1)
+logits = trainer.predict(images)
+np.savez(sys.argv[1] + str(trainer.rank()[0]), losses=losses, logits=logits, **model.parameters())
+"""
+
+
+@pytest.mark.soak
+def test_processes_share_batches_without_changing_the_result(tmp_path):
+    if missing := missing_requirement(distributed=True) or (
+        not shutil.which("mpirun") and "mpirun: not found"
+    ):
+        pytest.skip(str(missing))
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "STARPU_HOME": str(tmp_path)}
+    one = [sys.executable, "-c", SHARED, str(tmp_path / "one")]
+    command = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-np",
+        "3",
+        *one[:-1],
+        str(tmp_path / "of"),
+        "x",
+    ]
+    for line in (one, command):
+        subprocess.run(line, check=True, timeout=240, env=environment)
+    alone, first = np.load(tmp_path / "one0.npz"), np.load(tmp_path / "of0.npz")
+    for rank in range(3):
+        shared = np.load(tmp_path / f"of{rank}.npz")
+        for key in alone.files:
+            assert np.array_equal(shared[key], first[key]), key
+            np.testing.assert_allclose(shared[key], alone[key], rtol=DIGITS_10, atol=1e-12, err_msg=key)
 
 
 def test_missing_numpy_is_one_line():
