@@ -62,7 +62,7 @@ def test_unknown_and_excluded_days_do_not_count() -> None:
 def test_intervals_cover_the_true_mean(weeks: int, correlation: float) -> None:
     random = np.random.default_rng(5)
     pattern = np.tile([10.0, 11, 12, 11, 10, 5, 4], weeks)
-    trials, covered = 150, 0
+    trials, covered = 80, 0
     for trial in range(trials):
         noise = random.standard_normal(len(pattern))
         for day in range(1, len(noise)):
@@ -85,7 +85,7 @@ def test_power_analysis_matches_a_simulated_comparison() -> None:
     assert np.mean(difference / error > 2.0049) == pytest.approx(0.8, abs=0.03)  # t of 54 degrees of freedom
 
 
-@examples(40)
+@examples(20)
 @given(st.floats(0.5, 40), st.floats(0, 0.8), st.floats(0.02, 0.3))
 def test_the_needed_days_are_the_fewest_that_suffice(
     deviation: float, correlation: float, wanted: float

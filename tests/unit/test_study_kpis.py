@@ -128,7 +128,7 @@ intervals = st.lists(
 )
 
 
-@examples(50)
+@examples(20)
 @given(intervals)
 def test_spreading_conserves_amounts(rows: list[tuple[float, float, float]]) -> None:
     start, length, amount = (np.array(column) for column in zip(*rows, strict=True))
@@ -139,7 +139,7 @@ def test_spreading_conserves_amounts(rows: list[tuple[float, float, float]]) -> 
     assert part == pytest.approx(float((amount * overlap).sum()), rel=1e-6, abs=1.0)
 
 
-@examples(50)
+@examples(20)
 @given(st.lists(st.floats(0.1, 1e6), min_size=2, max_size=20))
 def test_jains_index_is_between_one_nth_and_one(values: list[float]) -> None:
     column = np.array(values).reshape(-1, 1)

@@ -33,7 +33,7 @@ kpi = "energy_kwh"
 change_percent = -10
 [scope]
 begin = "2026-03-02"
-end = "2026-03-21"
+end = "2026-03-15"
 """
 TRUE = TwinSettings({"batch": TwinKind(2, IDLE_WATTS)}, discipline="strict", start_delay_s=40.0)
 """The cluster that made the data: so few nodes that jobs wait."""
@@ -41,7 +41,7 @@ TRUE = TwinSettings({"batch": TwinKind(2, IDLE_WATTS)}, discipline="strict", sta
 
 @pytest.fixture(scope="module")
 def site() -> TwinRun:
-    return simulate(week_jobs(21, share=0.5), TRUE)
+    return simulate(week_jobs(16, share=0.5), TRUE)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, site: TwinRun) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, measured: Path) -> Path:
-    """Return a study with a baseline of 21 days."""
+    """Return a study with a baseline of two weeks."""
     return shutil.copytree(measured, tmp_path / "study")
 
 
@@ -70,7 +70,7 @@ def create(folder: Path, site: TwinRun, energy: EnergySeries | None = None, text
 def test_calibration_finds_the_cluster_that_made_the_data(site: TwinRun) -> None:
     objective = parse_objective(OBJECTIVE, Path("o.toml"))
     period = measured_period(objective, LoadedJobs(site.jobs), site.energy)
-    twin = calibrated_twin(period.between(0, 13))
+    twin = calibrated_twin(period.between(0, 7))
     kind = twin.settings.kinds["batch"]
     assert kind.nodes == 2
     assert kind.idle_watts == pytest.approx(IDLE_WATTS, rel=0.02)
@@ -80,7 +80,7 @@ def test_calibration_finds_the_cluster_that_made_the_data(site: TwinRun) -> None
     assert min(twin.candidates, key=lambda name: twin.candidates[name]) == "fcfs, strict"
     errors = {
         one.kpi: one
-        for one in replay_errors(period, simulate(period.jobs, twin.settings), period.days.between(13, 20))
+        for one in replay_errors(period, simulate(period.jobs, twin.settings), period.days.between(7, 14))
     }
     assert abs(errors["energy_kwh"].error) < 0.02
     assert abs(errors["mean_jct_s"].error) < 0.02
@@ -99,24 +99,24 @@ def test_idle_power_is_unknown_without_energy_of_nodes(site: TwinRun) -> None:
 def test_the_command_states_errors_and_the_twin_can_be_read(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["study", "model", str(folder), "--json"]) == 0
+    assert cli.main(["study", "model", str(folder), "--json", "--max-error", "mean_jct_s=14"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {one["kpi"]: one["bound"] for one in result["errors"] if one["bound"]} == {
         "energy_kwh": 0.08,
         "makespan_s": 0.08,
-        "mean_jct_s": 0.15,
+        "mean_jct_s": 0.14,
     }
     assert not any(one["exceeds"] for one in result["errors"])
     study = StudyDirectory(folder)
     assert read_twin(study).kinds["batch"].nodes == 2
-    assert held_out_rows(study, read_baseline(study)) == (13, 20)
+    assert held_out_rows(study, read_baseline(study)) == (7, 14)
 
 
 def test_a_twin_that_is_off_is_refused_unless_accepted(
     tmp_path: Path, site: TwinRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Idle nodes draw more power in the last week than in the weeks before.
-    late = site.energy.start_s >= site.energy.start_s[0] + 13 * 86400
+    late = site.energy.start_s >= site.energy.start_s[0] + 7 * 86400
     energy = replace(site.energy, joules=np.where(late, site.energy.joules * 1.3, site.energy.joules))
     folder = create(tmp_path, site, energy)
     assert cli.main(["study", "model", str(folder)]) == 1
@@ -126,14 +126,12 @@ def test_a_twin_that_is_off_is_refused_unless_accepted(
     assert StudyDirectory(folder).manifest.steps["model"].state == "failed"
     assert cli.main(["study", "model", str(folder), "--accept-error"]) == 0
     assert StudyDirectory(folder).result("model")["accepted"] == ["energy_kwh"]
-    assert cli.main(["study", "model", str(folder), "--max-error", "energy_kwh=40"]) == 0
-    assert StudyDirectory(folder).result("model")["accepted"] == []
 
 
 def test_a_short_baseline_says_how_many_days_are_missing(
     tmp_path: Path, site: TwinRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = create(tmp_path, site, text=OBJECTIVE.replace("21", "11"))
+    folder = create(tmp_path, site, text=OBJECTIVE.replace("15", "11"))
     assert cli.main(["study", "model", str(folder)]) == 2
     assert "has 10 days, the twin needs 14" in (err := capsys.readouterr().err)
     assert "measure 4 more days" in err
