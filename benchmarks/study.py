@@ -164,9 +164,9 @@ def _tick(study: str, now: datetime) -> None:
 def _modelled(study: str) -> dict[str, float]:
     """Run the steps between baseline and deployment; return the replay error of the twin by KPI."""
     _step("characterise", study)
-    _step("model", study, "--accept-error")
+    _step("model", study, "--nodes=ampere=2", "--nodes=hopper=2", "--accept-error")
     _step("choose", study, "--only", f"--alternative={ALTERNATIVE}", "--seeds=2", "--processes=1")
-    errors = StudyDirectory(Path(study)).result("model")["errors"]
+    errors = {one["kpi"]: one["error"] for one in StudyDirectory(Path(study)).result("model")["errors"]}
     return {name: abs(errors[name]) for name in REPLAY_TARGETS if errors.get(name) is not None}
 
 
