@@ -12,7 +12,7 @@ from slurm_energy.tuning.sweep.intervals import difference_half_width, half_widt
 NAMES: Final = {
     "default": "PyTorch",
     "openmp": "OpenMP",
-    "keep": "OpenMP, memory kept",
+    "keep": "OpenMP with kept memory",
     "ddp": "DDP",
     "taskgraph": "task graph",
 }

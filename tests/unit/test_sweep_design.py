@@ -157,7 +157,7 @@ def test_gain_interval_counts_common_deviations_of_time_and_energy_once() -> Non
     # EDP varies by 2 % with time and energy together: standard error 2 / sqrt(3), 2 degrees of freedom.
     assert gain_half_width(together, reference, "edp") == pytest.approx(4.3027 * 2 / math.sqrt(3), rel=1e-3)
     assert gain_half_width(together, reference, "energy") == pytest.approx(4.3027 / math.sqrt(3), rel=1e-3)
-    assert gain_half_width(reference, reference, "edp") == 0.0
+    assert gain_half_width(together, together, "edp") == 0.0, "the gain of the reference is 0 by definition"
     assert gain_half_width(point(1, 1), reference, "edp") is None
 
 
