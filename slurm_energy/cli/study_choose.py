@@ -102,15 +102,16 @@ def _lines(result: dict[str, Any], directory: str) -> list[str]:
 def _table(alternatives: list[dict[str, Any]], kpis: list[str]) -> list[str]:
     """Return the alternatives with the changes of the KPIs of the objective, and of the energy."""
     names = [name for name in dict.fromkeys([*kpis, "energy_kwh"]) if name in alternatives[0]["kpis"]]
-    lines = [
-        f"{'Alternative':<26} {'Limits':<8} {'Pareto':<6}  " + "  ".join(f"{name:>22}" for name in names)
-    ]
+    width = max(len("Alternative"), *(len(one["name"]) for one in alternatives))
+    widths = [max(16, len(name)) for name in names]
+    head = "  ".join(f"{name:>{size}}" for name, size in zip(names, widths, strict=True))
+    lines = [f"{'Alternative':<{width}} {'Limits':<8} {'Pareto':<6}  {head}"]
     for one in alternatives:
         limits = "safe" if one["safe"] else "at risk" if one["permitted"] else "broken"
         cells = [_change(one["kpis"].get(name)) for name in names]
         front = "front" if one["on_front"] else ""
-        row = f"{one['name']:<26} {limits:<8} {front:<6}  " + "  ".join(f"{cell:>22}" for cell in cells)
-        lines.append(row.rstrip())
+        row = "  ".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True))
+        lines.append(f"{one['name']:<{width}} {limits:<8} {front:<6}  {row}")
     return lines
 
 
@@ -123,14 +124,15 @@ def _change(kpi: dict[str, float] | None) -> str:
 
 def _cost_table(title: str, rows: list[dict[str, Any]]) -> list[str]:
     """Return what the alternative costs or saves each group per period."""
-    lines = [f"{title:<22} {'Jobs':>8} {'kWh today':>10} {'Change':>8} {'Wait':>10} {'Completion':>10}"]
+    width = max(len(title), *(len(row["name"]) for row in rows), len("(unknown)"))
+    lines = [f"{title:<{width}} {'Jobs':>8} {'kWh today':>10} {'Change':>8} {'Wait':>10} {'Completion':>10}"]
     for row in rows:
         before, after = row["today"], row["alternative"]
         energy = _relative(before["energy_kwh"], after["energy_kwh"])
         cells = f"{before['jobs']:>8.0f} {before['energy_kwh']:>10.1f} {energy:>8}"
         waits = _seconds(before["wait_s"], after["wait_s"])
         spent = _relative(before["completion_s"], after["completion_s"])
-        lines.append(f"{row['name'] or '(unknown)':<22} {cells} {waits:>10} {spent:>10}")
+        lines.append(f"{row['name'] or '(unknown)':<{width}} {cells} {waits:>10} {spent:>10}")
     return lines
 
 
