@@ -108,12 +108,11 @@ class Deployment:
             UsageError: the step choose is missing or stale, or the request contradicts itself.
             EnergyError: the configuration cannot be changed.
         """
-        before = self.state()
-        state = self._planned(request)
-        seed = state.assignment.seed if state.assignment else None
-        with self._study.running(STEP, command, seed=seed) as run:
+        self.preview(request)  # a refused request must not mark the deployment in force as failed
+        self.remarks.clear()
+        with self._study.running(STEP, command, seed=request.seed) as run:
+            before, state = self.state(), self._planned(request)
             digest = read_site_file(request.configuration).digest
-            self._check(request, state)
             keys = self._keys(state)
             self.remarks += keys.remarks
             run.finish(state.document())  # before the change, so that its completion draws no other arms

@@ -67,6 +67,9 @@ def test_stages_follow_each_other_and_change_only_their_keys(tmp_path: Path) -> 
     own = tomllib.loads(SITE)
     shadow = {"priority": {"mode": "shadow", "policy": "zeus"}, "power_saving": {"mode": "observe"}}
     assert tomllib.loads(file.read_text()) == own | shadow
+    with pytest.raises(UsageError, match="stage all: comes after partition"):
+        at(study).begin_stage(request(tmp_path, ALL), "c")
+    assert study.manifest.steps["deploy"].state == "done"
     at(study).begin_stage(request(tmp_path, DeploymentStage.ADVISE), "c")
     at(study).begin_stage(request(tmp_path, DeploymentStage.PARTITION, partitions=("gpu",)), "c")
     assert tomllib.loads(file.read_text()) == own | {
