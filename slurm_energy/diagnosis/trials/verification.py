@@ -21,8 +21,8 @@ MAX_TRIAL_RUNS: Final = 3
 ASSUMED_NOISE: Final = 0.02
 """Relative standard deviation of time and energy between runs, assumed before any are known."""
 _ASSUMED_RUNS: Final = 2
-_CONFIDENCE: Final = 2.5
-"""Standard errors by which a difference exceeds the noise: 0.6 % of equal runs seem better, per look."""
+_CONFIDENCE: Final = 3.5
+"""Standard errors by which a difference exceeds the noise: Student's t at 99.5 %, 7 degrees of freedom."""
 _SAME_WORK: Final = 0.02
 """Relative difference of the reported units up to which two runs did the same work."""
 _ENDED_WELL: Final = "COMPLETED"
