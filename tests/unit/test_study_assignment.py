@@ -22,7 +22,7 @@ from slurm_energy.study.assignment import (
 MONDAY = date(2026, 11, 2)
 
 
-@examples(50)
+@examples(25)
 @given(st.integers(0, 2**31), st.integers(1, 4))
 def test_each_weekday_is_treated_as_often_as_not(seed: int, fortnights: int) -> None:
     drawn = draw_switchback(MONDAY, 14 * fortnights, seed)
@@ -35,7 +35,7 @@ def test_each_weekday_is_treated_as_often_as_not(seed: int, fortnights: int) -> 
     assert draw_switchback(MONDAY, 14 * fortnights, seed) == drawn
 
 
-@examples(50)
+@examples(25)
 @given(st.integers(0, 2**31), st.integers(4, 40), st.integers(1, 3))
 def test_each_block_has_both_arms(seed: int, count: int, period_days: int) -> None:
     drawn = draw_switchback(MONDAY, count * period_days, seed, period_days=period_days)

@@ -102,7 +102,7 @@ _values = st.one_of(
 _tables = st.dictionaries(_names, st.dictionaries(_names, _values, max_size=3), max_size=3)
 
 
-@examples(60)
+@examples(30)
 @given(_tables, st.lists(st.tuples(_names, _names, _values), min_size=1, max_size=3), st.booleans())
 def test_only_the_intended_keys_change_and_undo_restores_the_text(
     tables: dict[str, dict[str, object]], wanted: list[tuple[str, str, object]], is_dos: bool

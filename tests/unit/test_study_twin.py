@@ -51,13 +51,13 @@ def test_tuned_jobs_run_longer_with_less_power_and_keep_their_work() -> None:
 
 def test_levers_of_the_site_change_order_power_and_idle_energy() -> None:
     jobs = jobs_of(
-        ("cpu", 1, 0, 5, 200), ("cpu", 1, 1, 3, 200), ("cpu", 1, 2, 1, 200), ("cpu", 1, 40, 1, 200)
+        ("cpu", 1, 0, 5, 200), ("cpu", 1, 1, 3, 200), ("cpu", 1, 2, 1, 200), ("cpu", 1, 24, 1, 200)
     )
     today = simulate(jobs, TWIN)
     shortest = simulate(jobs, TWIN, TwinChange(ranking="sjf"))
     assert np.nanmean(shortest.jobs.completion_s) < np.nanmean(today.jobs.completion_s)
     saving = simulate(jobs, TWIN, TwinChange(powers_down=True))
-    assert saving.energy.joules.sum() < 0.75 * today.energy.joules.sum()
+    assert saving.energy.joules.sum() < 0.8 * today.energy.joules.sum()
     both = jobs_of(("gpu", 1, 0, 1, 400), ("gpu", 1, 0, 1, 400))
     limited = simulate(both, TWIN, TwinChange(budget_watts=600.0))
     assert ((limited.jobs.start_s - BEGIN_S) / 3600).tolist() == [0.0, 1.0]
