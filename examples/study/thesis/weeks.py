@@ -3,8 +3,8 @@
     python weeks.py SITE --days 14 [--study STUDY]
 
 Each day is a simulation of 24 hours of the shipped scenario `training` (8 A100 and 8 H100 GPUs; ViT, ALBERT
-and ResNet-50), under Pollux, or under `priority.policy` while `priority.mode` is set. With --study the arm of a
-switchback is set at each midnight. A GPU counts as a node. The work of a job is that of its model, whatever
+and ResNet-50), under Pollux, or under `priority.policy` while `priority.mode` is set. With --study the arm of
+a switchback is set at each midnight. A GPU counts as a node. The work of a job is that of its model, whatever
 shape the policy gave it, so that days are compared at equal work.
 """
 
