@@ -3,8 +3,8 @@
 A lab with one emulated node of 4 CPUs runs each program as a job of its own, with signals every second:
 real slurmctld, senergyctld and senergyd, emulated hardware, real training on the CPUs of this machine
 (training_program.py). The halves differ in model, batch, durations and strength of the causes. Rules and
-programs were changed on halves A, B and C. Half D was defined before its first run, after the last change of
-the rules. The causes of C and D take at least 15 % of the time of an idle machine, and their steps are short.
+programs were changed on halves A to D. Half E was defined before its first run, after the last change of the
+rules. The causes of C to E take at least 15 % of the time of an idle machine, and their steps are short.
 The programs run for less than a minute, so that the thresholds of the lab for times are shorter than the
 defaults; all others are the defaults.
 
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from claims import Claim, at_least, at_most, publish
+from diagnosis_halves import HALVES, Half
 
 from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
 from slurm_energy_lab.cluster.lab import Lab
@@ -38,7 +39,10 @@ from slurm_energy_lab.cluster.specification import LabSpec
 
 PYTHON = "/usr/bin/python3"
 PROGRAM = Path(__file__).resolve().parent / "training_program.py"
-CPUS, CPU_SHARE = 4, 2.0
+CPUS, CPU_SHARE = (
+    4,
+    4.0,
+)  # equal: the lab would scale the CPU time of control groups, but not that of processes
 NODE = {
     "cpu.packages": 1,
     "cpu.cores_per_package": CPUS,
@@ -51,111 +55,6 @@ SLOW_DISK = Path("/sys/fs/cgroup/blkio/senergy-slow-disk")
 DATA_MIB = 64
 
 _FINAL = ("COMPLETED", "FAILED")
-
-
-@dataclass(frozen=True)
-class Half:
-    """Parameters of the programs of a half.
-
-    Attributes:
-        seconds: duration of the training.
-        model: options of the model.
-        batch: samples per step of healthy programs.
-        transform_ms: CPU time per sample of a loader with too few workers.
-        tiny_model: options of the model and batch of the steps that are too small.
-        reads_per_s: reads that the slow disk performs in a second.
-        read_kib: size of a read.
-        workers: loader processes of the program with too many.
-        workers_ms: CPU time per sample of these.
-        checkpoint_model: model whose checkpoints are written.
-        checkpoint_every: steps between checkpoints.
-        slow_batch: samples per step of the slower rank.
-        nan_at: step whose loss is NaN.
-        idle_s: idle time at the end of a job, or of an interactive one.
-    """
-
-    seconds: int
-    model: str
-    batch: int
-    transform_ms: float
-    tiny_model: str
-    reads_per_s: int
-    read_kib: int
-    workers: int
-    workers_ms: float
-    checkpoint_model: str
-    checkpoint_every: int
-    slow_batch: int
-    nan_at: int
-    idle_s: int
-
-
-HALVES = {
-    "A": Half(
-        seconds=22,
-        model="--model convolution --width 32",
-        batch=128,
-        transform_ms=8.0,
-        tiny_model="--model perceptron --width 1024 --batch 2",
-        reads_per_s=100,
-        read_kib=64,
-        workers=14,
-        workers_ms=4.0,
-        checkpoint_model="--model perceptron --width 1500 --batch 128",
-        checkpoint_every=1,
-        slow_batch=384,
-        nan_at=20,
-        idle_s=25,
-    ),
-    "B": Half(
-        seconds=20,
-        model="--model perceptron --width 2000",
-        batch=256,
-        transform_ms=3.0,
-        tiny_model="--model convolution --width 64 --batch 1",
-        reads_per_s=60,
-        read_kib=128,
-        workers=10,
-        workers_ms=2.0,
-        checkpoint_model="--model convolution --width 96 --batch 32",
-        checkpoint_every=1,
-        slow_batch=640,
-        nan_at=7,
-        idle_s=20,
-    ),
-    "C": Half(
-        seconds=24,
-        model="--model recurrent --width 48",
-        batch=64,
-        transform_ms=0.8,
-        tiny_model="--model perceptron --width 250 --batch 3",
-        reads_per_s=1600,
-        read_kib=16,
-        workers=16,
-        workers_ms=2.0,
-        checkpoint_model="--model perceptron --width 600 --batch 64",
-        checkpoint_every=2,
-        slow_batch=256,
-        nan_at=60,
-        idle_s=22,
-    ),
-    "D": Half(
-        seconds=24,
-        model="--model convolution --width 10",
-        batch=96,
-        transform_ms=0.7,
-        tiny_model="--model perceptron --width 400 --batch 4",
-        reads_per_s=500,
-        read_kib=32,
-        workers=15,
-        workers_ms=1.4,
-        checkpoint_model="--model perceptron --width 700 --batch 96",
-        checkpoint_every=2,
-        slow_batch=384,
-        nan_at=50,
-        idle_s=24,
-    ),
-}
 
 
 @dataclass(frozen=True)

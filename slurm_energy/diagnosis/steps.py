@@ -172,7 +172,8 @@ class RankSteps:
         outliers: the largest outliers, in order of time.
         intervals: steps over time; None if unknown.
         hints: settings that callbacks reported: batch_size, num_workers, pin_memory, persistent_workers,
-            world_size, backend, dataset_samples, compute_threads (of the process, for computation on CPUs).
+            world_size, backend, dataset_samples, compute_threads (of the process, for computation on CPUs),
+            process_cpu_s (CPU time of the process without its loader workers).
     """
 
     node: str

@@ -55,6 +55,7 @@ class StepRecorder:
         self.gpu: int | None = None
         """Index of the process's GPU on the node; None if unknown."""
         self._hints: dict[str, Hint] = {}
+        self._cpu_start_s: float | None = None
         self._has_new = False
         self._failed = False
         self.untimed_steps = 0
@@ -96,6 +97,11 @@ class StepRecorder:
             is_good = True
         if value is not None and is_good and (name in self._hints or len(self._hints) < MAX_HINTS):
             self._hints[name] = value
+
+    def start_cpu_time(self) -> None:
+        """Count the CPU time of this process from now on, for hint `process_cpu_s`."""
+        if self._cpu_start_s is None:
+            self._cpu_start_s = time.process_time()
 
     def collect(self) -> None:
         """Add the recorded phases to the statistics and to the event file."""
@@ -213,7 +219,9 @@ class StepRecorder:
         if self._statistics is None or self._process is None:
             return None
         rank, gpu = self._place()
-        pid, hints = self._process.pid, self._hints
+        pid, hints = self._process.pid, dict(self._hints)
+        if self._cpu_start_s is not None and len(hints) < MAX_HINTS:
+            hints["process_cpu_s"] = round(time.process_time() - self._cpu_start_s, 3)
         return self._statistics.result(node=self._process.node, rank=rank, gpu=gpu, pid=pid, hints=hints)
 
     def _place(self) -> tuple[int | None, int | None]:

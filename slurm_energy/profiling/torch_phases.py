@@ -350,6 +350,7 @@ def _setting(loader: Any, name: str) -> Any:
 
 def report_loader(loader: Any) -> None:
     """Store the settings of a data loader, and of torch.distributed, that the diagnosis uses."""
+    recorder.start_cpu_time()
     for name in ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"):
         recorder.hint(name, _setting(loader, name))
     with contextlib.suppress(Exception):

@@ -12,7 +12,7 @@ from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.diagnosis.diagnose import find_causes
 from slurm_energy.diagnosis.finding import FindingKind
 from slurm_energy.diagnosis.observation import JobObservation, LostRun, ObservedAllocation
-from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps, StepIntervals, StepOutlier
+from slurm_energy.diagnosis.steps import Hint, PhaseStatistics, RankSteps, StepIntervals, StepOutlier
 
 
 @pytest.mark.parametrize(
@@ -163,23 +163,28 @@ def test_runs_before_a_requeue_are_lost() -> None:
     assert kinds(lost()) == kinds(lost("PREEMPTED", elapsed_s=20.0)) == []
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(0.5, []), (0.9, [K.DATA_STALL_CPU])])
+@pytest.mark.parametrize(
+    ("cpu_s", "waits", "expected"),
+    [
+        (300.0, 1.0, []),
+        (200.0, 1.0, [K.DATA_STALL_CPU]),
+        (300.0, 0.1, [K.DATA_STALL]),
+        (None, 1.0, [K.DATA_STALL_CPU]),
+    ],
+)
 def test_loader_that_would_keep_up_without_other_work_is_no_finding(
-    cores: float, expected: list[FindingKind]
+    cpu_s: float | None, waits: float, expected: list[FindingKind]
 ) -> None:
-    """Half of the time waits for data, and ready tasks wait for a CPU as long as they run.
-
-    The computation runs on 0.25 or 0.3 CPUs on average, the worker on the other 0.25 or 0.6.
-    """
-    waits = {0.5: 0.5, 0.9: 0.6}[cores]
+    """The job uses 0.8 CPUs for 600 s, of which the worker has what the process itself does not use."""
     signals = (
-        series("cpu_busy_cores", [cores - 0.001] * 60),
+        series("cpu_busy_cores", [0.8] * 60),
         series("cpu_waiting_tasks", [waits] * 60),
         series("cpu_allocated_cores", [4.0] * 60),
     )
     times = {"forward": 0.25, "backward": 0.25, "data": 0.5, "step": 1.0}
     phases = {name: PhaseStatistics.of([value] * 500) for name, value in times.items()}
-    hints = {"num_workers": 1, "batch_size": 64, "compute_threads": 1}
+    hints: dict[str, Hint] = {"num_workers": 1, "batch_size": 64, "compute_threads": 1}
+    hints |= {} if cpu_s is None else {"process_cpu_s": cpu_s}
     counts, seconds = array("d", [10.0] * 60), array("d", [10.0] * 60)
     intervals = StepIntervals(0.0, 10.0, counts, seconds, seconds)
     rank = RankSteps("n1", 0, None, 5, phases, hints=hints, intervals=intervals)

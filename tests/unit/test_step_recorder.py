@@ -217,9 +217,14 @@ def loader(**fields: Any) -> Any:
 
 def test_settings_of_the_loader_are_reported(recorded: StepRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
+    torch = SimpleNamespace(get_num_threads=lambda: 3)
+    monkeypatch.setitem(step_recorder.sys.modules, "torch", torch)
     report_loader(loader())
     recorded.add("step", 0, 5)
-    assert steps(recorded).hints == {
+    hints = dict(steps(recorded).hints)
+    assert isinstance(spent_s := hints.pop("process_cpu_s"), float) and spent_s >= 0
+    assert hints == {
+        "compute_threads": 3,
         "batch_size": 4,
         "num_workers": 2,
         "pin_memory": True,

@@ -149,30 +149,34 @@ def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _L
 def _keeps_up_alone(view: JobView) -> bool:
     """Return whether the loader is slow only because other work of the nodes takes the CPUs.
 
-    Then a worker runs for a shorter time per batch than a thread of the computation. Both wait for CPUs for
-    the same share of the time in which they are ready.
+    Then a worker runs for a shorter time per batch than a thread of the computation.
     """
     window = view.active_window
     for node in view.observation.nodes:
         ranks = [rank for rank in view.ranks if rank.steps.node == node.node]
-        busy, waiting = (view.node_series(node, f"cpu_{name}") for name in ("busy_cores", "waiting_tasks"))
+        busy = view.node_series(node, "cpu_busy_cores")
         hints = [
             (rank.steps.hints.get("num_workers"), rank.steps.hints.get("compute_threads")) for rank in ranks
         ]
-        if view.gpus or window is None or busy is None or waiting is None or not hints:
+        if view.gpus or window is None or busy is None or not hints:
             return False
         workers, threads = (sum(hint for pair in hints if is_count(hint := pair[index])) for index in (0, 1))
         load = other_load(view, node.node, window)
-        cores, waits = view.window_mean(busy), view.window_mean(waiting)
-        if not workers or not threads or cores is None or waits is None or cores <= 0:
+        cores, computing = view.window_mean(busy), _computing_cores(ranks, window[1] - window[0])
+        if not workers or not threads or cores is None or computing is None:
             return False
         if load is None or load < view.threshold("other_load"):
             return False
-        wall = mean_of([1 - (rank.times.share("data") or 0.0) for rank in ranks]) or 0.0
-        computing = wall * threads * cores / (cores + waits)
         if (cores - computing) / workers >= computing / threads:
             return False
     return True
+
+
+def _computing_cores(ranks: Sequence[RankView], seconds: float) -> float | None:
+    """Return the CPUs that ranks used without their workers; None if a rank does not report its CPU time."""
+    times = [rank.steps.hints.get("process_cpu_s") for rank in ranks]
+    known = [float(time) for time in times if isinstance(time, int | float) and not isinstance(time, bool)]
+    return sum(known) / seconds if len(known) == len(times) and seconds > 0 else None
 
 
 def _computing_threads(view: JobView, ranks: Sequence[RankView], limit: float | None) -> tuple[float, float]:

@@ -1,0 +1,126 @@
+"""Parameters of the programs of diagnosis_programs.py, in halves that differ in model, batch and strength."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Half:
+    """Parameters of the programs of a half.
+
+    Attributes:
+        seconds: duration of the training.
+        model: options of the model.
+        batch: samples per step of healthy programs.
+        transform_ms: CPU time per sample of a loader with too few workers.
+        tiny_model: options of the model and batch of the steps that are too small.
+        reads_per_s: reads that the slow disk performs in a second.
+        read_kib: size of a read.
+        workers: loader processes of the program with too many.
+        workers_ms: CPU time per sample of these.
+        checkpoint_model: model whose checkpoints are written.
+        checkpoint_every: steps between checkpoints.
+        slow_batch: samples per step of the slower rank.
+        nan_at: step whose loss is NaN.
+        idle_s: idle time at the end of a job, or of an interactive one.
+    """
+
+    seconds: int
+    model: str
+    batch: int
+    transform_ms: float
+    tiny_model: str
+    reads_per_s: int
+    read_kib: int
+    workers: int
+    workers_ms: float
+    checkpoint_model: str
+    checkpoint_every: int
+    slow_batch: int
+    nan_at: int
+    idle_s: int
+
+
+HALVES = {
+    "A": Half(
+        seconds=22,
+        model="--model convolution --width 32",
+        batch=128,
+        transform_ms=8.0,
+        tiny_model="--model perceptron --width 1024 --batch 2",
+        reads_per_s=100,
+        read_kib=64,
+        workers=14,
+        workers_ms=4.0,
+        checkpoint_model="--model perceptron --width 1500 --batch 128",
+        checkpoint_every=1,
+        slow_batch=384,
+        nan_at=20,
+        idle_s=25,
+    ),
+    "B": Half(
+        seconds=20,
+        model="--model perceptron --width 2000",
+        batch=256,
+        transform_ms=3.0,
+        tiny_model="--model convolution --width 64 --batch 1",
+        reads_per_s=60,
+        read_kib=128,
+        workers=10,
+        workers_ms=2.0,
+        checkpoint_model="--model convolution --width 96 --batch 32",
+        checkpoint_every=1,
+        slow_batch=640,
+        nan_at=7,
+        idle_s=20,
+    ),
+    "C": Half(
+        seconds=24,
+        model="--model recurrent --width 48",
+        batch=64,
+        transform_ms=0.8,
+        tiny_model="--model perceptron --width 250 --batch 3",
+        reads_per_s=1600,
+        read_kib=16,
+        workers=16,
+        workers_ms=2.0,
+        checkpoint_model="--model perceptron --width 600 --batch 64",
+        checkpoint_every=2,
+        slow_batch=256,
+        nan_at=60,
+        idle_s=22,
+    ),
+    "D": Half(
+        seconds=24,
+        model="--model convolution --width 10",
+        batch=96,
+        transform_ms=0.7,
+        tiny_model="--model perceptron --width 400 --batch 4",
+        reads_per_s=500,
+        read_kib=32,
+        workers=15,
+        workers_ms=1.4,
+        checkpoint_model="--model perceptron --width 700 --batch 96",
+        checkpoint_every=2,
+        slow_batch=384,
+        nan_at=50,
+        idle_s=24,
+    ),
+    "E": Half(
+        seconds=22,
+        model="--model convolution --width 14",
+        batch=72,
+        transform_ms=0.9,
+        tiny_model="--model convolution --width 6 --batch 2",
+        reads_per_s=450,
+        read_kib=24,
+        workers=13,
+        workers_ms=1.8,
+        checkpoint_model="--model perceptron --width 800 --batch 80",
+        checkpoint_every=2,
+        slow_batch=288,
+        nan_at=40,
+        idle_s=23,
+    ),
+}
