@@ -2,6 +2,7 @@
 
 import pytest
 
+from slurm_energy.cli.main import main
 from slurm_energy.config import Config
 from slurm_energy.config.loader import parse_source
 from slurm_energy_lab.study_weeks.arrivals import DAY_S, draw_week_jobs, thesis_mix, trace_mix
@@ -78,3 +79,17 @@ def test_the_configuration_decides_what_is_tuned(tmp_path):
     assert tuned == {("physics0", "hopper")}
     assert mode.starved_account == "vision"
     assert site_mode(Config(), fault="vision").starved_account is None
+
+
+def test_the_command_runs_a_site_on_and_refuses_what_has_no_effect(tmp_path, capsys):
+    site = str(tmp_path / "site")
+    assert main(["lab", "weeks", site, "--begin", "--days", "2", "--seed", "4"]) == 0
+    assert main(["lab", "weeks", site, "--days", "1", "--starve", "vision"]) == 0
+    assert (tmp_path / "site/jobs-3.csv").exists()
+    assert len((tmp_path / "site/energy-3.csv").read_text().splitlines()) == 1 + 3 * 24
+    capsys.readouterr()
+    assert main(["lab", "weeks", site, "--seed", "4"]) == 2
+    assert "--seed: belongs to --begin" in capsys.readouterr().err
+    assert main(["lab", "weeks", site, "--begin", "--first-day", "2026-09-08"]) == 2
+    assert "is no Monday" in capsys.readouterr().err
+    assert main(["lab", "weeks", str(tmp_path / "none")]) == 2
