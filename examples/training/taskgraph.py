@@ -48,7 +48,7 @@ def train(arguments: argparse.Namespace) -> int:
     losses = trainer.fit(images, labels, arguments.epochs, shuffle_seed=1)
     if rank:
         return 0
-    print(f"{ranks} processes with {trainer.workers} workers each")
+    print(f"processes {ranks}, workers in each {trainer.workers}")
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     print(f"time {time.perf_counter() - start_s:.2f} s, CPU time {time.process_time() - start_cpu_s:.2f} s")
     print(trainer.statistics())
