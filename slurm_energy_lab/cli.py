@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
-from slurm_energy_lab import model_commands, node_options
-from slurm_energy_lab.study_weeks import command as study_weeks
+from slurm_energy_lab import model_commands, node_options, weeks_commands
 
 if TYPE_CHECKING:
     from slurm_energy_lab.cluster.lab import Lab
@@ -90,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_commands.configure_policies(
         _add(commands, "policies", "compare all energy policies on a virtual clock")
     )
-    study_weeks.configure(_add(commands, "weeks", "run a small site for weeks, within seconds"))
+    weeks_commands.configure(_add(commands, "weeks", "run a small site for weeks, within seconds"))
     model_commands.configure_kernel(
         _add(commands, "run", "inside a job: run a kernel on the emulated hardware")
     )
@@ -173,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
         "demo": _demo,
         "profile": model_commands.profile,
         "policies": model_commands.policies,
-        "weeks": study_weeks.run,
+        "weeks": weeks_commands.run,
         "run": model_commands.run,
     }
     return commands[args.command](args)

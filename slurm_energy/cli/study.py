@@ -66,7 +66,7 @@ ACTIONS: Final[dict[str, tuple[Any, str]]] = {
 def configure(parser: CommandParser) -> None:
     """Add the actions and their options to `senergy study`."""
     parser.epilog = EPILOG
-    actions = parser.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (module, text) in ACTIONS.items():
         action = actions.add_parser(name, help=text)
         action.add_argument("directory", metavar="DIR", help="directory of the study")
