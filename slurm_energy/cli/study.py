@@ -30,8 +30,8 @@ change a study.
 init works without extras, the other steps need the extra `simulation`.
 
 exit codes: 0 ok, 1 failure, or a limit is broken, 2 usage, or an earlier step is missing or stale,
-  3 objective.toml is invalid, 4 a daemon or an extra is missing, 6 there is no study in DIR,
-  7 another process uses the study
+  3 objective.toml is invalid, 4 a daemon or an extra is missing, 5 another user could have written DIR,
+  6 there is no study in DIR, 7 another process uses the study
 
 examples:
   senergy study init /srv/study

@@ -24,6 +24,7 @@ from slurm_energy import __version__, atomic_file
 from slurm_energy.errors import AlreadyRunningError, EnergyError, NotFoundError, UsageError
 from slurm_energy.study.manifest import StepEntry, StepState, StudyManifest, parse_manifest
 from slurm_energy.study.objective import FILE_NAME, StudyObjective, parse_objective, read_objective
+from slurm_energy.study.ownership import require_own_study
 from slurm_energy.study.step_run import FILE_MODE, RESULT_NAME, StepRun, file_sha256, unwritable
 from slurm_energy.study.steps import STEPS
 
@@ -162,8 +163,10 @@ class StudyDirectory:
 
         Raises:
             AlreadyRunningError: another process holds it.
+            ForbiddenError: another user could have written the study, see `require_own_study`.
             UsageError: the directory cannot be written.
         """
+        require_own_study(self.path)
         path = self.path / "lock"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)

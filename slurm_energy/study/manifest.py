@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from slurm_energy import __version__
@@ -118,7 +119,7 @@ def parse_manifest(text: str, path: str, upgrades: Mapping[int, Upgrade] = UPGRA
         number += 1
     try:
         return _manifest(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(
             path, f"is damaged: {type(error).__name__} {error}", "restore it from a backup"
         ) from None
@@ -131,6 +132,15 @@ def _manifest(data: Mapping[str, Any]) -> StudyManifest:
 
 def _entry(data: Mapping[str, Any]) -> StepEntry:
     values: dict[str, Any] = {key: data[key] for key in _KEYS if key in data}
+    for key in ("command", "release", "error"):
+        if not isinstance(values.get(key, ""), str):
+            raise TypeError(f"{key} is not a text")
+    for key in ("inputs", "outputs"):
+        if not all(isinstance(item, str) for pair in dict(values.get(key, {})).items() for item in pair):
+            raise TypeError(f"{key} is not an object of texts")
+    for name in values.get("outputs", {}):
+        if Path(name).name != name:  # a step removes outputs of its last run
+            raise ValueError(f"output {name[:40]!r} is outside of its step")
     for key in ("started", "ended"):
         values[key] = float(data[key]) if is_number(data.get(key)) else None
     return StepEntry(state=StepState(data.get("state", "none")), **values)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from slurm_energy.errors import AlreadyRunningError, ConfigError, EnergyError, NotFoundError, UsageError
+from slurm_energy.errors import (
+    AlreadyRunningError,
+    ConfigError,
+    EnergyError,
+    ForbiddenError,
+    NotFoundError,
+    UsageError,
+)
+from slurm_energy.study.deploy_step import Deployment
 from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.manifest import FORMAT, StepState, parse_manifest
+from slurm_energy.study.manifest import FORMAT, StepState, StudyManifest, parse_manifest
 from slurm_energy.study.objective_document import objective_example
 
 OBJECTIVE = objective_example("test")
@@ -160,3 +169,46 @@ def test_directories_that_cannot_be_used_are_errors(tmp_path: Path, study: Study
     (tmp_path / "file").write_text("")
     with pytest.raises(EnergyError, match="name a directory"):
         StudyDirectory.create(tmp_path / "file", OBJECTIVE)
+
+
+@pytest.mark.parametrize("how", ["mode", "link", "owner"])
+def test_a_study_that_others_could_have_written_is_not_continued(study: StudyDirectory, how: str) -> None:
+    run(study, "baseline")
+    result = study.folder("baseline") / "result.json"
+    if how == "mode":
+        result.chmod(0o666)
+    elif how == "link":
+        result.rename(study.path / "elsewhere")
+        result.symlink_to("../elsewhere")
+    elif os.geteuid() == 0:
+        os.chown(result, 65533, -1)
+    else:
+        pytest.skip("only root can give files away")
+    with pytest.raises(ForbiddenError, match=r"baseline/result\.json"):
+        run(study, "baseline")
+    with pytest.raises(ForbiddenError, match=r"baseline/result\.json"):
+        Deployment(study).undo("reason", "c")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"outputs": {"../../victim": "0"}},
+        {"outputs": {"/victim": "0"}},
+        {"outputs": 1},
+        {"inputs": {"objective": 1}},
+        {"command": ["a"]},
+        {"error": 5},
+    ],
+)
+def test_a_damaged_entry_of_the_manifest_is_refused(entry: dict[str, object]) -> None:
+    data = StudyManifest().to_json()
+    data["steps"]["baseline"] |= entry
+    with pytest.raises(UsageError, match=r"study\.json: is damaged"):
+        parse_manifest(json.dumps(data), "study.json")
+
+
+def test_a_manifest_with_a_huge_number_is_refused() -> None:
+    text = json.dumps(StudyManifest().to_json() | {"created": 10**400})
+    with pytest.raises(UsageError, match=r"study\.json: is damaged"):
+        parse_manifest(text, "study.json")
