@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from slurm_energy.errors import EnergyError
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.energy_file import energy_csv, read_energy
 from slurm_energy.study.indicators import KPIS
@@ -69,7 +70,11 @@ def run_baseline(study: StudyDirectory, sources: StudySources, command: str, see
     with running as run:
         objective = study.objective()
         loaded, energy = _data(run, sources)
-        period = measured_period(objective, loaded, energy)
+        try:
+            period = measured_period(objective, loaded, energy)
+        except EnergyError:
+            run.clear_partial()  # the next run reads the site again: by then the data may suffice
+            raise
         daily = period.kpis()
         run.write(JOBS_NAME, csv_text(period.jobs))
         if period.energy is not None:

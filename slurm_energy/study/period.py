@@ -82,6 +82,8 @@ def measured_period(
     """
     scope, zone = objective.scope, objective.season.timezone
     jobs, notes = loaded.jobs, list(loaded.notes)
+    if not jobs.count:
+        raise UsageError("the data", "contain no job", "read a longer period (-S TIME), or give --jobs FILE")
     kept = np.ones(jobs.count, np.bool_)
     for names, column in ((scope.partitions, jobs.partition), (scope.accounts, jobs.account)):
         if names:
@@ -92,6 +94,9 @@ def measured_period(
     end = end or (date.fromisoformat(scope.end) if scope.end else None)
     first, last = _full_days(jobs, energy, zone)
     begin, end = begin or first, end or last
+    if end < begin and last < first:
+        why = f"contain no full day in the time zone {zone or 'UTC'}"
+        raise UsageError("the data", why, "wait until they do, or read a longer period (-S TIME)")
     if end < begin:
         why = f"the data have no full day from {begin} to {end}: they reach from {first} to {last}"
         raise UsageError("scope", why, "read more data, or change scope.begin and scope.end")

@@ -16,7 +16,7 @@ from study_examples import MONDAY, begin_s, node_energy, week_jobs
 
 from slurm_energy.cli import main as cli
 from slurm_energy.errors import UsageError
-from slurm_energy.study.baseline import baseline_estimates, read_baseline
+from slurm_energy.study.baseline import StudySources, baseline_estimates, read_baseline, run_baseline
 from slurm_energy.study.days import study_days
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.energy_file import energy_csv
@@ -159,9 +159,23 @@ def test_the_scope_selects_jobs_and_days() -> None:
     with pytest.raises(UsageError, match="no job of the data is in it"):
         other = TARGETS + '[scope]\naccounts = ["none"]\n'
         measured_period(parse_objective(other, Path("o.toml")), LoadedJobs(jobs))
+    short = jobs.where(jobs.submit_s < jobs.submit_s.min() + 7200)
+    with pytest.raises(UsageError, match="the data: contain no full day in the time zone UTC: wait"):
+        measured_period(parse_objective(TARGETS, Path("o.toml")), LoadedJobs(short))
+    with pytest.raises(UsageError, match="the data: contain no job"):
+        measured_period(parse_objective(TARGETS, Path("o.toml")), LoadedJobs(short.where(short.nodes < 0)))
     with pytest.raises(UsageError, match="no full day"):
         later = TARGETS + '[scope]\nbegin = "2027-01-01"\n'
         measured_period(parse_objective(later, Path("o.toml")), LoadedJobs(jobs))
+
+
+def test_data_that_do_not_suffice_are_read_again_by_the_next_run(tmp_path: Path) -> None:
+    study, jobs = StudyDirectory.create(tmp_path / "study", TARGETS), period_days(14)
+    tables = [jobs.where(jobs.nodes < 0), jobs]
+    sources = StudySources(lambda: (LoadedJobs(tables.pop(0)), None), {}, {})
+    with pytest.raises(UsageError, match="contain no job"):
+        run_baseline(study, sources, "c")
+    assert run_baseline(study, sources, "c")["period"]["jobs"] > 0
 
 
 @pytest.fixture
