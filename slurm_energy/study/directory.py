@@ -152,7 +152,8 @@ class StudyDirectory:
                     f"{self.path}: {step}", f"needs the step {name}, which {why}", self._todo(name)
                 )
             if reason := self.staleness(name):
-                raise UsageError(f"{self.path}: {name}", f"is stale: {reason}", self._todo(name))
+                todo = self._todo(self._first_to_repeat(name))
+                raise UsageError(f"{self.path}: {name}", f"is stale: {reason}", todo)
 
     @contextlib.contextmanager
     def locked(self, activity: str) -> Iterator[None]:
@@ -274,8 +275,16 @@ class StudyDirectory:
                 inputs[f"{name}/{RESULT_NAME}"] = file_sha256(self.folder(name) / RESULT_NAME) or ""
         return inputs
 
+    def _first_to_repeat(self, step: str) -> str:
+        """Return the earliest step that must run before `step` can be current again."""
+        for name in STEPS[step].requires:
+            if self.manifest.steps[name].state is not StepState.DONE or self.staleness(name):
+                return self._first_to_repeat(name)
+        return step
+
     def _todo(self, step: str) -> str:
-        return f"run: senergy study {step} {self.path}"
+        stage = " --stage STAGE" if step == "deploy" else ""
+        return f"run: senergy study {step} {self.path}{stage}"
 
 
 def _continues(before: StepEntry, inputs: Mapping[str, str], seed: int | None) -> bool:

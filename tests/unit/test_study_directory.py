@@ -75,6 +75,19 @@ def test_only_the_sections_of_the_objective_that_a_step_uses_make_it_stale(study
     assert study.staleness("characterise") == "the step baseline is stale: the objective has changed"
 
 
+def test_the_remedy_of_a_stale_step_is_the_first_step_to_repeat(study: StudyDirectory) -> None:
+    for step in ("baseline", "model", "choose"):
+        run(study, step)
+    with pytest.raises(UsageError, match=r"run: senergy study deploy \S+ --stage STAGE"):
+        run(study, "validate")
+    (study.path / "model/result.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"choose: is stale: .*: run: senergy study model"):
+        run(study, "deploy")
+    (study.path / "objective.toml").write_text(OBJECTIVE.replace("[season]", '[season]\ntimezone = "UTC"'))
+    with pytest.raises(UsageError, match=r"choose: is stale: .*: run: senergy study baseline"):
+        run(study, "deploy")
+
+
 def test_a_changed_result_is_stale(study: StudyDirectory) -> None:
     run(study, "baseline")
     (study.path / "baseline/result.json").write_text("{}")
