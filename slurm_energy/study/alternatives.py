@@ -6,6 +6,7 @@ idle nodes down.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
@@ -123,27 +124,52 @@ def parse_alternative(text: str) -> StudyAlternative:
             lever, equals, value = (part.strip() for part in item.partition("="))
             if not equals:
                 raise ValueError(f"'{item[:40]}' has no =")
-            if lever.startswith("weight."):
-                weights[lever.removeprefix("weight.")] = float(value)
-            else:
-                values |= _lever(lever, value)
+            parsed = _lever(lever, value)
+            weights |= parsed.pop("weights", {})
+            values |= parsed
     except ValueError as error:
         todo = "such as gentle:tuning=energy,slowdown=3 or green:ranking=zeus,off=yes"
         raise UsageError(f"--alternative {text[:60]}", str(error), todo) from None
     return StudyAlternative(name, weights=weights, **values)
 
 
+_LEVERS: Final[Mapping[str, str]] = {
+    "tuning": f"one of {', '.join(OBJECTIVES)}",
+    "slowdown": "a percentage from 0 to 100",
+    "ranking": "the name of a scheduling policy",
+    "weight.TERM": "a number",
+    "budget": "a positive number of watts",
+    "deferral": "cheapest or cleanest",
+    "off": "yes",
+}
+"""Levers of `parse_alternative` with the values that they take."""
+
+
 def _lever(lever: str, value: str) -> dict[str, Any]:
+    number = _number(value)
     if lever == "tuning" and value in OBJECTIVES:
         return {"tuning": value}
-    if lever == "slowdown" and 0 <= float(value) <= 100:
-        return {"slowdown_percent": float(value)}
+    if lever == "slowdown" and 0 <= number <= 100:
+        return {"slowdown_percent": number}
     if lever == "ranking" and value:
         return {"ranking": value}
-    if lever == "budget" and float(value) > 0:
-        return {"budget_watts": float(value)}
+    if lever == "budget" and 0 < number < math.inf:
+        return {"budget_watts": number}
     if lever == "deferral" and value in ("cheapest", "cleanest"):
         return {"deferral": value}
     if lever == "off" and value == "yes":
         return {"powers_down": True}
-    raise ValueError(f"'{lever[:20]}={value[:20]}' is no lever with a valid value")
+    if lever.startswith("weight.") and math.isfinite(number):
+        return {"weights": {lever.removeprefix("weight."): number}}
+    kind = "weight.TERM" if lever.startswith("weight.") else lever
+    if kind in _LEVERS:
+        raise ValueError(f"{lever[:20]} is {_LEVERS[kind]}, not '{value[:20]}'")
+    raise ValueError(f"there is no lever '{lever[:20]}', only {', '.join(_LEVERS)}")
+
+
+def _number(text: str) -> float:
+    """Return the number in a text; NaN if it contains none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

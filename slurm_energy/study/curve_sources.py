@@ -62,7 +62,11 @@ def read_curves(path: Path) -> list[CurveProgram]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError(
+            f"{path}", error.strerror or str(error), "write it with: senergy tune show --json"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}", str(error), "write it with: senergy tune show --json") from None
     return curve_programs(data if isinstance(data, Mapping) else {})
 

@@ -296,10 +296,12 @@ def test_the_best_point_of_a_class_keeps_the_slowdown_limit() -> None:
     [
         ("tuning=edp", "the name is letters"),
         ("today:off=yes", "the name is letters"),
-        ("a:tuning=fast", "no lever"),
-        ("a:slowdown=-1", "no lever"),
+        ("a:tuning=fast", "tuning is one of edp, ed2p, energy, not 'fast'"),
+        ("a:slowdown=-1", "slowdown is a percentage"),
         ("a:ranking", "has no ="),
-        ("a:budget=much", "could not convert"),
+        ("a:budget=much", "budget is a positive number of watts, not 'much'"),
+        ("a:ranking=zeus,weight.wait=x", "weight.wait is a number, not 'x'"),
+        ("a:speed=1", "there is no lever 'speed', only tuning, slowdown,"),
     ],
 )
 def test_wrong_alternatives_are_one_line(text: str, fault: str) -> None:
