@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from slurm_energy.study.deploy_step import Deployment
     from slurm_energy.study.deployment import DeploymentState
     from slurm_energy.study.directory import StudyDirectory
+    from slurm_energy.study.site_configuration import ConfigurationStep
 
 _STAGES = ("shadow", "advise", "partition", "all")
+_DAYS = 28
 _DESIGNS = ("switchback", "partition", "users", "none")
 
 
@@ -40,12 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--partition", action="append", default=[], metavar="NAME", help="treated partition; may be repeated"
     )
     parser.add_argument("--design", choices=_DESIGNS, help="how jobs are divided between treated and control")
-    parser.add_argument(
-        "--days", type=int, default=28, metavar="N", help="length of a switchback (default: 28)"
-    )
-    parser.add_argument(
-        "--period-days", type=int, default=1, metavar="N", help="days of a period (default: 1)"
-    )
+    parser.add_argument("--days", type=int, metavar="N", help="length of a switchback (default: 28)")
+    parser.add_argument("--period-days", type=int, metavar="N", help="days of a period (default: 1)")
     parser.add_argument("--first-day", metavar="DATE", help="first day of a switchback (default: tomorrow)")
     parser.add_argument(
         "--seed", type=int, metavar="N", help="seed of the assignment (default: random, stored)"
@@ -88,6 +86,8 @@ def _check(args: argparse.Namespace) -> None:
         "--alternative": args.alternative,
         "--partition": args.partition,
         "--design": args.design,
+        "--days": args.days is not None,
+        "--period-days": args.period_days is not None,
         "--first-day": args.first_day,
         "--seed": args.seed is not None,
         "--skip-stages": args.skip_stages,
@@ -97,8 +97,9 @@ def _check(args: argparse.Namespace) -> None:
     given = [name for name, value in stage_options.items() if value]
     if not args.stage and given:
         raise UsageError(given[0], "belongs to --stage", "leave it out")
-    if args.first_day and args.design != "switchback":
-        raise UsageError("--first-day", "belongs to a switchback", "--design switchback")
+    for name in ("--days", "--period-days", "--first-day"):
+        if stage_options[name] and args.design != "switchback":
+            raise UsageError(name, "belongs to a switchback", "--design switchback")
     if args.stage and args.json and not (args.yes or args.dry_run):
         raise UsageError("--json", "cannot ask", "add --yes, or --dry-run")
 
@@ -110,18 +111,24 @@ def _begin(args: argparse.Namespace, study: StudyDirectory, deployment: Deployme
         if args.json:
             emit_json({"diff": step.diff(), "remarks": deployment.remarks})
         else:
-            emit(deployment.remarks)
-            emit_verbatim(step.diff() or ["energy.toml stays as it is"])
+            _show(step, deployment.remarks, request)
         return EXIT_OK
     if not args.json:
-        emit(deployment.remarks)
-        emit_verbatim(step.diff() or [f"{request.configuration} stays as it is at this time"])
+        _show(step, deployment.remarks, request)
     dialogue = TerminalDialogue(agree=args.yes, quiet=args.json)
     if not dialogue.confirm(f"Begin the stage {request.stage}?"):
         note("declined: nothing was changed")
         return EXIT_FAILURE
     deployment.remarks.clear()
     return _finish(args, study, deployment, deployment.begin_stage(request, command))
+
+
+def _show(step: ConfigurationStep, remarks: list[str], request: StageRequest) -> None:
+    """Print the change that puts a stage in force."""
+    emit(remarks)
+    if step.diff() and request.design == "switchback":
+        emit(["change on treated days:"])
+    emit_verbatim(step.diff() or [f"{request.configuration} stays as it is"])
 
 
 def _request(args: argparse.Namespace) -> StageRequest:
@@ -136,7 +143,9 @@ def _request(args: argparse.Namespace) -> StageRequest:
             first_day = date.fromisoformat(args.first_day)
         except ValueError:
             raise UsageError(f"--first-day {args.first_day[:40]}", "is not a date", "as 2026-12-01") from None
-    if args.days < 1 or args.period_days < 1:
+    days = _DAYS if args.days is None else args.days
+    period_days = 1 if args.period_days is None else args.period_days
+    if days < 1 or period_days < 1:
         raise UsageError("--days", "and --period-days are positive", "such as --days 28 --period-days 1")
     return StageRequest(
         DeploymentStage(args.stage),
@@ -145,8 +154,8 @@ def _request(args: argparse.Namespace) -> StageRequest:
         AssignmentDesign(args.design) if args.design else None,
         tuple(dict.fromkeys(args.partition)),
         first_day,
-        args.days,
-        args.period_days,
+        days,
+        period_days,
         args.seed,
         args.skip_stages,
         _words(args.apply_command),

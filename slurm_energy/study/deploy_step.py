@@ -82,17 +82,18 @@ class Deployment:
             raise UsageError(f"{path}", f"is damaged: {error!r}", "restore it from a backup") from None
 
     def preview(self, request: StageRequest) -> ConfigurationStep:
-        """Return the change of energy.toml that a stage makes at the present time, without making it.
+        """Return the change of energy.toml that puts a stage in force, without making it.
+
+        A switchback makes it on treated days only.
 
         Raises:
             EnergyError: as `begin_stage` does.
         """
         self._study.require(STEP)
-        state = self._planned(request)
-        keys = self._keys(state)
+        keys = self._treated_keys(self._planned(request))
         self.remarks += keys.remarks
         step = self._site(request.configuration).plan(keys.changes)
-        self._check(request, state)
+        self._check(step)
         return step
 
     def begin_stage(self, request: StageRequest, command: str) -> DeploymentState:
@@ -168,12 +169,11 @@ class Deployment:
             self._save(state, command)
             return state
 
-    def _check(self, request: StageRequest, state: DeploymentState) -> None:
-        """Check the configuration of the treated arm, also if the present arm is another one."""
-        changes = self._treated_keys(state).changes
+    def _check(self, step: ConfigurationStep) -> None:
+        """Check the configuration that a step makes."""
         folder = self._study.folder(STEP)
         folder.mkdir(exist_ok=True)
-        check_combination(self._site(request.configuration).plan(changes), folder)
+        check_combination(step, folder)
 
     def _planned(self, request: StageRequest) -> DeploymentState:
         choice, objective = self._study.result("choose"), self._study.objective()

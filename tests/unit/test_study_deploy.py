@@ -220,6 +220,13 @@ def test_command_line_shows_the_change_begins_and_takes_back(
     assert main([*stage, "--dry-run"]) == 0
     assert '+mode = "shadow"  # set by senergy study' in capsys.readouterr().out
     assert file.read_text() == SITE
+    switchback = [*deploy, "--stage", "all", "--config", str(file), "--skip-stages", "--dry-run"]
+    assert main([*switchback, "--design", "switchback", "--days", "14"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("change on treated days:\n")
+    assert '+policy = "energy"  # set by senergy study' in shown
+    assert main([*switchback, "--days", "14"]) == 2
+    assert "--days: belongs to a switchback: --design switchback" in capsys.readouterr().err
     assert main([*stage, "--yes"]) == 0
     assert "in force now: decisions without effect" in capsys.readouterr().out
     assert main([*deploy, "--tick"]) == 2
