@@ -66,7 +66,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     monkeypatch.chdir(tmp_path)
     listener = Listener(Path("agent.sock"))  # relative: long paths are no socket names
-    monkeypatch.setattr(module, "_socket_path", lambda: listener.path)
+    monkeypatch.setattr(module, "socket_path", lambda: listener.path)
     yield listener
     listener.socket.close()
 
@@ -154,7 +154,7 @@ def test_without_a_job_or_an_agent_nothing_happens(
     reporter.add(1)
     assert reporter._next_s == math.inf
     monkeypatch.setenv("SLURM_JOB_ID", "12")
-    monkeypatch.setattr(module, "_socket_path", lambda: str(tmp_path / "none.sock"))
+    monkeypatch.setattr(module, "socket_path", lambda: str(tmp_path / "none.sock"))
     reporter = ProgressReporter()
     reporter.add(1)
     assert reporter._next_s == clock.now + 30
