@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +13,12 @@ from typing import Any
 import torch
 
 from slurm_energy import atomic_file
-from slurm_energy.errors import UnavailableError
+from slurm_energy.errors import ForbiddenError, UnavailableError
 
 _FORMAT = 1
+_WRITE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_LOADS_PLAIN_DATA = int(torch.__version__.partition(".")[0]) >= 2
+"""Whether PyTorch can refuse files with code and still load numbers and texts; the default since 2.6."""
 
 
 class TrainingCheckpoint:
@@ -53,16 +58,30 @@ class TrainingCheckpoint:
     def read(self) -> Mapping[str, Any] | None:
         """Return the content of the file; None if there is none.
 
+        A checkpoint may contain code. One that another user could have written is therefore not read.
+
         Raises:
             UnavailableError: the file is not a checkpoint of this version.
+            ForbiddenError: another user could have written it.
         """
         if self._path is None or not self._path.exists():
             return None
         try:
-            content = torch.load(self._path, map_location="cpu")
+            with self._path.open("rb") as file:
+                self._require_own(os.fstat(file.fileno()))
+                content = torch.load(file, map_location="cpu", weights_only=_LOADS_PLAIN_DATA)
             if content["format"] == _FORMAT:
                 return dict(content)
             reason = f"has format {content['format']}"
+        except ForbiddenError:
+            raise
         except Exception as error:  # torch.load raises errors of many kinds
             reason = str(error).partition("\n")[0]
         raise UnavailableError(f"checkpoint {self._path}", reason, "remove it to start from the beginning")
+
+    def _require_own(self, status: os.stat_result) -> None:
+        if status.st_uid not in (0, os.geteuid()):
+            why = f"belongs to another user (uid {status.st_uid})"
+            raise ForbiddenError(f"checkpoint {self._path}", why, "copy it if you trust this user")
+        if status.st_mode & _WRITE_BY_OTHERS:
+            raise ForbiddenError(f"checkpoint {self._path}", "can be written by other users", "chmod go-w")

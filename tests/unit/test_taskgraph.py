@@ -235,3 +235,13 @@ def test_missing_compiler_is_one_line(tmp_path):
     output = run_python(code, PATH=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
     last = output.splitlines()[-1]
     assert "the task-graph trainer: gcc is not installed: apt-get install gcc" in last
+
+
+def test_a_cache_that_other_users_can_write_is_refused(tmp_path):
+    folder = tmp_path / "slurm-energy"
+    folder.mkdir()
+    folder.chmod(0o777)
+    code = "from slurm_energy.training.taskgraph.native_library import load_library; load_library()"
+    last = run_python(code, XDG_CACHE_HOME=str(tmp_path)).splitlines()[-1]
+    assert f"{folder}: other users can write there: chmod go-w {folder}" in last
+    assert not list(folder.iterdir())

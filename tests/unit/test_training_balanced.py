@@ -107,3 +107,26 @@ def test_a_bad_allocation_gives_one_line(python, environment, options, line):
     errors = "".join(error for _, error in outputs)
     assert errors.count("\n") == 1
     assert errors.startswith(f"balanced: error: {line}")
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o660])
+def test_a_checkpoint_that_other_users_can_write_runs_no_code(python, tmp_path, mode):
+    path, mark = tmp_path / "run.ckpt", tmp_path / "mark"
+    code = f"""
+import os, torch
+from pathlib import Path
+from slurm_energy.training.checkpoint import TrainingCheckpoint
+class Code:
+    def __reduce__(self):
+        return os.mkdir, ({str(mark)!r},)
+path = Path({str(path)!r})
+torch.save({{"format": 1, "code": Code()}}, path)
+path.chmod({mode})
+TrainingCheckpoint(path, 1.0).read()
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert f"checkpoint {path}: can be written by other users: chmod go-w" in done.stderr
+    assert not mark.exists()

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import platform
+import secrets
 import shutil
 import stat
 import subprocess
@@ -75,6 +76,24 @@ def _cache_folder() -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "slurm-energy"
 
 
+def _require_own_folder(folder: Path) -> None:
+    """Create the cache directory, in which no other user may exchange the library.
+
+    Raises:
+        UnavailableError: other users can write there.
+        OSError: it cannot be created.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        todo = f"chmod go-w {folder} if it is yours, or set XDG_CACHE_HOME"
+        raise UnavailableError(f"{folder}", "other users can write there", todo)
+
+
+def _unusable(folder: Path, error: OSError) -> UnavailableError:
+    return UnavailableError(f"{folder}", error.strerror or str(error), "set XDG_CACHE_HOME")
+
+
 def _is_own_file(path: Path) -> bool:
     try:
         status = path.lstat()
@@ -98,30 +117,33 @@ def build_library(distributed: bool = False) -> Path:
 
 
     Raises:
-        UnavailableError: the compiler or a library is missing, or the compilation failed.
+        UnavailableError: the compiler or a library is missing, the compilation failed, or other users can
+            write the cache directory.
     """
     digest = hashlib.sha256((_processor_features() + repr((_FLAGS, distributed))).encode())
     for path in sorted(SOURCES.glob("*.[ch]")):
         digest.update(path.name.encode() + path.read_bytes())
     library = _cache_folder() / f"libtaskgraph-{digest.hexdigest()[:16]}.so"
+    try:
+        _require_own_folder(library.parent)
+    except OSError as error:
+        raise _unusable(library.parent, error) from None
     if _is_own_file(library):
         return library
     if missing := missing_requirement(distributed):
         raise UnavailableError("the task-graph trainer", *missing.split(": ", 1))
     options = _command_output(["pkg-config", "--cflags", "--libs", *_packages(distributed)]).split()
     options += ["-DTG_MPI"] if distributed else []
-    unfinished = library.with_suffix(f".{os.getpid()}")
+    # Hosts with one home directory may build at the same time, in processes with the same number.
+    unfinished = library.with_suffix(f".{secrets.token_hex(8)}")
     try:
-        library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
         command = ["gcc", *_FLAGS, "-o", str(unfinished), *sources, *options, "-fopenmp", "-lm", "-lpthread"]
         _command_output(command, _COMPILE_TIMEOUT_S)
         unfinished.chmod(0o700)
         unfinished.replace(library)
     except OSError as error:
-        raise UnavailableError(
-            f"{library.parent}", error.strerror or str(error), "set XDG_CACHE_HOME"
-        ) from None
+        raise _unusable(library.parent, error) from None
     finally:
         unfinished.unlink(missing_ok=True)
     return library
