@@ -191,4 +191,11 @@ def _document(entry: SetupEntry) -> dict[str, Any]:
 
 
 def _entry(document: dict[str, Any]) -> SetupEntry:
-    return SetupEntry(**{**document, "hunks": tuple(from_document(one) for one in document["hunks"])})
+    entry = SetupEntry(**{**document, "hunks": tuple(from_document(one) for one in document["hunks"])})
+    for name in ("action", "path", "backup", "before", "after"):
+        if not isinstance(getattr(entry, name), str):
+            raise TypeError(f"{name} is not a text")
+    for name in ("number", "mode", "uid", "gid"):
+        if not isinstance(getattr(entry, name), int):
+            raise TypeError(f"{name} is not a number")
+    return entry

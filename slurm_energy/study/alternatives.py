@@ -100,9 +100,17 @@ class StudyAlternative:
 
 
 def alternative_of(document: Mapping[str, Any]) -> StudyAlternative:
-    """Return the alternative that `StudyAlternative.document` describes."""
+    """Return the alternative that `StudyAlternative.document` describes.
+
+    Raises:
+        TypeError, AttributeError: it describes none.
+    """
     names = StudyAlternative.__dataclass_fields__
-    return StudyAlternative(**{name: value for name, value in document.items() if name in names})
+    alternative = StudyAlternative(**{name: value for name, value in document.items() if name in names})
+    texts = (alternative.name, alternative.tuning, alternative.ranking, alternative.deferral)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("name or lever of an alternative is not a text")
+    return alternative
 
 
 def parse_alternative(text: str) -> StudyAlternative:

@@ -76,8 +76,9 @@ class Deployment:
         if not (self._study.folder(STEP) / RESULT_NAME).exists():
             return None
         try:
-            return deployment_of(self._study.result(STEP))
-        except (KeyError, TypeError, ValueError) as error:
+            # An interruption may have been between the result and the manifest: it must not prevent the undo.
+            return deployment_of(self._study.result(STEP, unchanged=False))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             path = self._study.folder(STEP) / RESULT_NAME
             raise UsageError(f"{path}", f"is damaged: {error!r}", "restore it from a backup") from None
 

@@ -121,9 +121,16 @@ class DeploymentState:
 
 
 def deployment_of(document: Mapping[str, Any]) -> DeploymentState:
-    """Return the state that `DeploymentState.document` describes."""
+    """Return the state that `DeploymentState.document` describes.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it describes none.
+    """
     assignment = document["assignment"]
-    return DeploymentState(
+    for name in ("configuration", "stopped"):
+        if not isinstance(document[name], str):
+            raise TypeError(f"{name} is not a text")
+    state = DeploymentState(
         alternative=alternative_of(document["alternative"]),
         configuration=document["configuration"],
         stage=DeploymentStage(document["stage"]),
@@ -135,3 +142,7 @@ def deployment_of(document: Mapping[str, Any]) -> DeploymentState:
         switches=tuple(ConfigurationSwitch(**switch) for switch in document["switches"]),
         stopped=document["stopped"],
     )
+    if not all(isinstance(word, str) for word in (*state.apply_command, *state.partitions)):
+        raise TypeError("a partition or word of the command is not a text")
+    state.document()  # raises an error for values of wrong types
+    return state

@@ -93,22 +93,35 @@ class StudyDirectory:
         """Return the directory of the results of a step."""
         return self.path / step
 
-    def result(self, step: str) -> dict[str, Any]:
+    def result(self, step: str, *, unchanged: bool = True) -> dict[str, Any]:
         """Return the result of a step that is done.
+
+        Args:
+            step: the step.
+            unchanged: refuse a file that is not the one that the manifest describes.
 
         Raises:
             UsageError: the step has no result, or its file is damaged.
         """
         path = self.folder(step) / RESULT_NAME
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            content = path.read_bytes()
+            data = json.loads(content)
         except FileNotFoundError:
             raise UsageError(f"{self.path}: {step}", "has no result", self._todo(step)) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}", f"cannot be read: {error}", self._todo(step)) from None
         if not isinstance(data, dict):
             raise UsageError(f"{path}", "is not a JSON object", self._todo(step))
+        digest = hashlib.sha256(content).hexdigest()
+        if unchanged and self._digest_of_result(step) not in (None, digest):
+            raise UsageError(f"{path}", "was changed after the step", self._todo(step))
         return data
+
+    def _digest_of_result(self, step: str) -> str | None:
+        """Return the SHA-256 of the result of a step that is done; None: it is not done."""
+        entry = self.manifest.steps[step]
+        return entry.outputs.get(RESULT_NAME) if entry.state is StepState.DONE else None
 
     def staleness(self, step: str) -> str:
         """Return why the result of a step is not current; empty if it is current or there is none."""

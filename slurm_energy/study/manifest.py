@@ -18,6 +18,7 @@ from slurm_energy.study.steps import STEPS
 FORMAT: Final = 1
 """Format of the manifest and of the directory that this release writes."""
 _KEYS: Final = ("command", "inputs", "outputs", "seed", "release", "error")
+_MAX_TIME_S: Final = 1e11
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 UPGRADES: Final[Mapping[int, Upgrade]] = {}
 """By format, the function that returns a manifest of that format in the next one."""
@@ -136,11 +137,13 @@ def _entry(data: Mapping[str, Any]) -> StepEntry:
         if not isinstance(values.get(key, ""), str):
             raise TypeError(f"{key} is not a text")
     for key in ("inputs", "outputs"):
-        if not all(isinstance(item, str) for pair in dict(values.get(key, {})).items() for item in pair):
+        if not all(isinstance(item, str) for pair in values.get(key, {}).items() for item in pair):
             raise TypeError(f"{key} is not an object of texts")
     for name in values.get("outputs", {}):
         if Path(name).name != name:  # a step removes outputs of its last run
             raise ValueError(f"output {name[:40]!r} is outside of its step")
     for key in ("started", "ended"):
         values[key] = float(data[key]) if is_number(data.get(key)) else None
+        if values[key] is not None and not 0 <= values[key] <= _MAX_TIME_S:
+            raise ValueError(f"{key} is not a time")
     return StepEntry(state=StepState(data.get("state", "none")), **values)

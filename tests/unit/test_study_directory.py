@@ -16,10 +16,13 @@ from slurm_energy.errors import (
     NotFoundError,
     UsageError,
 )
+from slurm_energy.study.alternatives import StudyAlternative
 from slurm_energy.study.deploy_step import Deployment
+from slurm_energy.study.deployment import DeploymentState
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.manifest import FORMAT, StepState, StudyManifest, parse_manifest
 from slurm_energy.study.objective_document import objective_example
+from slurm_energy.study.stages import DeploymentStage
 
 OBJECTIVE = objective_example("test")
 
@@ -209,9 +212,11 @@ def test_a_study_that_others_could_have_written_is_not_continued(study: StudyDir
         {"outputs": {"../../victim": "0"}},
         {"outputs": {"/victim": "0"}},
         {"outputs": 1},
+        {"outputs": []},
         {"inputs": {"objective": 1}},
         {"command": ["a"]},
         {"error": 5},
+        {"started": 1e300},
     ],
 )
 def test_a_damaged_entry_of_the_manifest_is_refused(entry: dict[str, object]) -> None:
@@ -225,3 +230,23 @@ def test_a_manifest_with_a_huge_number_is_refused() -> None:
     text = json.dumps(StudyManifest().to_json() | {"created": 10**400})
     with pytest.raises(UsageError, match=r"study\.json: is damaged"):
         parse_manifest(text, "study.json")
+
+
+def test_a_result_that_was_changed_by_hand_is_refused(study: StudyDirectory) -> None:
+    run(study, "baseline")
+    (study.folder("baseline") / "result.json").write_text('{"value": 2}')
+    with pytest.raises(UsageError, match="was changed after the step"):
+        study.result("baseline")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("alternative", "x"), ("configuration", None), ("apply_command", [1]), ("switches", 1)],
+)
+def test_a_damaged_deployment_is_refused_in_one_line(study: StudyDirectory, key: str, value: object) -> None:
+    state = DeploymentState(StudyAlternative("green"), "/etc/energy.toml", DeploymentStage.SHADOW)
+    folder = study.folder("deploy")
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps(state.document() | {key: value}))
+    with pytest.raises(UsageError, match="is damaged"):
+        Deployment(study).state()
