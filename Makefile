@@ -81,7 +81,7 @@ uninstall-hooks:
 plugins: deps-build deps-plugins $(VENV)/.installed-lab
 	@$(BIN)/senergy build-plugins $(if $(SLURM_PREFIX),--slurm-prefix '$(SLURM_PREFIX)')
 
-training: $(VENV)/.installed-check
+training: deps-training $(VENV)/.installed-check
 	@$(BIN)/python -c 'from slurm_energy.training.taskgraph.native_library import build_library; print(build_library())'
 
 # The distribution of this host by default.
@@ -108,9 +108,9 @@ check: $(VENV)/.installed-check
 		echo "C sources not checked: no clang-format (make lint does)"; fi; \
 	[ $$tests = 0 ] && [ $$lint = 0 ]
 
-# Tests wait for sampled seconds and for slurmctld most of their time, so that four workers suit two cores; each
+# Tests wait for sampled seconds and for slurmctld most of their time, so that six workers suit two cores; each
 # has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 6
 test: needs-of-tests
 	@$(MAKE) --no-print-directory build
 	@$(BIN)/senergy build-plugins || echo "Tests of slurmctld's plugin will be skipped"
@@ -121,7 +121,7 @@ needs-of-tests: $(VENV)/bin/python
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line packages-of-tests $(VENV)/.compiled
 
 packages-of-tests:
-	@if [ -n "$(DEB)" ]; then $(DEPS) build lab test page $$(packaging/slurm-headers --prefix '$(SLURM_PREFIX)' | sed -n 's|^/usr$$|headers|p'); fi
+	@if [ -n "$(DEB)" ]; then $(DEPS) build lab test page training $$(packaging/slurm-headers --prefix '$(SLURM_PREFIX)' | sed -n 's|^/usr$$|headers|p'); fi
 
 # Otherwise each worker would compile all tests.
 $(VENV)/.compiled: $(VENV)/.installed-dev $(VENV)/.installed-judges
