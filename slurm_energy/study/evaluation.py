@@ -220,8 +220,7 @@ def _why_none(forecasts: Sequence[AlternativeForecast], kpi: Kpi) -> tuple[str, 
         elif math.isnan(one.improvement(kpi)):
             reasons.append(f"not {one.alternative.name}: {kpi.title} is unknown")
         else:
-            low = 100 * one.certain_improvement(kpi)
-            reasons.append(
-                f"not {one.alternative.name}: {kpi.title} may improve by only {low:+.1f} % on average"
-            )
+            worse = -100 * one.certain_improvement(kpi)
+            change = f"may worsen by {worse:.1f} % on average" if worse > 0 else "may not improve on average"
+            reasons.append(f"not {one.alternative.name}: {kpi.title} {change}")
     return tuple(reasons) or ("there is no alternative",)

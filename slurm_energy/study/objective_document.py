@@ -7,7 +7,7 @@ import json
 from typing import Any, Final
 
 from slurm_energy.study.indicators import KPIS
-from slurm_energy.study.objective import StudyPrices, StudyScope, StudySeason, StudyStatistics
+from slurm_energy.study.objective import StudyLimit, StudyPrices, StudyScope, StudySeason, StudyStatistics
 
 _SECTIONS: Final = (
     ("scope", StudyScope),
@@ -16,7 +16,8 @@ _SECTIONS: Final = (
     ("statistics", StudyStatistics),
 )
 _INTRODUCTION: Final = """\
-# Objective of an energy study, see docs/study.md. Keys with a leading # have their defaults.
+# Objective of an energy study, see docs/study.md. Keys with a leading # are not set: each shows its default,
+# or an example where it has none.
 # After a change, `senergy study status` says which steps have to run again.
 """
 _TARGETS: Final = """\
@@ -49,10 +50,16 @@ def objective_example(title: str) -> str:
     """
     lines = [_INTRODUCTION, f"title = {json.dumps(title)}", _TARGETS.rstrip(), "", "# KPIs:"]
     lines += [f"#   {kpi.name} ({kpi.unit or 'no unit'}): {kpi.meaning}" for kpi in KPIS.values()]
+    lines += ["", "# Keys of [[limit]]:"]
+    lines += [f"#   {field.name}: {field.metadata['doc']}" for field in dataclasses.fields(StudyLimit)]
     for name, section in _SECTIONS:
         lines += ["", f"[{name}]"]
         for field in dataclasses.fields(section):
-            lines += [f"# {field.metadata['doc']}", f"# {field.name} = {_toml(field.metadata['show'])}"]
+            example = " No default: an example." if field.default is None else ""
+            lines += [
+                f"# {field.metadata['doc']}{example}",
+                f"# {field.name} = {_toml(field.metadata['show'])}",
+            ]
     return "\n".join(lines) + "\n"
 
 

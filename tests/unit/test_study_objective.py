@@ -38,6 +38,8 @@ def test_the_example_is_valid_and_documents_every_key_and_kpi() -> None:
     )
     assert parse(uncommented).prices.price_per_kwh == 0.2
     assert all(f"#   {name} " in text for name in KPIS)
+    assert "#   worse_deviations: Permitted worsening, in standard deviations" in text
+    assert "# Price of electricity per kWh. No default: an example.\n# price_per_kwh = 0.2\n" in text
 
 
 @pytest.mark.parametrize(
