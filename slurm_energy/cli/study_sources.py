@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from slurm_energy.study.kpis import EnergySeries
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the data."""
+_EARLIER_S = 7 * 86400.0
+"""Time before a deployment in which jobs that run or wait at its begin may have been submitted."""
+
+
+def add_options(parser: argparse.ArgumentParser, start: str = "now-35days") -> None:
+    """Add the options that name the data.
+
+    Args:
+        parser: parser of a subcommand.
+        start: default of --starttime, for the help.
+    """
     data = parser.add_argument_group("data (default: senergyctld and sacct)")
     data.add_argument(
         "--jobs",
@@ -36,20 +45,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--energy", metavar="FILE", type=Path, help="energy of all nodes: CSV with start_s, end_s, joules"
     )
-    data.add_argument("-S", "--starttime", metavar="TIME", default="now-35days", help="default: now-35days")
-    data.add_argument("-E", "--endtime", metavar="TIME", default="now", help="default: now")
+    data.add_argument("-S", "--starttime", metavar="TIME", help=f"default: {start}")
+    data.add_argument("-E", "--endtime", metavar="TIME", help="default: now")
     connection.add_config_option(parser)
 
 
-def sources(args: argparse.Namespace, timezone: str) -> StudySources:
+def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = None) -> StudySources:
     """Return the sources that the options name.
 
     Args:
         args: parsed options.
         timezone: time zone of times in files without one.
+        deployed_s: begin of the deployment in Unix seconds, a week before which the data begin; None: the
+            data begin 35 days ago.
 
     Raises:
-        UsageError: an option is malformed, or --column or --energy is given without --jobs.
+        UsageError: an option is malformed, --column or --energy is given without --jobs, or a time with it.
     """
     from slurm_energy.study.baseline import StudySources
 
@@ -58,10 +69,14 @@ def sources(args: argparse.Namespace, timezone: str) -> StudySources:
         for name in ("column", "energy"):
             if getattr(args, name):
                 raise UsageError(f"--{name}", "given without --jobs", "give both, or neither")
-        window = _window(args)
+        window = _window(args, deployed_s)
         # Relative times mean another window on another day: its partial work must not be continued.
         options = {"start": args.starttime, "end": args.endtime, "day": datetime.now().date().isoformat()}
         return StudySources(lambda: _site(args, *window), {}, options)
+    for name in ("starttime", "endtime"):
+        if getattr(args, name):
+            todo = "leave it out: [scope] begin and end of the objective select days of a file"
+            raise UsageError(f"--{name}", "given with --jobs", todo)
     files = {str(path): path for path in args.jobs}
     if args.energy is not None:
         files["energy"] = args.energy
@@ -89,12 +104,15 @@ def _files(
     return jobs, None if args.energy is None else read_energy(args.energy)
 
 
-def _window(args: argparse.Namespace) -> tuple[float, float]:
+def _window(args: argparse.Namespace, deployed_s: float | None) -> tuple[float, float]:
     from slurm_energy.reports.time_spec import parse_time
 
     now = datetime.now()
-    start = parse_time(args.starttime, now, "--starttime")
-    end = parse_time(args.endtime, now, "--endtime")
+    end = parse_time(args.endtime or "now", now, "--endtime")
+    if deployed_s is not None and not args.starttime:
+        start = deployed_s - _EARLIER_S
+    else:
+        start = parse_time(args.starttime or "now-35days", now, "--starttime")
     if end <= start:
         raise UsageError("--endtime", "is not after --starttime", "give a later time")
     return start, end

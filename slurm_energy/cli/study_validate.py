@@ -14,7 +14,7 @@ from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `senergy study validate`."""
-    study_sources.add_options(parser)
+    study_sources.add_options(parser, "a week before the deployment")
     parser.add_argument(
         "--washout",
         metavar="HOURS",
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Validate the deployment and print the verdicts."""
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.validation import ValidationOptions, run_validation
+    from slurm_energy.study.validation import ValidationOptions, deployment_begin_s, run_validation
 
     if args.washout is not None and not 0.0 <= args.washout < 24.0:
         raise UsageError(
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         )
     study = StudyDirectory(Path(args.directory))
     objective = study.objective()
-    sources = study_sources.sources(args, objective.season.timezone)
+    sources = study_sources.sources(args, objective.season.timezone, deployment_begin_s(study))
     options = ValidationOptions(args.seed, args.washout, not args.no_undo)
     result = run_validation(study, sources, command_line(), options)
     is_broken = any(one["verdict"] == "broken" for one in result["limits"])

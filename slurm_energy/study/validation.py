@@ -105,6 +105,12 @@ def run_validation(
     return result
 
 
+def deployment_begin_s(study: StudyDirectory) -> float | None:
+    """Return the time from which the arms of a deployment hold, in Unix seconds; None: it has no arms."""
+    state = Deployment(study).state()
+    return None if state is None or state.assignment is None else state.assignment.begin_s
+
+
 def effect_periods(
     baseline: StudyPeriod,
     period: StudyPeriod,

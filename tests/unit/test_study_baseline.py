@@ -228,6 +228,7 @@ def test_too_few_days_are_said_to_be_too_few(files: Path, capsys: pytest.Capture
         (["--jobs", "missing.csv"], "missing.csv: cannot be read"),
         (["--jobs", "missing.csv", "--column", "a"], "is not OURS=THEIRS"),
         (["-S", "now", "-E", "now-1days"], "--endtime: is not after --starttime"),
+        (["--jobs", "jobs.csv", "-S", "now-9days"], "--starttime: given with --jobs: leave it out"),
     ],
 )
 def test_wrong_options_are_one_line(

@@ -6,13 +6,15 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
 
+from slurm_energy.cli import study_sources
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.study import site_data, validation
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.assignment import AssignmentDesign
 from slurm_energy.study.deploy_plan import StageRequest
@@ -294,3 +296,30 @@ def test_a_failing_apply_command_is_one_line(tmp_path: Path, capsys: pytest.Capt
     code = main([*arguments, "--config", str(tmp_path / "energy.toml"), "--apply-command", "false"])
     assert code == 4
     assert capsys.readouterr().err.strip() == "senergy: error: false: exit status 1"
+
+
+def test_validation_reads_the_site_from_a_week_before_the_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_study(tmp_path, GREEN)
+    at(study).begin_stage(request(tmp_path, ALL, skip_stages=True), "c")
+    starts = []
+
+    def read(client: object, start_s: float, end_s: float) -> None:
+        starts.append(start_s)
+        raise UnavailableError("sacct", "no answer")
+
+    monkeypatch.setattr(site_data, "read_site", read)
+    monkeypatch.setattr(validation, "read_baseline", lambda study: None)
+    monkeypatch.setattr(study_sources.connection, "connect", lambda args: None)
+    monkeypatch.setattr(study_sources, "datetime", AfterTheDeployment)
+    assert main(["study", "validate", str(study.path)]) == 4
+    assert starts == [(START - timedelta(days=7)).timestamp()]
+
+
+class AfterTheDeployment(datetime):
+    """A clock 60 days after the begin of the deployment."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return (START + timedelta(days=60)).astimezone(tz).replace(tzinfo=tz)
