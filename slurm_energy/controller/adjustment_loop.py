@@ -18,8 +18,8 @@ from slurm_energy.controller.adjustment_trials import SETTLE_S, AdjustmentTrials
 from slurm_energy.controller.store import Store
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
 from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
-from slurm_energy.errors import EnergyError, UsageError
-from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.policies.catalogue import AUTO, catalogue
 
 AUTOMATIC: Final = "auto"
@@ -52,6 +52,7 @@ class AdjustmentLoop:
         self._config, self._store, self._trials = config, store, trials
         self._failures, self._clock = failures, clock
         self._diagnosed: dict[tuple[JobRun, int], float] = {}
+        self._errors = UnexpectedErrorLog(log)
         self._started = self._decided = 0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
@@ -75,7 +76,7 @@ class AdjustmentLoop:
         for trial in await self._store.read(adjustments.pending_trials, self._config().cluster.name):
             try:
                 decision = await self._trials.verify(trial)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, UsageError) as error:  # of another release
                 log.warning("trial %d is undone, it cannot be read: %r", trial.key, error)
                 await self._store.write(adjustments.decide_trial, trial.key, "undone", self._clock())
                 continue
@@ -98,10 +99,26 @@ class AdjustmentLoop:
         ):
             key = JobRun(cluster, job_id, restarts), uid
             if key not in self._diagnosed:
+                started += await self._started_for(*key)
                 self._diagnosed[key] = now
-                started += await self._start_for(*key)
         self._started += started
         return started
+
+    async def _started_for(self, run: JobRun, uid: int) -> bool:
+        """Return whether a trial was started. A run that cannot be diagnosed does not prevent the others.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        try:
+            return await self._start_for(run, uid)
+        except UnavailableError:
+            raise
+        except EnergyError as error:
+            log.info("job %d is not adjusted: %s", run.job_id, error)
+        except Exception as error:
+            self._errors.report(error, f"job {run.job_id} is not adjusted; further ones are not logged")
+        return False
 
     async def _start_for(self, run: JobRun, uid: int) -> bool:
         """Start the trial that the diagnosis of a run advises; return whether there is one."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -33,14 +34,17 @@ from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.controller.run_diagnosis import DiagnosableRun
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol.adjustment_requests import ADJUSTMENTS_PATH, ValuesRequest
 from slurm_energy.protocol.query_parameters import refuse_unknown
 
 APPLY: Final = "apply"
 """Source of the trials that users start."""
 UNDONE: Final = "undone"
+MAX_SUBMISSIONS_PER_HOUR: Final = 1000
+"""Submissions with adjustments that a user may report in an hour."""
 _MAX_JOB_ID: Final = 2**32
+_HOUR_S: Final = 3600
 
 
 class AdjustmentRoutes:
@@ -64,6 +68,7 @@ class AdjustmentRoutes:
     ) -> None:
         self._config, self._store, self._trials = config, store, trials
         self._advisor, self._clock = advisor, clock
+        self._hour, self._submissions = 0, Counter[int]()
 
     @property
     def routes(self) -> RouteGroup:
@@ -213,6 +218,7 @@ class AdjustmentRoutes:
         trials = await self._trials.of_program(program)
         if not trials:
             raise NotFoundError("program", "it has no adjustments")
+        self._count_submission(rights.uid)
         in_force = submission_values(trials)
         run = JobRun(program.cluster, job_id, 0)
         offered = OfferedRun(
@@ -224,6 +230,21 @@ class AdjustmentRoutes:
         if not stored.submitted:
             raise UsageError(f"job {job_id}", "its program requested values before")
         return {"job_id": job_id, "values": dict(stored.offered), "trial": stored.trial}
+
+    def _count_submission(self, uid: int) -> None:
+        """Count a submission. Each is a row in the database, and the job need not exist yet.
+
+        Raises:
+            UnavailableError: the user reported too many in this hour.
+        """
+        hour = int(self._clock() // _HOUR_S)
+        if hour != self._hour:
+            self._hour = hour
+            self._submissions.clear()
+        if self._submissions[uid] >= MAX_SUBMISSIONS_PER_HOUR:
+            why = f"more than {MAX_SUBMISSIONS_PER_HOUR} submissions with adjustments in an hour"
+            raise UnavailableError("submitted", why, "try again in an hour")
+        self._submissions[uid] += 1
 
     async def _observed(self, job: str, rights: Rights) -> tuple[AdjustedProgram, JobRun, DiagnosableRun]:
         """Return the program, the run and the data of the last run of a job of the caller."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from slurm_energy.config.diagnosis_section import ALL_KINDS, DiagnosisConfig
@@ -41,7 +41,7 @@ class FindingAlerts:
     ) -> None:
         self._config, self._findings, self._failures, self._clock = config, findings, failures, clock
         self._sent: dict[_AlertKey, float] = {}
-        self._times: deque[float] = deque()
+        self._times: deque[tuple[float, int]] = deque()
 
     async def loop(self) -> None:
         """Send alerts periodically until cancelled."""
@@ -54,8 +54,8 @@ class FindingAlerts:
         config, count = self._config(), 0
         if not config.alerts or not (config.alert_mail or config.alert_command):
             return 0
-        for alert in list(self._due(config)):
-            if not self._take(config):
+        for alert in self._in_turns(self._due(config)):
+            if not self._take(config, alert.job.uid):
                 self._failures.report(
                     "diagnosis.alerts", f"more than {config.alerts_per_hour} in an hour; the others wait"
                 )
@@ -81,14 +81,26 @@ class FindingAlerts:
         for key in [key for key, seen_s in self._sent.items() if now_s - seen_s > _MEMORY_S]:
             del self._sent[key]
 
-    def _take(self, config: DiagnosisConfig) -> bool:
-        """Return whether another alert is permitted now, and count it."""
+    def _in_turns(self, alerts: Iterable[FindingAlert]) -> list[FindingAlert]:
+        """Return alerts in an order in which users take turns, those with the fewest in this hour first.
+
+        The jobs of one user thus cannot use up the alerts of an hour while those of others wait.
+        """
         now_s = self._clock()
-        while self._times and now_s - self._times[0] > _HOUR_S:
+        while self._times and now_s - self._times[0][0] > _HOUR_S:
             self._times.popleft()
+        counts = Counter(uid for _, uid in self._times)
+        turns = []
+        for alert in alerts:
+            turns.append((counts[alert.job.uid], alert))
+            counts[alert.job.uid] += 1
+        return [alert for _, alert in sorted(turns, key=lambda turn: turn[0])]
+
+    def _take(self, config: DiagnosisConfig, uid: int) -> bool:
+        """Return whether another alert is permitted now, and count it for the owner of its job."""
         if len(self._times) >= config.alerts_per_hour:
             return False
-        self._times.append(now_s)
+        self._times.append((self._clock(), uid))
         return True
 
     def _deliver(self, alert: FindingAlert, config: DiagnosisConfig) -> None:

@@ -5,9 +5,22 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from adjustment_examples import ALICE, MALLORY, OPERATOR, Site, slow_loader, with_workers
+from adjustment_examples import (
+    ALICE,
+    FINGERPRINT,
+    MALLORY,
+    OPERATOR,
+    Site,
+    slow_loader,
+    with_workers,
+)
 
-from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.accounting import adjustments
+from slurm_energy.controller import adjustment_routes
+from slurm_energy.controller.identity import Rights
+from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
+
+BOB = Rights(2003, "bob")
 
 
 @pytest.fixture
@@ -251,5 +264,42 @@ def test_advice_about_an_old_run_is_refused_once_other_values_are_in_force(site)
         await site.run(with_workers, "workers", state="FAILED")
         with pytest.raises((UsageError, NotFoundError)):
             await site.routes.apply({"job": "103", "permit": "workers"}, ALICE)
+
+    played(play())
+
+
+@pytest.mark.parametrize("damage", ['"kind": "workers"', '"finding":'])
+def test_trial_that_cannot_be_read_does_not_prevent_others(site, damage):
+    async def play():
+        await applied(site)
+        (stored,) = await site.store.read(adjustments.pending_trials, "c1")
+        assert damage in stored.body
+        body = stored.body.replace(damage, '"kind": "of-a-newer-release"')
+        await site.store.write(adjustments.decide_trial, stored.key, "pending", 0.0, body)
+        await site.store.write(adjustments.add_trial, stored._replace(uid=BOB.uid))
+        await site.run(with_workers, "workers", rights=BOB)
+        assert await site.loop.verify() == 1
+        assert await site.trial_states(BOB) == ["kept"]
+        await site.routes.permit({"permit": "workers=0..16"}, ALICE)
+        await site.routes.permit({"permit": "workers=0..3"}, MALLORY)
+        await site.run(with_workers, "workers", policy="auto", rights=MALLORY)
+        await site.run(with_workers, policy="auto")
+        assert await site.loop.start_automatic() == 1
+        assert await site.trial_states(MALLORY) == ["pending"]
+
+    played(play())
+
+
+def test_reported_submissions_of_a_user_are_limited(site, monkeypatch):
+    monkeypatch.setattr(adjustment_routes, "MAX_SUBMISSIONS_PER_HOUR", 2)
+
+    async def play():
+        await applied(site)
+        for job_id in (501, 502):
+            await site.routes.submitted({"job_id": job_id, "workload": FINGERPRINT}, ALICE)
+        with pytest.raises(UnavailableError, match="more than 2 submissions"):
+            await site.routes.submitted({"job_id": 503, "workload": FINGERPRINT}, ALICE)
+        site.now += 3600.0
+        await site.routes.submitted({"job_id": 503, "workload": FINGERPRINT}, ALICE)
 
     played(play())

@@ -20,6 +20,7 @@ from property_examples import examples
 from store_examples import record
 from test_job_manager import Node, env
 
+from slurm_energy.agent.signals.live_diagnosis import LiveDiagnosisLoop
 from slurm_energy.cli.main import main
 from slurm_energy.config import Config
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
@@ -197,6 +198,40 @@ def test_alerts_beyond_the_limit_wait(
     assert alerts.send(30.0) == alerts.send(3599.0) == []
     assert [job for job, _ in alerts.send(3601.0)] == [3, 4]
     assert caplog.text.count("more than 2 in an hour") == 1
+
+
+def test_one_user_does_not_use_up_the_alerts_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [(job, ALICE, [STALL]) for job in range(1, 6)]
+    findings = controller(report("n1", *many, (9, BOB, [STALL])))
+    alerts = Alerts(monkeypatch, findings, alerts_per_hour=3)
+    assert [job for job, _ in alerts.send(0.0)] == [1, 9, 2]
+    assert [job for job, _ in alerts.send(3601.0)] == [3, 4, 5]
+
+
+def test_steps_that_cannot_be_diagnosed_do_not_end_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    node.manager.begin(env(5))
+    node.manager._sessions[5, 0].step_reports.put("0", rank_to_json(RankSteps("n1", 0, None, 7, {})), 7)
+    diagnosis = node.manager.signals.diagnosis
+    stored = []
+
+    def fail(run: Any) -> Any:
+        raise OverflowError("of a user")
+
+    async def work(function: Any, *arguments: Any) -> Any:
+        if arguments:
+            stored.append(arguments[1])
+            raise asyncio.CancelledError
+        return function()
+
+    monkeypatch.setattr(diagnosis, "diagnose", fail)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(LiveDiagnosisLoop(diagnosis, Config, work).run())
+    assert stored == [()]
+    assert "job 5 is not diagnosed" in caplog.text
+    node.die()
 
 
 def test_a_failed_delivery_is_logged_once_and_stops_nothing(

@@ -7,6 +7,7 @@ are copied in the worker thread of the job manager, and diagnosed in a thread of
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from slurm_energy.config import Config
 from slurm_energy.diagnosis.live_finding import LiveFinding, live_findings
 from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.log_once import UnexpectedErrorLog
 from slurm_energy.records import EnergyRecord
+
+log = logging.getLogger(__name__)
 
 MAX_CPU_SHARE: Final = 0.005
 """Maximum share of one core that diagnosing takes; it becomes rarer if it costs more."""
@@ -106,6 +110,7 @@ class LiveDiagnosisLoop:
         work: Callable[..., Awaitable[Any]],
     ) -> None:
         self._diagnosis, self._config, self._work = diagnosis, config, work
+        self._errors = UnexpectedErrorLog(log)
 
     async def run(self) -> None:
         """Diagnose until the task is cancelled."""
@@ -120,7 +125,12 @@ class LiveDiagnosisLoop:
 
     def _timed(self, run: RunningObservation) -> tuple[tuple[LiveFinding, ...], float]:
         began_s = time.thread_time()
-        return self._diagnosis.diagnose(run), time.thread_time() - began_s
+        try:
+            findings: tuple[LiveFinding, ...] = self._diagnosis.diagnose(run)
+        except Exception as error:  # users write the steps: they must not end senergyd
+            findings = ()
+            self._errors.report(error, f"job {run.key[0]} is not diagnosed; further ones are not logged")
+        return findings, time.thread_time() - began_s
 
 
 def _is_observed(session: Session) -> bool:
