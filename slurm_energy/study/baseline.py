@@ -137,7 +137,7 @@ def baseline_result(
         "energy_of_days": daily.energy_source,
         "energy_coverage": _coverage(daily),
         "kpis": {
-            name: {"unit": KPIS[name].unit, "better": str(KPIS[name].better), **estimate.to_json()}
+            name: {"unit": _unit(name, objective), "better": str(KPIS[name].better), **estimate.to_json()}
             for name, estimate in known.items()
         },
         "unknown_kpis": sorted(set(estimates) - set(known)),
@@ -190,6 +190,12 @@ def days_csv(period: StudyPeriod, daily: DailyKpis) -> str:
         texts = ["" if value != value else f"{value:.6g}" for value in values]
         writer.writerow([day.isoformat(), int(used), reason, *texts])
     return buffer.getvalue()
+
+
+def _unit(kpi: str, objective: StudyObjective) -> str:
+    """Return the unit of a KPI, with the currency of the objective."""
+    unit = KPIS[kpi].unit
+    return objective.prices.currency if unit == "currency" else unit
 
 
 def _data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, EnergySeries | None]:

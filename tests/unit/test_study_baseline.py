@@ -212,12 +212,14 @@ def test_the_command_measures_a_baseline(files: Path, capsys: pytest.CaptureFixt
 def test_too_few_days_are_said_to_be_too_few(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(files / "study")
     text = TARGETS.replace("-10", "-2") + '[scope]\nend = "2026-03-15"\n'
+    text += '[prices]\nprice_per_kwh = 0.2\ncurrency = "CHF"\n'
     (files / "objective.toml").write_text(text)
     cli.main(["study", "init", folder, "--objective", str(files / "objective.toml")])
     assert cli.main(["study", "baseline", folder, "--jobs", str(files / "jobs.csv")]) == 0
     out = capsys.readouterr().out
     assert "14 days do not suffice to find a change of 2.0%" in out
     assert "Weekly pattern" in out
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith("cost ")] == ["CHF"]
 
 
 @pytest.mark.parametrize(
