@@ -111,7 +111,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
         "",
         f"Measurements within the budget take {result['planned_node_hours']:,.1f} node-hours. None runs by "
         "itself.",
-        "Measure a program with its batch script:  senergy sweep SCRIPT --repeat 2 --json > FILE",
+        "Measure a program with its batch script:  "
+        "senergy sweep SCRIPT --gpu-cap WATTS,... --repeat 2 --json > FILE",
         "and run this step again with:             --sweep PROGRAM=FILE",
     ]
     return lines

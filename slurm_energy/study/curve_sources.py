@@ -81,14 +81,16 @@ def read_sweep_curve(program: str, path: Path) -> CurveProgram:
     Raises:
         UsageError: the file cannot be read, has another form, or its reference is not measured.
     """
-    todo = "write it with: senergy sweep SCRIPT --json"
+    todo = "write it with: senergy sweep SCRIPT --gpu-cap WATTS,... --json"
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))["points"]
         measured = [one for one in listed if is_number(one["time_s"]) and is_number(one["energy_joules"])]
         if not measured or measured[0] is not listed[0]:
             raise UsageError(f"{path}", "its reference point is not measured", "run the sweep to its end")
         points = [_sweep_point(one, measured[0]) for one in measured]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, ZeroDivisionError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}", error.strerror or str(error), todo) from None
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError, ZeroDivisionError) as error:
         raise UsageError(f"{path}", f"is not the result of a sweep: {error!r}", todo) from None
     return CurveProgram("", (), "", points, program)
 

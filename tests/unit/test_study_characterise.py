@@ -182,6 +182,9 @@ def test_a_sweep_gives_the_curve_of_a_planned_program(
     assert point["deviation"] == pytest.approx(0.005 * 2**0.5)
     assert cli.main(["study", "characterise", str(study), *options, f"no/program={sweep}"]) == 0
     assert json.loads(capsys.readouterr().out)["unmatched_programs"] == 1
+    capsys.readouterr()
+    assert cli.main(["study", "characterise", str(study), "--sweep", "no/program=missing.json"]) == 2
+    assert "missing.json: No such file or directory: write it with: senergy sweep" in capsys.readouterr().err
     sweep.write_text(json.dumps({"points": points[::-1]}))
     assert cli.main(["study", "characterise", str(study), *options, f"bob/analyse={sweep}"]) == 2
     assert "its reference point is not measured" in capsys.readouterr().err
