@@ -74,7 +74,9 @@ class TrialResult:
     truth: float
     verdict: str
     broken: list[str]
+    alarm_weeks: list[int]
     undone_after_days: int | None
+    detectable: float | None
     replay: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -108,12 +110,14 @@ def _run(trial: Trial, folder: Path) -> TrialResult:
     replay = _modelled(study) if trial.with_model else _given(study)
     _step("deploy", study, *_deployment(trial), f"--config={config}")
     fault = "physics" if trial.plant == "fault" else None
-    undone_after = None
+    undone_after, alarm_weeks = None, []
     for week in range(1, DEPLOYED_DAYS // 7 + 1):
         site.run(7, lambda now: _tick(study, now), fault, has_effect=trial.plant != "placebo")
         words = [] if trial.plant == "fault" else ["--no-undo"]
         _step("validate", study, *_files(site), *words, permitted=(0, 1))
         result = StudyDirectory(Path(study)).result("validate")
+        if any(one["verdict"] == "broken" for one in result["limits"]):
+            alarm_weeks.append(week)
         if result["undone"]:
             undone_after = 7 * week
             break
@@ -126,7 +130,9 @@ def _run(trial: Trial, folder: Path) -> TrialResult:
         _truth(trial, site),
         result["targets"][0]["verdict"],
         [f"{one['kpi']}: {one['reason']}" for one in result["limits"] if one["verdict"] == "broken"],
+        alarm_weeks,
         undone_after if config.read_text() == own else None,
+        StudyDirectory(Path(study)).result("baseline")["power"][0]["detectable_switchback"],
         replay,
     )
 
@@ -225,6 +231,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=20, help="repetitions of each kind (20)")
     parser.add_argument("--trace", type=Path, help="CSV with columns length (hours) and cpus")
     parser.add_argument("--seed", type=int, default=100, help="seed of the first repetition (100)")
+    parser.add_argument("--plant", choices=("none", "placebo", "fault"), help="only these repetitions")
     parser.add_argument("--model", action="store_true", help="also run characterise, model and choose")
     parser.add_argument("--replay", action="store_true", help="only the replay error of the twin")
     parser.add_argument("--processes", type=int, default=2, help="processes (2)")
@@ -237,6 +244,8 @@ def main() -> int:
         trials += [Trial(seed, trace, "switchback", plant, args.model) for plant in ("", "placebo")]
         trials += [Trial(seed, trace, "partition", plant) for plant in ("", "placebo")]
         trials.append(Trial(seed, trace, "none", "fault"))
+    if args.plant:
+        trials = [trial for trial in trials if (trial.plant or "none") == args.plant]
     if args.replay:
         checked = [trial for trial in trials if trial.design == "switchback" and not trial.plant]
         with ProcessPoolExecutor(args.processes) as pool:
@@ -256,19 +265,27 @@ def _claims(results: list[TrialResult], count: int) -> list[Claim]:
         own = [one for one in results if one.trial.design == design]
         real = [one for one in own if not one.trial.plant]
         placebo = [one for one in own if one.trial.plant == "placebo"]
-        width = round(median(one.high - one.low for one in real), 4)
-        bias = round(fmean(one.change - one.truth for one in real), 4)
-        alarms = sum(bool(one.broken) for one in placebo)
-        covered, quiet = (sum(values) for values in (
-            [one.covers for one in real], [one.verdict == "no effect" for one in placebo]
-        ))  # fmt: skip
-        details = {"median_width": width, "bias": bias, "repetitions": count}
-        claims.append(at_least(f"{design}_covers_the_true_saving", covered, least) | details)
-        claims.append(at_least(f"{design}_placebo_no_effect", quiet, least) | {"false_alarms": alarms})
+        if real:
+            width = round(median(one.high - one.low for one in real), 4)
+            bias = round(fmean(one.change - one.truth for one in real), 4)
+            details = {"median_width": width, "bias": bias, "repetitions": count}
+            if design == "switchback":
+                ratios = [(one.high - one.low) / 2 / one.detectable for one in real if one.detectable]
+                details["half_width_to_detectable"] = round(median(ratios), 2)
+            covered = sum(one.covers for one in real)
+            claims.append(at_least(f"{design}_covers_the_true_saving", covered, least) | details)
+        if placebo:
+            quiet = sum(one.verdict == "no effect" for one in placebo)
+            alarms = {
+                "false_alarms": sum(bool(one.broken) for one in placebo),
+                "false_alarms_in_any_week": sum(bool(one.alarm_weeks) for one in placebo),
+            }
+            claims.append(at_least(f"{design}_placebo_no_effect", quiet, least) | alarms)
     faults = [one for one in results if one.trial.plant == "fault"]
-    days = [one.undone_after_days for one in faults if one.undone_after_days is not None]
-    details = {"median_days": median(days) if days else None}
-    claims.append(claim("starved_account_undone", len(days), f"={count}", len(days) == count) | details)
+    if faults:
+        days = [one.undone_after_days for one in faults if one.undone_after_days is not None]
+        details = {"median_days": median(days) if days else None}
+        claims.append(claim("starved_account_undone", len(days), f"={count}", len(days) == count) | details)
     return claims + _replay_claims([one.replay for one in results if one.replay])
 
 

@@ -16,13 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.errors import EnergyError
+from slurm_energy.study.assignment import AssignmentDesign
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.energy_file import energy_csv, read_energy
 from slurm_energy.study.indicators import KPIS
 from slurm_energy.study.jobs_file import LoadedJobs, read_jobs
 from slurm_energy.study.jobs_table import csv_text
 from slurm_energy.study.kpis import DailyKpis, EnergySeries
-from slurm_energy.study.mean_estimate import MIN_DAYS, MeanEstimate, mean_estimate, power_analysis
+from slurm_energy.study.mean_estimate import MIN_DAYS, MeanEstimate, mean_estimate
 from slurm_energy.study.objective import StudyObjective
 from slurm_energy.study.period import (
     ENERGY_NAME,
@@ -32,6 +33,7 @@ from slurm_energy.study.period import (
     period_document,
     read_period,
 )
+from slurm_energy.study.power_analysis import day_variation, power_analysis
 from slurm_energy.study.step_run import StepRun
 from slurm_energy.study.symptoms import symptoms
 
@@ -130,7 +132,13 @@ def baseline_result(
     analyses = []
     for target in objective.targets:
         wanted = abs(target.change_percent) / 100
-        analysis = power_analysis(estimates[target.kpi], wanted, statistics.confidence, statistics.power)
+        variations = [
+            day_variation(period, target.kpi, design)
+            for design in (AssignmentDesign.NONE, AssignmentDesign.SWITCHBACK)
+        ]
+        analysis = power_analysis(
+            variations[0], wanted, statistics.confidence, statistics.power, variations[1]
+        )
         analyses.append({"kpi": target.kpi, **analysis.to_json()})
     return {
         "period": period_document(period),
@@ -155,6 +163,7 @@ def statement(
     lines = []
     for target, analysis in zip(objective.targets, analyses, strict=True):
         name, days = target.indicator.title, analysis["days"]
+        basis = ", at equal work" if "expected energy" in analysis["adjusted_for"] else ""
         if not days:
             lines.append(f"{name}: unknown on all days; the data contain no energy, or too little of it")
         elif analysis["needed_days"] is None:
@@ -165,12 +174,12 @@ def statement(
         elif analysis["suffices"]:
             lines.append(
                 f"{name}: {days} days suffice to find a change of {analysis['wanted']:.1%}; "
-                f"the smallest change that they show is {analysis['detectable']:.1%}"
+                f"the smallest change that they show is {analysis['detectable']:.1%}{basis}"
             )
         else:
             lines.append(
                 f"{name}: {days} days do not suffice to find a change of {analysis['wanted']:.1%}: "
-                f"{analysis['missing_days']} more are needed ({analysis['needed_days']} in all)"
+                f"{analysis['missing_days']} more are needed ({analysis['needed_days']} in all){basis}"
             )
     main = estimates[objective.targets[0].kpi].days
     if MIN_DAYS <= main < _DOUBTFUL_DAYS:

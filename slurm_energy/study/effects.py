@@ -132,15 +132,15 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
         level: level of the interval.
     """
     has_expected = series.expected is not None
-    series, is_relative = _usable(series.relative_to_expected())
+    series, is_relative = usable_periods(series.relative_to_expected())
     if len(series.value) == 0:
         return None
     values = np.log(series.value) if is_relative else series.value
     arm = series.is_treated.astype(np.float64)
-    columns, names = _adjustments(series)
+    columns, names = adjustment_columns(series)
     estimate = coefficient(np.column_stack([*columns, arm]), values)
     if estimate is None:
-        columns, names = _adjustments(series, only_level=True)
+        columns, names = adjustment_columns(series, only_level=True)
         estimate = coefficient(np.column_stack([*columns, arm]), values)
     if estimate is None:
         return None
@@ -205,7 +205,7 @@ def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | N
 
     An interval without 0 means that the washout is too short.
     """
-    series, is_relative = _usable(series.relative_to_expected())
+    series, is_relative = usable_periods(series.relative_to_expected())
     series = series.rows(series.is_experiment)
     follows = np.diff(series.start_day, prepend=-np.inf) < 1.5
     previous = np.roll(series.is_treated, 1)
@@ -213,7 +213,7 @@ def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | N
     if len(kept.value) == 0:
         return None
     values = np.log(kept.value) if is_relative else kept.value
-    columns, names = _adjustments(kept)
+    columns, names = adjustment_columns(kept)
     both = [*columns, kept.is_treated.astype(np.float64), previous[follows].astype(np.float64)]
     estimate = coefficient(np.column_stack(both), values)
     if estimate is None:
@@ -248,7 +248,7 @@ def _effect(
     )
 
 
-def _usable(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
+def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
     """Return the periods with a known value, and whether the values allow a relative comparison."""
     keep = np.isfinite(series.value)
     if series.work is not None:
@@ -257,7 +257,7 @@ def _usable(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
     return known, bool((known.value > 0).all())
 
 
-def _adjustments(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
+def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
     """Return the columns of the regression except that of the change, and what they adjust for."""
     columns: list[Floats] = [np.ones(len(series.value))]
     names = []

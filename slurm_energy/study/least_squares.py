@@ -81,6 +81,26 @@ def coefficient(columns: Floats, values: Floats, serial: bool = False) -> Coeffi
     return CoefficientEstimate(value, error, freedom, weights)
 
 
+def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -> tuple[float, float]:
+    """Return the standard deviation of the residuals, and the correlation of neighbouring ones in 0..0.9.
+
+    Args:
+        columns: one row per period. An intercept is among them.
+        values: one value per period.
+        more_parameters: parameters that were fitted to the values before.
+
+    Returns:
+        NaN and 0, if there are too few values.
+    """
+    basis = _orthonormal(columns)
+    freedom = len(values) - basis.shape[1] - more_parameters
+    if freedom < 1:
+        return float("nan"), 0.0
+    residuals = values - basis @ (basis.T @ values)
+    correlation = _neighbour_correlation(residuals, columns.shape[1])
+    return float(np.sqrt(residuals @ residuals / freedom)), correlation
+
+
 def _orthonormal(columns: Floats) -> Floats:
     """Return an orthonormal basis of the columns, dependent ones left out."""
     if columns.shape[1] == 0:

@@ -1,4 +1,4 @@
-"""Means of KPI values of days with weekly pattern, confidence intervals, and detectable effects. Pure."""
+"""Means of KPI values of days with weekly pattern, and confidence intervals. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from slurm_energy.study.student_t import student_quantile
 
 MIN_DAYS: Final = 14
 """Minimum number of days: two of each day of the week, without which the weekly pattern is unknown."""
-_MAX_DAYS: Final = 3650
 _MAX_CORRELATION: Final = 0.9
 
 
@@ -38,11 +37,6 @@ class MeanEstimate:
     deviation: float
     correlation: float
     weekdays: Floats
-
-    @property
-    def relative_deviation(self) -> float:
-        """Standard deviation of days relative to the mean; NaN: unknown."""
-        return self.deviation / abs(self.mean) if self.mean else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as a JSON object; unknown values are NaN."""
@@ -120,98 +114,3 @@ def _bootstrap_error(
         drawn = random.choice(pool, size=(resamples, len(own)))
         totals += drawn.mean(axis=1)
     return float(np.std(totals / len(strata), ddof=1))
-
-
-@dataclass(frozen=True, slots=True)
-class PowerAnalysis:
-    """Whether the data of a baseline suffice to find a wanted effect.
-
-    Attributes:
-        wanted: wanted relative change, as a positive number.
-        detectable: smallest relative change that a comparison with as many days afterwards finds.
-        detectable_switchback: smallest relative change that an experiment of alternating days of the same
-            length finds.
-        days: days of the baseline.
-        needed_days: days that baseline and comparison need each for the wanted effect; None: more than ten
-            years, or unknown.
-        needed_switchback_days: days that an experiment of alternating days needs; None likewise.
-    """
-
-    wanted: float
-    detectable: float
-    detectable_switchback: float
-    days: int
-    needed_days: int | None
-    needed_switchback_days: int | None
-
-    @property
-    def suffices(self) -> bool:
-        """Whether the baseline is long enough."""
-        return self.needed_days is not None and self.days >= self.needed_days
-
-    @property
-    def missing_days(self) -> int | None:
-        """Number of further days that the baseline needs; None: it cannot become long enough."""
-        return None if self.needed_days is None else max(0, self.needed_days - self.days)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the analysis as a JSON object."""
-        return {
-            "wanted": self.wanted,
-            "detectable": self.detectable,
-            "detectable_switchback": self.detectable_switchback,
-            "days": self.days,
-            "needed_days": self.needed_days,
-            "needed_switchback_days": self.needed_switchback_days,
-            "suffices": self.suffices,
-            "missing_days": self.missing_days,
-        }
-
-
-def power_analysis(
-    estimate: MeanEstimate, wanted: float, confidence: float = 0.95, power: float = 0.8
-) -> PowerAnalysis:
-    """Return which effects can be found with a baseline, and how many days the wanted effect needs.
-
-    Baseline and comparison have n days each. The difference of their means has the variance 2 s^2 / n, with
-    s^2 increased for correlated neighbours; that of n alternating days 4 s^2 / n.
-
-    Args:
-        estimate: mean of the KPI.
-        wanted: wanted relative change, positive.
-        confidence: confidence of the later interval.
-        power: probability with which the effect is to be found.
-
-    Source: Cohen 1988, Statistical Power Analysis, section 2 (with Student's t for few days).
-    """
-    spread = estimate.relative_deviation
-    correlation = estimate.correlation
-    inflated = spread * math.sqrt((1 + correlation) / (1 - correlation))
-
-    def detectable(days: int, deviation: float, groups: float) -> float:
-        freedom = max(1.0, groups * days - 8)  # a mean per day of the week, and the effect
-        quantiles = student_quantile(0.5 + confidence / 2, freedom) + student_quantile(power, freedom)
-        return quantiles * deviation * math.sqrt(2 / days)
-
-    def needed(deviation: float, groups: float, scale: float) -> int | None:
-        if not math.isfinite(deviation):
-            return None
-        low, high = MIN_DAYS, _MAX_DAYS + 1
-        while low < high:  # more days detect smaller changes
-            middle = (low + high) // 2
-            if detectable(middle, deviation * scale, groups) <= wanted:
-                high = middle
-            else:
-                low = middle + 1
-        return low if low <= _MAX_DAYS else None
-
-    days = estimate.days
-    root = math.sqrt(2)  # alternating days share the length between two arms
-    return PowerAnalysis(
-        wanted,
-        detectable(days, inflated, 2) if days else math.nan,
-        detectable(days, spread * root, 1) if days else math.nan,
-        days,
-        needed(inflated, 2, 1),
-        needed(spread, 1, root),
-    )

@@ -16,17 +16,21 @@ from study_examples import MONDAY, begin_s, node_energy, week_jobs
 
 from slurm_energy.cli import main as cli
 from slurm_energy.errors import UsageError
+from slurm_energy.study.assignment import ArmAssignment, AssignmentDesign
 from slurm_energy.study.baseline import StudySources, baseline_estimates, read_baseline, run_baseline
 from slurm_energy.study.days import study_days
 from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.effect_periods import EffectPeriods, ExperimentData, washout_seconds
 from slurm_energy.study.energy_file import energy_csv
 from slurm_energy.study.jobs_file import LoadedJobs
 from slurm_energy.study.jobs_table import JobsTable, csv_text
 from slurm_energy.study.kpis import DailyKpis, EnergySeries
-from slurm_energy.study.mean_estimate import MeanEstimate, mean_estimate, power_analysis
+from slurm_energy.study.mean_estimate import mean_estimate
 from slurm_energy.study.objective import parse_objective
 from slurm_energy.study.outages import outages
 from slurm_energy.study.period import measured_period
+from slurm_energy.study.placebo import switchback_placebo
+from slurm_energy.study.power_analysis import DayVariation, day_variation, power_analysis
 
 TARGETS = '[[target]]\nkpi = "energy_kwh"\nchange_percent = -10\n'
 LIMITS = '[[limit]]\nkpi = "mean_jct_s"\nworse_percent = 10\n'
@@ -72,12 +76,8 @@ def test_intervals_cover_the_true_mean(weeks: int, correlation: float) -> None:
     assert covered >= 0.88 * trials
 
 
-def estimate_of(days: int, deviation: float, correlation: float = 0.0) -> MeanEstimate:
-    return MeanEstimate(days, 100.0, 95.0, 105.0, deviation, correlation, np.full(7, 100.0))
-
-
 def test_power_analysis_matches_a_simulated_comparison() -> None:
-    analysis = power_analysis(estimate_of(28, 10.0), 0.1)
+    analysis = power_analysis(DayVariation(28, 0.1), 0.1)
     random = np.random.default_rng(1)
     before, after = (random.normal(100, 10, (4000, 28)) for _ in range(2))
     difference = before.mean(axis=1) - after.mean(axis=1) + 100 * analysis.detectable
@@ -86,23 +86,42 @@ def test_power_analysis_matches_a_simulated_comparison() -> None:
 
 
 @examples(20)
-@given(st.floats(0.5, 40), st.floats(0, 0.8), st.floats(0.02, 0.3))
+@given(st.floats(0.005, 0.4), st.floats(0, 0.8), st.floats(0.02, 0.3))
 def test_the_needed_days_are_the_fewest_that_suffice(
     deviation: float, correlation: float, wanted: float
 ) -> None:
-    needed = power_analysis(estimate_of(20, deviation, correlation), wanted).needed_days
+    needed = power_analysis(DayVariation(20, deviation, correlation), wanted).needed_days
     if needed is None:
         return
-    assert power_analysis(estimate_of(needed, deviation, correlation), wanted).suffices
+    assert power_analysis(DayVariation(needed, deviation, correlation), wanted).suffices
     if needed > 14:
-        less = power_analysis(estimate_of(needed - 1, deviation, correlation), wanted)
+        less = power_analysis(DayVariation(needed - 1, deviation, correlation), wanted)
         assert (less.suffices, less.missing_days) == (False, 1)
 
 
 def test_data_without_energy_cannot_suffice() -> None:
-    unknown = MeanEstimate(0, *[math.nan] * 4, 0.0, np.full(7, math.nan))
-    analysis = power_analysis(unknown, 0.1)
+    analysis = power_analysis(DayVariation(0, math.nan), 0.1)
     assert (analysis.suffices, analysis.needed_days) == (False, None)
+
+
+def test_the_power_analysis_expects_the_intervals_of_the_validation() -> None:
+    jobs = week_jobs(28)
+    objective = parse_objective(TARGETS, Path("o.toml"))
+    period = measured_period(objective, LoadedJobs(jobs), node_energy(jobs, 28))
+    variation = day_variation(period, "energy_kwh", AssignmentDesign.SWITCHBACK)
+    raw = mean_estimate(period.kpis(), "energy_kwh")
+    assert variation.deviation < 0.2 * raw.deviation / raw.mean
+    assert {"weekday", "work", "expected energy"} == set(variation.adjusted_for)
+    data = ExperimentData(jobs, period.days, period.days.count, period.energy)
+    arms = ArmAssignment(AssignmentDesign.SWITCHBACK, 0)
+    check = switchback_placebo(EffectPeriods(data, arms, washout_seconds(jobs)).series("energy_kwh"))
+    assert check is not None
+    analysis = power_analysis(variation, 0.1)
+    # The half width is t(0.975) standard errors, the detectable change t(0.975) + t(0.8) of them.
+    expected = 2 * 0.705 * analysis.detectable_switchback
+    assert check.median_width == pytest.approx(expected, rel=0.25)
+    assert (analysis.needed_days, analysis.needed_switchback_days) == (14, 14)
+    assert "expected energy" not in day_variation(period, "mean_jct_s", AssignmentDesign.NONE).adjusted_for
 
 
 def period_days(count: int = 14) -> JobsTable:

@@ -21,6 +21,7 @@ from slurm_energy.study.directory import StudyDirectory
 
 DAY_S, HOUR_S = 86400, 3600
 FIRST_S = int(datetime(2026, 9, 7, tzinfo=UTC).timestamp())
+# Assumed round numbers, which only set how much work a job of each model is.
 GPU_HOURS = {"ViT-B": 0.5, "ALBERT": 1.2, "ResNet-50": 0.8}
 COLUMNS = ("job_id", "name", "user", "account", "partition", "state", "nodes", "submit_s", "start_s", "end_s")
 
