@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.simulator.inputs.csv_records import delimiter_of, records
+from slurm_energy.simulator.inputs.csv_records import Record, delimiter_of, records
 from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.line_reader import text_lines
 from slurm_energy.slurm.tres import parse_tres
@@ -93,7 +93,9 @@ def read_jobs(path: Path, renamed: Mapping[str, str] | None = None, timezone: st
         quotes = delimiter != "|"
         header = next(records(iter([head]), delimiter, problems, quotes=quotes), (0, [""]))[1]
         columns = _columns([name.strip() for name in header], renamed or {}, f"{path}:{head[0]}")
-        rows = list(_rows(records(lines, delimiter, problems, quotes=quotes), columns, timezone, problems))
+        found = records(lines, delimiter, problems, quotes=quotes)
+        found = found if quotes else _unambiguous(found, len(header), problems)
+        rows = list(_rows(found, columns, timezone, problems))
     except OSError as error:
         raise UsageError(f"{path}", error.strerror or str(error), "name a file with jobs") from None
     if not rows:
@@ -125,6 +127,18 @@ def _columns(names: list[str], renamed: Mapping[str, str], where: str) -> dict[s
     if not {"end_s", "run_s"} & columns.keys():
         raise UsageError(f"{where}: no column for end_s or run_s", "name one: --column end_s=NAME")
     return columns
+
+
+def _unambiguous(lines: Iterator[Record], columns: int, problems: InputProblems) -> Iterator[Record]:
+    """Yield the lines of sacct without those in which a text contains the delimiter.
+
+    sacct does not quote: the name of a job could otherwise set its user and its energy.
+    """
+    for number, fields in lines:
+        if len(fields) > columns:
+            problems.skip("a text contains |, the line has too many columns", [number])
+            continue
+        yield number, fields
 
 
 def _rows(

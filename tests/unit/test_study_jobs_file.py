@@ -146,3 +146,17 @@ def test_malformed_energy_is_an_error(tmp_path: Path, text: str, fault: str) -> 
     path.write_text(text)
     with pytest.raises(UsageError, match=fault):
         read_energy(path)
+
+
+def test_the_name_of_a_job_cannot_set_its_other_columns(tmp_path: Path) -> None:
+    header = SACCT.splitlines()[0]
+    values = dict(zip(header.split("|"), SACCT.splitlines()[1].split("|"), strict=True))
+    forged = [*(values | {"JobIDRaw": "9", "JobName": "a", "User": "root"}).values()][:-1]
+    line = "|".join([*forged, "1e12", *list(values.values())[2:]])
+    path = tmp_path / "sacct.txt"
+    path.write_text(f"{SACCT}\n{line}\n")
+    loaded = read_jobs(path)
+    assert loaded.jobs.job_id.tolist() == ["7", "8"]
+    assert any("a text contains |" in note for note in loaded.notes)
+    path.write_text("\n".join(f"{line}|" for line in SACCT.splitlines()))  # sacct -p
+    assert read_jobs(path).jobs.job_id.tolist() == ["7", "8"]
