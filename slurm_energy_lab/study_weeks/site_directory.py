@@ -64,11 +64,15 @@ class SiteDirectory:
             load: load of the site.
 
         Raises:
-            UsageError: the first day is no Monday.
+            UsageError: the first day is no Monday, or there is a site already.
         """
         if first_day.weekday():
             monday = first_day - timedelta(days=first_day.weekday())
             raise UsageError("first day", f"{first_day} is no Monday", f"such as {monday}")
+        if (path / "site.json").exists():
+            raise UsageError(
+                f"{path}", "contains a site already", "leave out --begin, or name another directory"
+            )
         path.mkdir(parents=True, exist_ok=True)
         state = {
             "seed": seed,

@@ -90,6 +90,8 @@ def test_the_command_runs_a_site_on_and_refuses_what_has_no_effect(tmp_path, cap
     capsys.readouterr()
     assert main(["lab", "weeks", site, "--seed", "4"]) == 2
     assert "--seed: belongs to --begin" in capsys.readouterr().err
+    assert main(["lab", "weeks", site, "--begin", "--days", "2"]) == 2
+    assert "contains a site already: leave out --begin" in capsys.readouterr().err
     assert main(["lab", "weeks", site, "--begin", "--first-day", "2026-09-08"]) == 2
     assert "is no Monday" in capsys.readouterr().err
     assert main(["lab", "weeks", str(tmp_path / "none")]) == 2
