@@ -29,7 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PROGRAM=FILE",
         action="append",
         default=[],
-        help="response curve of a program, as USER/NAME in the plan: output of senergy sweep --json",
+        help="response curve of a program, as USER/NAME in the plan: output of senergy sweep --json; "
+        "may be repeated",
     )
     parser.add_argument(
         "--budget", metavar="NODE_HOURS", type=float, help="node-hours for measurements (default: no limit)"
