@@ -45,5 +45,6 @@ def run(args: argparse.Namespace) -> int:
         emit_json(report)
         return EXIT_OK
     files = ", ".join(str(folder / name) for name in contents)
-    emit([*report["conclusion"], f"written: {files}"])
+    judged = [f"{one['verdict']}: {one['text']}: {one['figures']}" for one in report["conclusions"]]
+    emit([*report["conclusion"], *judged, f"written: {files}"])
     return EXIT_OK

@@ -24,6 +24,7 @@ from slurm_energy.study.time_zone import time_zone
 
 FILE_NAME: Final = "objective.toml"
 _GROUPS: Final = ("cluster", "account")
+_FINDINGS: Final = ("improves", "keeps", "twin_error", "predicts")
 _LINE: Final = re.compile(r"\(at line (\d+), column \d+\)")
 _MAX_EXCLUDED_DAYS: Final = 20_000
 
@@ -182,6 +183,23 @@ class StudyLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class StudyConclusion:
+    """A statement that the report judges by the results of the study, `[[conclusion]]`."""
+
+    text: str = key("", "Statement, as it is shown in the report.")
+    kpi: str = key("energy_kwh", "KPI.", one_of(*KPIS))
+    finding: str = key(
+        "improves",
+        "improves: the interval of the effect excludes zero, and the estimate improves by at least percent; "
+        "keeps: every limit on the KPI is kept; "
+        "twin_error: the error of the twin on the held-out days is at most percent; "
+        "predicts: the interval contains the prediction of the step choose.",
+        one_of(*_FINDINGS),
+    )
+    percent: float | None = key(None, "Bound in percent, for improves and twin_error.", between(0, 1e4))
+
+
+@dataclass(frozen=True, slots=True)
 class StudyObjective:
     """Validated contents of `objective.toml`.
 
@@ -189,6 +207,7 @@ class StudyObjective:
         title: title of the study.
         targets: wanted changes; the first one is the main one.
         limits: guards.
+        conclusions: statements that the report judges.
         path: path of the file; relative files that it names are beside it.
     """
 
@@ -199,6 +218,7 @@ class StudyObjective:
     season: StudySeason = field(default_factory=StudySeason)
     prices: StudyPrices = field(default_factory=StudyPrices)
     statistics: StudyStatistics = field(default_factory=StudyStatistics)
+    conclusions: tuple[StudyConclusion, ...] = ()
     path: Path = Path(FILE_NAME)
 
     def beside(self, name: str) -> Path:
@@ -230,7 +250,11 @@ _TABLES: Final[Mapping[str, type[Any]]] = {
     "prices": StudyPrices,
     "statistics": StudyStatistics,
 }
-_LISTS: Final[Mapping[str, type[Any]]] = {"target": StudyTarget, "limit": StudyLimit}
+_LISTS: Final[Mapping[str, type[Any]]] = {
+    "target": StudyTarget,
+    "limit": StudyLimit,
+    "conclusion": StudyConclusion,
+}
 
 
 def read_objective(path: Path) -> StudyObjective:
@@ -316,6 +340,7 @@ def _combined_faults(objective: StudyObjective, reader: TableReader) -> list[Fin
         if all(bound is None for bound in bounds):
             todo = "give worse_percent, worse_deviations, maximum or minimum"
             findings.append(reader.finding(table_label("limit", position), "", "has no bound", todo))
+    findings += _conclusion_faults(objective, reader)
     scope = objective.scope
     if scope.begin and scope.end and scope.end < scope.begin:
         findings.append(reader.finding("scope", "end", "is before begin"))
@@ -325,4 +350,22 @@ def _combined_faults(objective: StudyObjective, reader: TableReader) -> list[Fin
         if kpi in objective.kpi_names() and not has_value:
             todo = f"give {figure} or {file}"
             findings.append(reader.finding("prices", "", f"is needed for the KPI {kpi}", todo))
+    return findings
+
+
+def _conclusion_faults(objective: StudyObjective, reader: TableReader) -> list[Finding]:
+    """Return the faults of conclusions, which would never be reached or have a key without effect."""
+    findings = []
+    limited = {limit.kpi for limit in objective.limits}
+    for position, one in enumerate(objective.conclusions):
+        label = table_label("conclusion", position)
+        if not one.text:
+            findings.append(reader.finding(label, "text", "is missing", "write the statement"))
+        if one.finding == "twin_error" and one.percent is None:
+            findings.append(reader.finding(label, "percent", "is needed for twin_error"))
+        if one.finding in ("keeps", "predicts") and one.percent is not None:
+            findings.append(reader.finding(label, "percent", f"has no effect on {one.finding}", "remove it"))
+        if one.finding == "keeps" and one.kpi not in limited:
+            todo = f"write a table [[limit]] with kpi = '{one.kpi}'"
+            findings.append(reader.finding(label, "kpi", "has no limit", todo))
     return findings

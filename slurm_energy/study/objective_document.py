@@ -7,7 +7,14 @@ import json
 from typing import Any, Final
 
 from slurm_energy.study.indicators import KPIS
-from slurm_energy.study.objective import StudyLimit, StudyPrices, StudyScope, StudySeason, StudyStatistics
+from slurm_energy.study.objective import (
+    StudyConclusion,
+    StudyLimit,
+    StudyPrices,
+    StudyScope,
+    StudySeason,
+    StudyStatistics,
+)
 
 _SECTIONS: Final = (
     ("scope", StudyScope),
@@ -50,8 +57,9 @@ def objective_example(title: str) -> str:
     """
     lines = [_INTRODUCTION, f"title = {json.dumps(title)}", _TARGETS.rstrip(), "", "# KPIs:"]
     lines += [f"#   {kpi.name} ({kpi.unit or 'no unit'}): {kpi.meaning}" for kpi in KPIS.values()]
-    lines += ["", "# Keys of [[limit]]:"]
-    lines += [f"#   {field.name}: {field.metadata['doc']}" for field in dataclasses.fields(StudyLimit)]
+    for table, keys in (("limit", StudyLimit), ("conclusion", StudyConclusion)):
+        lines += ["", f"# Keys of [[{table}]]:"]
+        lines += [f"#   {field.name}: {field.metadata['doc']}" for field in dataclasses.fields(keys)]
     for name, section in _SECTIONS:
         lines += ["", f"[{name}]"]
         for field in dataclasses.fields(section):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from slurm_energy import __version__
 from slurm_energy.errors import UsageError
+from slurm_energy.study.conclusions import effect_text, judged_conclusion
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.manifest import StepState
 from slurm_energy.study.steps import STEPS
@@ -43,6 +44,7 @@ def report_document(study: StudyDirectory) -> dict[str, Any]:
         "steps": steps,
         "results": results,
         "days": _days(study, objective.targets[0].kpi) if "validate" in results else [],
+        "conclusions": [judged_conclusion(one, results) for one in objective.conclusions],
         "conclusion": conclusion(results.get("validate"), results.get("choose")),
     }
 
@@ -74,15 +76,6 @@ def conclusion(validation: Mapping[str, Any] | None, choice: Mapping[str, Any] |
     if validation["undone"]:
         lines.append("the deployment was taken back, because a limit was broken")
     return lines
-
-
-def effect_text(effect: Mapping[str, Any]) -> str:
-    """Return an effect with its interval for people."""
-    if effect["is_relative"]:
-        interval = f"{effect['low']:+.1%} to {effect['high']:+.1%}"
-        return f"{effect['change']:+.1%} ({effect['level']:.0%} interval {interval})"
-    interval = f"{effect['low']:+.4g} to {effect['high']:+.4g}"
-    return f"{effect['change']:+.4g} ({effect['level']:.0%} interval {interval})"
 
 
 def _days(study: StudyDirectory, kpi: str) -> list[dict[str, Any]]:

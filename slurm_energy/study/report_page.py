@@ -9,9 +9,9 @@ from typing import Any
 from markupsafe import Markup
 
 from slurm_energy.reports.html_document import render
+from slurm_energy.study.conclusions import effect_text
 from slurm_energy.study.effect_charts import GROUP_COLORS, days_chart, effects_chart
 from slurm_energy.study.indicators import KPIS
-from slurm_energy.study.report_document import effect_text
 
 _MAX_HASH = 12
 
@@ -26,6 +26,9 @@ def study_page(report: Mapping[str, Any], now: datetime | None = None) -> str:
     results = report["results"]
     validation = results.get("validate")
     tables = []
+    if report["conclusions"]:
+        rows = [[one["text"], one["verdict"], one["figures"]] for one in report["conclusions"]]
+        tables.append(_table("Conclusions", ["Statement", "This study", "Figures"], rows))
     if validation is not None:
         tables += _validation_tables(validation, report["days"], report["targets"][0]["kpi"])
     if "baseline" in results:

@@ -23,6 +23,10 @@ change_percent = -5.0
 [[limit]]
 kpi = "worst_wait_s"
 worse_percent = 100.0
+[[conclusion]]
+text = "tuning halves the energy"
+kpi = "energy_per_work_kwh"
+percent = 50.0
 """
 MONDAY = date(2026, 9, 7)
 
@@ -123,9 +127,10 @@ def test_jobs_of_the_deployment_are_stored_with_their_arm(validated):
 
 def test_the_report_names_verdict_steps_and_hashes(validated, capsys):
     assert validated.main("report") == 0
-    assert "reached" in capsys.readouterr().out
+    assert "not reached: tuning halves the energy: -" in capsys.readouterr().out
     page = (validated.study.path / "report.html").read_text()
     assert "Limits" in page
+    assert "tuning halves the energy" in page
     entry = StudyDirectory(validated.study.path).manifest.steps["baseline"]
     assert entry.outputs["result.json"][:12] in page
     assert page.count("<svg") == 2
