@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from slurm_energy.accounting.adjustments import KEPT, PENDING, OfferedRun, StoredTrial
 from slurm_energy.adjustment import PROGRAM_KINDS, Adjustment, AdjustmentKind
+from slurm_energy.adjustment_permissions import AdjustmentPermissions
 from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
 
 _PROGRAM_NAMES: Final = frozenset(kind.value for kind in PROGRAM_KINDS)
@@ -85,6 +86,17 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
 def own_values(trial: AdjustmentTrial) -> dict[str, int]:
     """Return the values of a trial by kind, without those that were in force before it."""
     return {one.kind.value: one.new for one in trial.proposal.adjustments}
+
+
+def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
+    """Return whether a trial is not in force, or has values within limits that may be newer than it."""
+    if trial.state not in (PENDING, KEPT):
+        return True
+    ranges = {kind.value: bounds for kind, bounds in limits.ranges.items()}
+    values = own_values(AdjustmentTrial.from_json(trial.body))
+    return all(
+        ranges[name][0] <= value <= ranges[name][1] for name, value in values.items() if name in ranges
+    )
 
 
 def effective_values(offered: OfferedRun | None) -> dict[str, int]:

@@ -96,7 +96,7 @@ class AdjustmentRoutes:
         if workload is None:
             return {"known": False, "values": {}}
         program = AdjustedProgram(run.cluster, job.uid, workload)
-        in_force = plain_values(await self._trials.of_program(program))
+        in_force = plain_values(await self._trials.effective(program))
         requested = frozenset(kind.value for kind in request.requested)
         offered = OfferedRun(
             run, job.uid, workload, in_force.trial, False, in_force.values, requested, self._clock()
@@ -129,7 +129,7 @@ class AdjustmentRoutes:
         program, _, observed = await self._observed(query["job"], rights)
         permissions = _given(query.get("permit")) or saved or AdjustmentPermissions.everything()
         trials = await self._trials.of_program(program)
-        in_force = submission_values(trials)
+        in_force = submission_values(await self._trials.effective(program))
         return answer | {
             "scope": "own",
             "job": observed.figures.job,
@@ -215,7 +215,7 @@ class AdjustmentRoutes:
         if not isinstance(workload, str) or len(body) != 2:
             raise UsageError("submitted: it has job_id and workload")
         program = AdjustedProgram(self._config().cluster.name, rights.uid, workload)
-        trials = await self._trials.of_program(program)
+        trials = await self._trials.effective(program)
         if not trials:
             raise NotFoundError("program", "it has no adjustments")
         self._count_submission(rights.uid)

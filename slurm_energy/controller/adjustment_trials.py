@@ -16,6 +16,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.adjusted_programs import (
     AdjustedProgram,
     effective_values,
+    is_within,
     own_values,
     plain_values,
     program_part,
@@ -73,6 +74,11 @@ class AdjustmentTrials:
         """Return the trials of a program, oldest first."""
         return await self._store.read(adjustments.trials_of, *program)
 
+    async def effective(self, program: AdjustedProgram) -> list[StoredTrial]:
+        """Return the trials of a program without those whose values exceed the present limits of the site."""
+        limits = self._config().diagnosis.site_limits
+        return [trial for trial in await self.of_program(program) if is_within(trial, limits)]
+
     async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
         """Return a run of a user's job, see `RunDiagnosis.observed`."""
         return await self._diagnosis.observed(run, uid)
@@ -119,7 +125,7 @@ class AdjustmentTrials:
             raise UsageError(f"job {figures.job}", why, "apply the advice to a completed run")
         offered = await self._store.read(adjustments.offered_run, run, program.uid)
         base = effective_values(offered)
-        in_force = plain_values([one for one in await self.of_program(program) if one.state != PENDING])
+        in_force = plain_values([one for one in await self.effective(program) if one.state != PENDING])
         if program_part(base) != in_force.values:
             raise UsageError(
                 f"job {figures.job}", "its program has other values by now", "diagnose its last run"

@@ -15,6 +15,7 @@ from adjustment_examples import (
     with_workers,
 )
 
+from slurm_energy import config as configuration
 from slurm_energy.accounting import adjustments
 from slurm_energy.controller import adjustment_routes
 from slurm_energy.controller.identity import Rights
@@ -301,5 +302,22 @@ def test_reported_submissions_of_a_user_are_limited(site, monkeypatch):
             await site.routes.submitted({"job_id": 503, "workload": FINGERPRINT}, ALICE)
         site.now += 3600.0
         await site.routes.submitted({"job_id": 503, "workload": FINGERPRINT}, ALICE)
+
+    played(play())
+
+
+def test_kept_adjustment_beyond_new_limits_of_the_site_is_not_offered(site):
+    async def play():
+        await applied(site)
+        _, values = await site.run(with_workers, "workers")
+        await site.loop.verify()
+        assert await site.trial_states() == ["kept"]
+        head = '[cluster]\nname = "c1"\n[diagnosis]\n'
+        site.config = configuration.parse(f'{head}adjustment_limits = "workers=0..2"')
+        assert await site.request(site.begin(), "workers") == {}
+        assert (await site.routes.show({"job": "102"}, ALICE))["values"] == {}
+        limit = values["workers"]
+        site.config = configuration.parse(f'{head}adjustment_limits = "workers=0..{limit}"')
+        assert await site.request(site.begin(), "workers") == values
 
     played(play())
