@@ -164,7 +164,7 @@ def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetCon
         else:
             refused[reason] += 1
     if not settings:
-        why = "; ".join(f"{reason}: {number}" for reason, number in refused.items())
+        why = "; ".join(f"{number} x {reason}" for reason, number in refused.items())
         raise UsageError(f"preset {shown(preset.name)}", f"no combination is feasible ({why})")
     if len(settings) > MAX_POINTS:
         raise UsageError(f"preset {shown(preset.name)}", f"{len(settings)} points", f"at most {MAX_POINTS}")

@@ -19,7 +19,7 @@ PROCESSES="${PROCESSES:-2}"
 threads=$(( SLURM_CPUS_PER_TASK / PROCESSES > 0 ? SLURM_CPUS_PER_TASK / PROCESSES : 1 ))
 export OMP_NUM_THREADS="${THREADS_PER_PROCESS:-$threads}"
 first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python3 -m torch.distributed.run \
     --nnodes="$SLURM_NNODES" --nproc_per_node="$PROCESSES" \
     --rdzv_id="$SLURM_JOB_ID" --rdzv_backend=c10d --rdzv_endpoint="$first_node:29500" \
     'train it'"'"'s.py'
