@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import shutil
+from copy import copy
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -52,6 +54,14 @@ class Trial:
             with self.study.running(step, step) as run:
                 run.finish(result)
 
+    def copy(self, folder: Path) -> "Trial":
+        """Return the same trial in another directory, which saves its baseline."""
+        made = copy(self)
+        shutil.copytree(self.site.path.parent, folder, dirs_exist_ok=True)
+        made.site = SiteDirectory(folder / "site")
+        made.study = StudyDirectory(folder / "study")
+        return made
+
     def main(self, action: str, *words: str) -> int:
         return main(["study", action, str(self.study.path), *words])
 
@@ -89,8 +99,13 @@ def no_fsync():
 
 
 @pytest.fixture(scope="module")
-def validated(tmp_path_factory):
-    trial = Trial(tmp_path_factory.mktemp("validated"))
+def measured(tmp_path_factory):
+    return Trial(tmp_path_factory.mktemp("measured"))
+
+
+@pytest.fixture(scope="module")
+def validated(measured, tmp_path_factory):
+    trial = measured.copy(tmp_path_factory.mktemp("validated"))
     trial.deploy()
     trial.run()
     assert trial.main("validate", *trial.files()) == 0
@@ -144,16 +159,16 @@ def test_the_report_names_verdict_steps_and_hashes(validated, capsys):
 
 
 @pytest.mark.soak
-def test_a_deployment_without_an_effect_is_a_placebo(tmp_path, capsys):
-    trial = Trial(tmp_path)
+def test_a_deployment_without_an_effect_is_a_placebo(measured, tmp_path, capsys):
+    trial = measured.copy(tmp_path)
     trial.deploy()
     trial.site.run(14, trial.tick, has_effect=False)
     assert trial.main("validate", *trial.files()) == 0
     assert "no effect" in capsys.readouterr().out
 
 
-def test_a_broken_limit_takes_the_deployment_back_and_changes_nothing_else(tmp_path, capsys):
-    trial = Trial(tmp_path)
+def test_a_broken_limit_takes_the_deployment_back_and_changes_nothing_else(measured, tmp_path, capsys):
+    trial = measured.copy(tmp_path)
     own = trial.configuration()
     trial.deploy()
     trial.run(10, fault="physics")
@@ -170,8 +185,8 @@ def test_a_broken_limit_takes_the_deployment_back_and_changes_nothing_else(tmp_p
 
 
 @pytest.mark.soak
-def test_no_undo_leaves_a_broken_deployment_in_force(tmp_path, capsys):
-    trial = Trial(tmp_path)
+def test_no_undo_leaves_a_broken_deployment_in_force(measured, tmp_path, capsys):
+    trial = measured.copy(tmp_path)
     trial.deploy()
     trial.run(10, fault="physics")
     assert trial.main("validate", "--no-undo", *trial.files()) == 1
@@ -182,8 +197,8 @@ def test_no_undo_leaves_a_broken_deployment_in_force(tmp_path, capsys):
 
 
 @pytest.mark.soak
-def test_partitions_are_compared_as_difference_in_differences(tmp_path, capsys):
-    trial = Trial(tmp_path)
+def test_partitions_are_compared_as_difference_in_differences(measured, tmp_path, capsys):
+    trial = measured.copy(tmp_path)
     trial.deploy("--stage=partition", "--partition=hopper")
     trial.site.run(14)
     assert trial.main("validate", *trial.files()) == 0
@@ -193,8 +208,8 @@ def test_partitions_are_compared_as_difference_in_differences(tmp_path, capsys):
 
 
 @pytest.mark.soak
-def test_days_on_which_the_switch_was_late_do_not_count(tmp_path, capsys):
-    trial = Trial(tmp_path)
+def test_days_on_which_the_switch_was_late_do_not_count(measured, tmp_path, capsys):
+    trial = measured.copy(tmp_path)
     trial.deploy()
     skipped = [datetime(2026, 9, 23, tzinfo=UTC), datetime(2026, 9, 30, tzinfo=UTC)]
     trial.site.run(14, lambda now: None if now in skipped else trial.tick(now))
@@ -213,8 +228,8 @@ def test_an_interrupted_validation_runs_again(validated, monkeypatch, capsys):
     assert validated.main("validate", *validated.files()) == 0
 
 
-def test_stages_without_effect_and_wrong_washouts_are_refused(tmp_path, capsys):
-    trial = Trial(tmp_path)
+def test_stages_without_effect_and_wrong_washouts_are_refused(measured, tmp_path, capsys):
+    trial = measured.copy(tmp_path)
     assert trial.main("validate", *trial.files()) == 2
     assert "needs the step deploy" in capsys.readouterr().err
     trial.deploy("--stage=advise")

@@ -85,7 +85,7 @@ def test_power_analysis_matches_a_simulated_comparison() -> None:
     assert np.mean(difference / error > 2.0049) == pytest.approx(0.8, abs=0.03)  # t of 54 degrees of freedom
 
 
-@examples(20)
+@examples(10)
 @given(st.floats(0.005, 0.4), st.floats(0, 0.8), st.floats(0.02, 0.3))
 def test_the_needed_days_are_the_fewest_that_suffice(
     deviation: float, correlation: float, wanted: float

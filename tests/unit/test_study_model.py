@@ -41,7 +41,7 @@ TRUE = TwinSettings({"batch": TwinKind(2, IDLE_WATTS)}, discipline="strict", sta
 
 @pytest.fixture(scope="module")
 def site() -> TwinRun:
-    return simulate(week_jobs(16, share=0.5), TRUE)
+    return simulate(week_jobs(15, share=0.5), TRUE)
 
 
 @pytest.fixture(scope="module")
