@@ -111,13 +111,32 @@ def _ask(path: Path, message: dict[str, Any], timeout_s: float) -> dict[str, Any
         OSError: senergyd does not answer in time.
         ValueError: it refused, or its response is malformed.
     """
+    end_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         connection.connect(str(path))
         connection.sendall(json.dumps(message).encode() + b"\n")
-        with connection.makefile("rb") as stream:
-            response = json.loads(stream.readline(_MAX_RESPONSE_BYTES))
+        response = json.loads(_line(connection, end_s))
     if not isinstance(response, dict) or response.get("ok") is not True:
         reason = response.get("error") if isinstance(response, dict) else None
         raise ValueError(str(reason or "malformed response")[:200])
     return response
+
+
+def _line(connection: socket.socket, end_s: float) -> bytes:
+    """Return a line, or what arrives before the end of the connection.
+
+    Raises:
+        TimeoutError: the line is not complete at `end_s` (monotonic seconds), however its parts arrive.
+    """
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _MAX_RESPONSE_BYTES:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("senergyd does not answer in time")
+        connection.settimeout(left_s)
+        part = connection.recv(_MAX_RESPONSE_BYTES - len(line))
+        if not part:
+            break
+        line += part
+    return line

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,3 +188,29 @@ def test_program_without_agent_or_with_a_wrong_name_keeps_its_value(
     assert slurm_energy.adjusted(cast(Any, None), default=3) == 3
     monkeypatch.delenv("SLURM_JOB_ID")
     assert slurm_energy.adjusted("batch-size", default=32) == 32
+
+
+def test_a_response_in_pieces_does_not_extend_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def send_slowly() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            for byte in b'{"ok": true, "value": 1,' + b" " * 40 + b'"pending": false}\n':
+                connection.sendall(bytes([byte]))
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=send_slowly)
+    thread.start()
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setattr(adjusted_value, "socket_path", lambda: str(path))
+    monkeypatch.setattr(adjusted_value, "_requester", adjusted_value.ValueRequester())
+    monkeypatch.setattr(adjusted_value, "_WAIT_S", 0.05)
+    assert slurm_energy.adjusted("pin-memory", default=7) == 7
+    thread.join()
+    server.close()
