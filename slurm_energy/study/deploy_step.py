@@ -18,6 +18,7 @@ from slurm_energy.study.deployment import ConfigurationSwitch, DeploymentState, 
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.key_change import KeyChange
 from slurm_energy.study.manifest import StepState
+from slurm_energy.study.ownership import require_own_study
 from slurm_energy.study.site_configuration import ConfigurationStep, SiteConfiguration, check_combination
 from slurm_energy.study.stages import DeploymentTarget, StageKeys, stage_keys
 from slurm_energy.study.step_run import RESULT_NAME, StepRun
@@ -90,6 +91,7 @@ class Deployment:
         Raises:
             EnergyError: as `begin_stage` does.
         """
+        require_own_study(self._study.path)
         self._study.require(STEP)
         keys = self._treated_keys(self._planned(request))
         self.remarks += keys.remarks

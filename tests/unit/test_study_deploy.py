@@ -13,7 +13,7 @@ import pytest
 
 from slurm_energy.cli import study_sources
 from slurm_energy.cli.main import main
-from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
 from slurm_energy.study import site_data, validation
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.assignment import AssignmentDesign
@@ -323,3 +323,13 @@ class AfterTheDeployment(datetime):
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:
         return (START + timedelta(days=60)).astimezone(tz).replace(tzinfo=tz)
+
+
+def test_a_preview_writes_nothing_through_a_link(tmp_path: Path) -> None:
+    study, elsewhere = make_study(tmp_path, GREEN), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    study.folder("deploy").symlink_to(elsewhere)
+    (elsewhere / "own.toml").write_text("of another program")
+    with pytest.raises(ForbiddenError, match="is a symbolic link"):
+        at(study).preview(request(tmp_path, SHADOW))
+    assert (elsewhere / "own.toml").read_text() == "of another program"
