@@ -71,7 +71,11 @@ def main() -> int:
     args.dir.mkdir(parents=True, exist_ok=True)
     path = args.dir / "runs.jsonl"
     if args.page is None:
-        _complete(path, _planned(args.quick, args.configs.split(",")), args.python)
+        try:
+            _complete(path, _planned(args.quick, args.configs.split(",")), args.python)
+        except KeyboardInterrupt:
+            print("dahl: interrupted: the same command continues", file=sys.stderr)
+            return 130
     runs = _stored(path)
     if args.page is not None:
         dahl_report.write_page(args.page, runs)

@@ -62,8 +62,11 @@ def trial_lines(trials: Sequence[Mapping[str, Any]], *, with_users: bool = False
         yield "  ".join(value.ljust(width) for value, (_, width) in cells).rstrip()
         owner = f" by uid {trial.get('uid')}" if with_users else ""
         yield f"       {_date(trial.get('created_unix_s'))}, source {shown(str(trial.get('source')))}{owner}"
-        if decision.get("reason"):
-            yield f"       {shown(str(decision['reason']))}"
+        reason = decision.get("reason")
+        if trial.get("state") == "undone" and decision.get("verdict") != "undone":
+            reason = "undone on request"  # of a user, whatever the runs had shown
+        if reason:
+            yield f"       {shown(str(reason))}"
 
 
 def _ratios(time: Any, energy: Any) -> str:

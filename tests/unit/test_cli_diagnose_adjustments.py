@@ -10,6 +10,7 @@ import pytest
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UnavailableError
+from slurm_energy.reports.adjustment_text import trial_lines
 from slurm_energy.slurm import sbatch
 
 PROPOSAL: dict[str, Any] = {
@@ -155,3 +156,17 @@ def test_options_that_exclude_each_other_are_refused(
     assert main(["diagnose", *argv]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not controller.posted
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "reason"),
+    [
+        ("undone", "undecided", "undone on request"),
+        ("undone", "kept", "undone on request"),
+        ("undone", "undone", "more energy"),
+        ("pending", "undecided", "more energy"),
+    ],
+)
+def test_an_adjustment_that_its_user_undid_says_so(state: str, verdict: str, reason: str) -> None:
+    trial = {"trial": 1, "state": state, "decision": {"verdict": verdict, "reason": "more energy"}}
+    assert list(trial_lines([trial]))[-1].strip() == reason
