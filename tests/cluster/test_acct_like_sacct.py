@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.root,
+    pytest.mark.other_user,
     pytest.mark.lab(profiles=["xeon-8358", "xeon-8358"], energy={"agent": {"live_report_s": 1.0}}),
 ]
 

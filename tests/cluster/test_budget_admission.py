@@ -297,6 +297,7 @@ def test_components_of_a_heterogeneous_job_get_one_license_together(cluster, bud
     assert read_license_pools()["watts"].used == 400
 
 
+@pytest.mark.other_user
 def test_measured_jobs_start_together_at_the_power_to_which_the_budget_may_lower_them(
     cluster, measured_budget, sbatch
 ):

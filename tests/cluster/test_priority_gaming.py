@@ -21,6 +21,7 @@ POLICY = "zeus"
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.root,
+    pytest.mark.other_user,
     pytest.mark.timeout(600),
     pytest.mark.lab(
         profiles=["xeon-8358"],

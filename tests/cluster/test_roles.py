@@ -12,6 +12,7 @@ from small_cluster import wait_until
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.root,
+    pytest.mark.other_user,
     pytest.mark.lab(
         profiles=["xeon-8358"],
         users={"nobody": 1, "games": 1, "mail": 1, "news": 1},

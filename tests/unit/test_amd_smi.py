@@ -126,6 +126,7 @@ def test_a_limit_out_of_range_is_refused_with_the_library_s_reason(library: Path
 
 
 @pytest.mark.root
+@pytest.mark.other_user
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_only_root_may_set_a_limit(library: Path) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -682,7 +682,7 @@ class TestPolicies:
     def test_answer(self, controller):
         answer = controller.session(lambda c: c.get("/v1/policies", uid=ALICE))[1]
         by_name = {policy["name"]: policy for policy in answer["policies"]}
-        built_in = {"monitor", "performance", "powersave", "balanced", "cap", "edp", "ed2p", "energy"}
+        built_in = {"monitor", "performance", "powersave", "balanced", "cap", "edp", "ed2p", "energy", "auto"}
         assert built_in | {"night"} == set(by_name)
         assert by_name["edp"]["built_in"] and not by_name["night"]["built_in"]
         assert (by_name["night"]["base"], by_name["night"]["users"]) == ("powersave", ["alice", "bob"])
@@ -715,6 +715,7 @@ class TestPolicies:
             "policy edp tuned",
             "policy ed2p tuned",
             "policy energy tuned",
+            "policy auto",
             "policy low needs-cap",
             "policy lowest",
             "policy site",
