@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _STAGES = ("shadow", "advise", "partition", "all")
 _DAYS = 28
+_BY_HAND = "taken back by hand"
 _DESIGNS = ("switchback", "partition", "users", "none")
 
 
@@ -57,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--at", metavar="TIME", help="time for which the arm is set (default: now)")
     parser.add_argument(
-        "--reason", default="taken back by hand", metavar="TEXT", help="reason of --undo, for the log"
+        "--reason", metavar="TEXT", help="reason of --undo, for the log (default: taken back by hand)"
     )
     parser.add_argument("--yes", action="store_true", help="agree to the change")
     parser.add_argument("--dry-run", action="store_true", help="show the change of --stage, make none")
@@ -97,6 +98,8 @@ def _check(args: argparse.Namespace) -> None:
     given = [name for name, value in stage_options.items() if value]
     if not args.stage and given:
         raise UsageError(given[0], "belongs to --stage", "leave it out")
+    if args.reason is not None and not args.undo:
+        raise UsageError("--reason", "belongs to --undo", "leave it out")
     for name in ("--days", "--period-days", "--first-day"):
         if stage_options[name] and args.design != "switchback":
             raise UsageError(name, "belongs to a switchback", "--design switchback")
@@ -179,7 +182,7 @@ def _time(text: str | None) -> float | None:
 
 
 def _undo(args: argparse.Namespace, study: StudyDirectory, deployment: Deployment, command: str) -> int:
-    state = deployment.undo(args.reason, command)
+    state = deployment.undo(args.reason or _BY_HAND, command)
     if state is None:
         emit_json({"stage": None}) if args.json else emit(["nothing to undo: nothing was deployed"])
         return EXIT_OK

@@ -85,7 +85,7 @@ def run_validation(
         objective, state = study.objective(), _deployed(study)
         baseline = read_baseline(study)
         loaded, energy = sources.read()
-        period = measured_period(objective, loaded, energy, **_window(state, objective))
+        period = measured_period(objective, loaded, energy, begin=_first_full_day(state, objective))
         zone = objective.season.timezone
         periods = effect_periods(baseline, period, state, zone, options.washout_hours)
         run.write(JOBS_NAME, csv_text(state.with_arms(period.jobs)))
@@ -186,14 +186,14 @@ def _deployed(study: StudyDirectory) -> DeploymentState:
     return state
 
 
-def _window(state: DeploymentState, objective: StudyObjective) -> dict[str, date | None]:
-    """Return the first full day of the deployment, and the last day of a switchback."""
+def _first_full_day(state: DeploymentState, objective: StudyObjective) -> date:
+    """Return the first full day of the deployment."""
     assignment, zone = state.assignment, objective.season.timezone
     assert assignment is not None
     begin = date_of(assignment.begin_s, zone)
     if study_days(begin, begin, zone).edges_s[0] < assignment.begin_s - 1.0:
         begin += timedelta(days=1)
-    return {"begin": begin, "end": None}
+    return begin
 
 
 def _used_days(days: StudyDays, before: date | None = None) -> dict[date, bool]:

@@ -237,6 +237,8 @@ def test_command_line_shows_the_change_begins_and_takes_back(
     assert file.read_text() == SITE
     assert main([*deploy, "--undo", "--seed", "3"]) == 2
     assert "--seed: belongs to --stage" in capsys.readouterr().err
+    assert main([*stage, "--yes", "--reason", "spring"]) == 2
+    assert "--reason: belongs to --undo" in capsys.readouterr().err
 
 
 def test_a_policy_that_does_not_exist_is_refused_before_anything_changes(tmp_path: Path) -> None:
