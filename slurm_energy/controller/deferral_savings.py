@@ -85,7 +85,10 @@ def _merged(
 
 
 def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wait]) -> tuple[Floats, Floats]:
-    """Return mean and deviation of the waits in each job's partition at that time; NaN: unknown."""
+    """Return mean and standard deviation of the waits in each job's partition at its eligible time.
+
+    NaN: unknown.
+    """
     queue_s, deviation_s = np.full(len(eligible_s), np.nan), np.full(len(eligible_s), np.nan)
     of_jobs, of_waits = np.array(partitions), np.array([one[0] for one in waits], np.str_)
     submit_s, wait_s = (np.array([one[at] for one in waits], np.float64) for at in (1, 2))

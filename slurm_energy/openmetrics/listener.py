@@ -141,7 +141,11 @@ class MetricsListener:
         await writer.drain()
 
     def _check(self, head: bytes) -> str:
-        """Return the Accept header of a request that may read the metrics."""
+        """Check the head of a request and return its Accept header.
+
+        Raises:
+            _RefusedRequestError: malformed, without the token, or not a GET of the metrics' path.
+        """
         first, *lines = head.split(b"\r\n")
         words = first.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):

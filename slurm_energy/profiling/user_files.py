@@ -58,7 +58,11 @@ def list_directory(path: Path) -> list[str] | None:
 
 
 def _walk(path: Path) -> tuple[int, int]:
-    """Return a descriptor of the file that a path names, which is not opened, and its directory's owner."""
+    """Resolve a path step by step, following only symbolic links of root and of this user.
+
+    Returns:
+        An O_PATH descriptor of the file, which cannot be read or written; the owner (uid) of its directory.
+    """
     rest = list(path.absolute().parts[1:])[::-1]
     at, parent_owner, links = os.open("/", _PATH_ONLY), 0, 0
     try:

@@ -40,10 +40,10 @@ class FileReversal:
 
 
 def plan_reversal(entry: SetupEntry, journal: SetupJournal, file: SiteFile | None = None) -> FileReversal:
-    """Return how a change of a file is taken back.
+    """Decide how to undo one change that `senergy setup` made to a file.
 
-    A file that nobody changed since is restored exactly. In a file that was changed, only lines of setup are
-    removed. A new file that was changed stays.
+    If nobody has changed the file since, its backup is restored, or the file is deleted if setup created it.
+    If somebody has changed it, only the lines that setup added are removed; a file that setup created stays.
 
     Args:
         entry: the change in the journal.
