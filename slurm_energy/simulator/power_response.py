@@ -1,8 +1,9 @@
 """Response of simulated jobs to power limits: run time and power at possible limits of one unit.
 
-A job whose shapes differ only by their power caps responds as these shapes state. A job without such shapes
-responds by the model of `oracle.history.cap_response` if the units of its nodes have a power limit. All other
-jobs run at full power or not at all.
+A job with measured points (`Workload.cap_points`) responds as these state, and a job whose shapes differ only
+by their power caps as these shapes state. A job without either responds by the model of
+`oracle.history.cap_response` if the units of its nodes have a power limit. All other jobs run at full power
+or not at all.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class PowerResponses:
     def _compute(self, job: int, shape: int) -> PowerResponse:
         jobs = self._jobs
         unit_watts = float(jobs.power_watts[shape] / jobs.units[shape])
+        if (measured := jobs.cap_points.get(job)) is not None:
+            return _from_points(*measured, unit_watts)
         capped = _capped_shapes(jobs, job, shape)
         if len(capped):
             return _from_shapes(jobs, shape, capped, unit_watts)
@@ -106,6 +109,15 @@ def _from_shapes(jobs: Workload, shape: int, capped: Ints, unit_watts: float) ->
     watts = jobs.power_watts[rows] / jobs.units[rows]
     time_ratio = np.maximum(1.0, np.minimum.accumulate(jobs.time_s[rows] / jobs.time_s[shape]))
     return PowerResponse(watts, time_ratio, watts / unit_watts)
+
+
+def _from_points(power_ratio: Floats, time_ratio: Floats, unit_watts: float) -> PowerResponse:
+    """Return the response that measured points state; a limit between two of them is interpolated."""
+    powers = np.append(power_ratio, 1.0)
+    times = np.maximum(1.0, np.minimum.accumulate(np.append(time_ratio, 1.0)))
+    levels = np.linspace(powers[0], 1.0, LEVELS) if len(powers) > LEVELS else powers
+    levels = np.concatenate([levels, np.ones(LEVELS - len(levels))])
+    return PowerResponse(levels * unit_watts, np.interp(levels, powers, times), levels)
 
 
 def _from_model(unit_watts: float, min_watts: float, compute_share: float) -> PowerResponse:

@@ -91,4 +91,5 @@ def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[i
     columns["submit_s"] = submit_s
     columns["hardware"] = np.array([number[int(kind)] for kind in columns["hardware"]], np.int64)
     names = tuple(work.names[job] for job in jobs.tolist()) if work.names else ()
-    return replace(work, first=np.array(first, np.int64), names=names, **columns)
+    caps = {row: work.cap_points[job] for row, job in enumerate(jobs.tolist()) if job in work.cap_points}
+    return replace(work, first=np.array(first, np.int64), names=names, cap_points=caps, **columns)

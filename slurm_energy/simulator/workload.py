@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -60,6 +61,9 @@ class Workload:
             power cap.
         time_s, power_watts: real run time and real power of all units in this shape.
         predicted_time_s, predicted_watts: run time and power that the policy assumes.
+        cap_points: by row of a job, its measured response to power limits: power ratios below 1, ascending,
+            and time ratios, relative to the job in any of its shapes. Jobs without an entry respond as their
+            shapes state, or by the oracle's model.
         users: names of the users.
         names: names of the jobs; empty if they have none.
         partitions, qos_names, reservations, license_names: names that the jobs request.
@@ -87,6 +91,7 @@ class Workload:
     power_watts: Floats
     predicted_time_s: Floats
     predicted_watts: Floats
+    cap_points: Mapping[int, tuple[Floats, Floats]] = field(default_factory=dict)
     users: tuple[str, ...] = ("user0",)
     names: tuple[str, ...] = field(default=())
     partitions: tuple[str, ...] = field(default=())

@@ -146,6 +146,7 @@ def _change(data: ForecastInput, alternative: StudyAlternative, jobs: JobsTable,
         _deferral(data, alternative.deferral, jobs, seed) if alternative.deferral else None,
         time_ratio,
         power_ratio,
+        data.responses.caps() if alternative.budget_watts is not None else {},
     )
 
 

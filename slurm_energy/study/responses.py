@@ -90,6 +90,13 @@ class ClassResponses:
             power_ratio[members] = point.power_ratio * errors[1]
         return time_ratio, power_ratio
 
+    def caps(self) -> dict[str, list[tuple[float, float]]]:
+        """Return by class the points with less power than the untuned job, as (time ratio, power ratio)."""
+        return {
+            name: [(one.time_ratio, one.power_ratio) for one in points if one.power_ratio < 1]
+            for name, points in self.points.items()
+        }
+
     def covered_share(self, jobs: JobsTable) -> float:
         """Return the share of the jobs' energy whose class has a curve; NaN: no energy is known."""
         total = float(np.nansum(jobs.energy_joules))

@@ -6,7 +6,7 @@ simulator decides when they start. Source: thesis, section 6.3.4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -129,6 +129,8 @@ class TwinChange:
         deferral: deferral of jobs with slack; None: none.
         time_ratio, power_ratio: run time and power of each job relative to the untuned job, shape (n,); None:
             jobs are not tuned.
+        caps: points to which a power budget can limit the jobs of a class, as time and power relative to
+            the untuned job. Jobs of other classes run at full power or wait.
     """
 
     ranking: str = ""
@@ -138,6 +140,7 @@ class TwinChange:
     deferral: TwinDeferral | None = None
     time_ratio: Floats | None = None
     power_ratio: Floats | None = None
+    caps: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,8 @@ def simulate(
     part = jobs.where(ran)
     origin_s = float(part.submit_s.min())
     work = _workload(part, settings, time_ratio[ran], power_ratio[ran], origin_s)
+    if change.caps:
+        work = replace(work, cap_points=_cap_points(part, time_ratio[ran], power_ratio[ran], change.caps))
     held = None
     if change.deferral is not None:
         slack_s = change.deferral.slack_s[ran][np.argsort(part.submit_s, kind="stable")]
@@ -222,6 +227,24 @@ def _workload(
         },
         users=tuple(users.tolist()),
     )
+
+
+def _cap_points(
+    jobs: JobsTable,
+    time_ratio: Floats,
+    power_ratio: Floats,
+    caps: Mapping[str, Sequence[tuple[float, float]]],
+) -> dict[int, tuple[Floats, Floats]]:
+    """Return the response of each job to power limits by its row in the order of submission."""
+    found = {}
+    for row, job in enumerate(np.argsort(jobs.submit_s, kind="stable").tolist()):
+        points = np.array(caps.get(str(jobs.job_class[job]), ())).reshape(-1, 2)
+        times, powers = points[:, 0] / time_ratio[job], points[:, 1] / power_ratio[job]
+        order = np.argsort(powers, kind="stable")
+        order = order[powers[order] < 1]
+        if len(order):
+            found[row] = powers[order], times[order]
+    return found
 
 
 def _run(work: Workload, settings: TwinSettings, change: TwinChange, seed: int) -> SimulationResult:

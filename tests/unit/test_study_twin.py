@@ -63,6 +63,29 @@ def test_levers_of_the_site_change_order_power_and_idle_energy() -> None:
     assert ((limited.jobs.start_s - BEGIN_S) / 3600).tolist() == [0.0, 1.0]
 
 
+def test_a_budget_limits_running_jobs_where_their_response_is_known() -> None:
+    both = jobs_of(("gpu", 1, 0, 1, 400), ("gpu", 1, 0, 1, 400)).with_columns(
+        job_class=np.array(["known", "known"])
+    )
+    caps = {"known": [(1.25, 0.75), (2.0, 0.5)], "other": [(1.0, 0.1)]}
+    run = simulate(both, TWIN, TwinChange(budget_watts=700.0, caps=caps))
+    assert ((run.jobs.start_s - BEGIN_S) / 3600).tolist() == [0.0, 0.0]
+    assert run.energy.joules.max() <= 700.0 * 3600 * (1 + 1e-9)
+    assert np.all(run.jobs.run_s > 3600) and np.all(run.jobs.run_s < 2 * 3600)
+    assert run.jobs.work_node_hours.tolist() == pytest.approx([1.0, 1.0])
+    assert np.all(run.jobs.energy_joules < both.energy_joules)
+    unlimited = simulate(both, TWIN, TwinChange(budget_watts=5000.0, caps=caps))
+    assert (unlimited.jobs.run_s / 3600).tolist() == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("ranking", ["fcfs", "sjf", "zeus", "hades"])
+def test_a_ranking_starts_jobs_at_full_power_where_the_budget_has_room(ranking: str) -> None:
+    jobs = jobs_of(("gpu", 1, 0, 1, 400), ("gpu", 1, 0, 2, 300)).with_columns(job_class=np.array(["a", "b"]))
+    caps = {"a": [(1.25, 0.5)], "b": [(1.1, 0.6)]}
+    run = simulate(jobs, TWIN, TwinChange(ranking=ranking, budget_watts=5000.0, caps=caps))
+    assert (run.jobs.run_s / 3600).tolist() == pytest.approx([1.0, 2.0])
+
+
 def test_settings_survive_json_and_damage_is_one_line() -> None:
     assert twin_settings_of(TWIN.document()) == TWIN
     with pytest.raises(UsageError, match="the twin: is damaged"):
