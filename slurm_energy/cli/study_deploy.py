@@ -100,11 +100,21 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(given[0], "belongs to --stage", "leave it out")
     if args.reason is not None and not args.undo:
         raise UsageError("--reason", "belongs to --undo", "leave it out")
+    if args.yes and not args.stage:
+        raise UsageError("--yes", "belongs to --stage: --tick and --undo do not ask", "leave it out")
+    if args.seed is not None and not _draws(args):
+        why = "nothing is drawn: only switchbacks, drawn partitions and users are"
+        raise UsageError("--seed", why, "leave it out, or name a --design")
     for name in ("--days", "--period-days", "--first-day"):
         if stage_options[name] and args.design != "switchback":
             raise UsageError(name, "belongs to a switchback", "--design switchback")
     if args.stage and args.json and not (args.yes or args.dry_run):
         raise UsageError("--json", "cannot ask", "add --yes, or --dry-run")
+
+
+def _draws(args: argparse.Namespace) -> bool:
+    """Return whether the stage draws arms at random."""
+    return args.design in ("switchback", "users") or (args.design == "partition" and not args.partition)
 
 
 def _begin(args: argparse.Namespace, study: StudyDirectory, deployment: Deployment, command: str) -> int:

@@ -11,9 +11,9 @@ from slurm_energy.cli import connection
 from slurm_energy.errors import UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.study.baseline import StudySources
     from slurm_energy.study.jobs_file import LoadedJobs
     from slurm_energy.study.kpis import EnergySeries
+    from slurm_energy.study.source_data import StudySources
 
 
 _EARLIER_S = 7 * 86400.0
@@ -62,7 +62,7 @@ def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = 
     Raises:
         UsageError: an option is malformed, --column or --energy is given without --jobs, or a time with it.
     """
-    from slurm_energy.study.baseline import StudySources
+    from slurm_energy.study.source_data import StudySources
 
     renamed = dict(_column(text) for text in args.column)
     if not args.jobs:

@@ -18,8 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the state of each step."""
+    """Print the state of each step and the next command."""
     from slurm_energy.study.directory import StudyDirectory
+    from slurm_energy.study.next_command import next_command
     from slurm_energy.study.steps import STEPS
 
     study = StudyDirectory(Path(args.directory))
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         "id": study.manifest.id,
         "title": objective.title,
         "in_use_by": holder or None,
+        "next": next_command(study),
         "steps": rows,
     }
     if args.json:
@@ -69,4 +71,6 @@ def _lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"{row['step']:<13} {state:<12} {started:<17} {took:>12}  {remark}".rstrip())
     if document["in_use_by"]:
         lines += ["", f"in use by {document['in_use_by']}"]
+    else:
+        lines += ["", f"next: {document['next']}"]
     return lines

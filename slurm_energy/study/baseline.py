@@ -8,9 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +16,10 @@ import numpy as np
 from slurm_energy.errors import EnergyError
 from slurm_energy.study.assignment import AssignmentDesign
 from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.energy_file import energy_csv, read_energy
+from slurm_energy.study.energy_file import energy_csv
 from slurm_energy.study.indicators import KPIS
-from slurm_energy.study.jobs_file import LoadedJobs, read_jobs
 from slurm_energy.study.jobs_table import csv_text
-from slurm_energy.study.kpis import DailyKpis, EnergySeries
+from slurm_energy.study.kpis import DailyKpis
 from slurm_energy.study.mean_estimate import MIN_DAYS, MeanEstimate, mean_estimate
 from slurm_energy.study.objective import StudyObjective
 from slurm_energy.study.period import (
@@ -34,26 +31,11 @@ from slurm_energy.study.period import (
     read_period,
 )
 from slurm_energy.study.power_analysis import day_variation, power_analysis
-from slurm_energy.study.step_run import StepRun
+from slurm_energy.study.source_data import StudySources, source_data
 from slurm_energy.study.symptoms import symptoms
 
 DAYS_NAME: Final = "days.csv"
 _DOUBTFUL_DAYS: Final = 28
-
-
-@dataclass(frozen=True, slots=True)
-class StudySources:
-    """Where the data of a step come from.
-
-    Attributes:
-        read: reads all jobs of the cluster and the energy of its nodes (None: unknown).
-        files: files that `read` reads, for the manifest; empty for the running site.
-        options: options that select the data, for the manifest.
-    """
-
-    read: Callable[[], tuple[LoadedJobs, EnergySeries | None]]
-    files: Mapping[str, Path]
-    options: Mapping[str, Any]
 
 
 def run_baseline(study: StudyDirectory, sources: StudySources, command: str, seed: int = 0) -> dict[str, Any]:
@@ -71,7 +53,7 @@ def run_baseline(study: StudyDirectory, sources: StudySources, command: str, see
     running = study.running("baseline", command, files=sources.files, options=sources.options, seed=seed)
     with running as run:
         objective = study.objective()
-        loaded, energy = _data(run, sources)
+        loaded, energy = source_data(run, sources)
         try:
             period = measured_period(objective, loaded, energy)
         except EnergyError:
@@ -205,22 +187,6 @@ def _unit(kpi: str, objective: StudyObjective) -> str:
     """Return the unit of a KPI, with the currency of the objective."""
     unit = KPIS[kpi].unit
     return objective.prices.currency if unit == "currency" else unit
-
-
-def _data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, EnergySeries | None]:
-    """Return the data, from the partial work of an interrupted run if it has them."""
-    folder = run.partial_folder()
-    stored = run.partial("data")
-    if stored is not None:
-        loaded = LoadedJobs(read_jobs(folder / JOBS_NAME).jobs, [str(note) for note in stored["notes"]])
-        energy = read_energy(folder / ENERGY_NAME) if stored["energy"] else None
-        return loaded, energy
-    loaded, energy = sources.read()
-    (folder / JOBS_NAME).write_text(csv_text(loaded.jobs), encoding="utf-8")
-    if energy is not None:
-        (folder / ENERGY_NAME).write_text(energy_csv(energy), encoding="utf-8")
-    run.save_partial("data", {"notes": loaded.notes, "energy": energy is not None})
-    return loaded, energy
 
 
 def _coverage(daily: DailyKpis) -> float:

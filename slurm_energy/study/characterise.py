@@ -26,7 +26,7 @@ from slurm_energy.study.job_classes import (
     job_classes,
     programs_of,
 )
-from slurm_energy.study.jobs_table import JobsTable
+from slurm_energy.study.jobs_table import JobsTable, bounded_name
 from slurm_energy.study.jobs_table import csv_text as jobs_csv
 
 SETTINGS: Final = 6
@@ -105,7 +105,7 @@ def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, Cur
         if one.last_job in row_of:
             matched[str(own[row_of[one.last_job]])] = one
             continue
-        same = np.isin(jobs.name, one.names)
+        same = np.isin(jobs.name, [bounded_name(name) for name in one.names])
         if one.user:
             same &= jobs.user == one.user
         matched |= dict.fromkeys((str(name) for name in np.unique(own[same])), one)

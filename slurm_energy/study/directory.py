@@ -236,7 +236,8 @@ class StudyDirectory:
             seed: seed of random numbers.
 
         Yields:
-            The run. It must call `finish`, else the step counts as failed.
+            The run. It must call `finish`, else the step counts as failed. A step that was done stays done
+            if the run is refused with a UsageError before its first output.
 
         Raises:
             AlreadyRunningError: another process uses the study.
@@ -259,7 +260,8 @@ class StudyDirectory:
                     raise UsageError(f"{self.path}: {step}", "ended without a result")
             except EnergyError as error:
                 failed = replace(entry, state=StepState.FAILED, ended=time.time(), error=str(error))
-                self.save(self.manifest.with_step(step, failed))
+                keeps = _keeps_result(before, run, error)
+                self.save(self.manifest.with_step(step, before if keeps else failed))
                 raise
             for name in set(before.outputs) - set(run.outputs):
                 (self.folder(step) / name).unlink(missing_ok=True)
@@ -304,6 +306,11 @@ def _continues(before: StepEntry, inputs: Mapping[str, str], seed: int | None) -
     """Return whether a run with these inputs continues the run that `before` describes."""
     interrupted = before.state in (StepState.RUNNING, StepState.FAILED)
     return interrupted and before.inputs == inputs and before.seed == seed and before.release == __version__
+
+
+def _keeps_result(before: StepEntry, run: StepRun, error: EnergyError) -> bool:
+    """Return whether an earlier result stays valid: the run was refused for its input and wrote nothing."""
+    return before.state is StepState.DONE and isinstance(error, UsageError) and not run.outputs
 
 
 def _file_digests(paths: Any) -> dict[str, str]:

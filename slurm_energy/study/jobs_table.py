@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,9 @@ NUMBERS: Final = (
 COLUMNS: Final = (*TEXTS, *NUMBERS)
 OUTAGE_STATES: Final = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 """States of jobs that ended because of the hardware or an outage."""
+MAX_NAME: Final = 64
+"""Maximum length of the name of a job. A text column is as wide as its longest value, in every row."""
+_DIGEST_LENGTH: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class JobsTable:
 def jobs_table(**columns: Sequence[Any] | NDArray[Any]) -> JobsTable:
     """Return a table of columns of equal length. Missing columns are unknown; None in a column too.
 
+    Names of jobs are those of `bounded_name`.
+
     Raises:
         ValueError: a column is unknown, or the lengths differ.
     """
@@ -115,6 +121,8 @@ def jobs_table(**columns: Sequence[Any] | NDArray[Any]) -> JobsTable:
         values = columns.get(name)
         if name in TEXTS:
             listed = [""] * count if values is None else ["" if v is None else str(v) for v in values]
+            if name == "name":
+                listed = [bounded_name(text) for text in listed]
             made[name] = np.array(listed, np.str_) if listed else np.zeros(0, "U1")
         elif values is None:
             made[name] = np.full(count, math.nan)
@@ -123,6 +131,14 @@ def jobs_table(**columns: Sequence[Any] | NDArray[Any]) -> JobsTable:
         if len(made[name]) != count:
             raise ValueError(f"column {name} has {len(made[name])} values, expected {count}")
     return JobsTable(**made)
+
+
+def bounded_name(name: str) -> str:
+    """Return the name of a job, with `~` and a digest instead of its end if it is longer than MAX_NAME."""
+    if len(name) <= MAX_NAME:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+    return f"{name[: MAX_NAME - _DIGEST_LENGTH - 1]}~{digest}"
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]]) -> JobsTable:

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from slurm_energy.errors import UsageError
+from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.study.assignment import ArmAssignment, AssignmentDesign
-from slurm_energy.study.baseline import StudySources, read_baseline
+from slurm_energy.study.baseline import read_baseline
 from slurm_energy.study.days import HOUR_S, StudyDays, date_of, study_days
 from slurm_energy.study.deploy_step import Apply, Deployment, apply_configuration
 from slurm_energy.study.deployment import DeploymentState
@@ -28,6 +28,7 @@ from slurm_energy.study.kpis import EnergySeries
 from slurm_energy.study.objective import StudyObjective
 from slurm_energy.study.period import ENERGY_NAME, JOBS_NAME, StudyPeriod, measured_period, period_document
 from slurm_energy.study.placebo import PlaceboCheck, difference_placebo, switchback_placebo
+from slurm_energy.study.source_data import StudySources, source_data
 from slurm_energy.study.step_run import RESULT_NAME, file_sha256
 from slurm_energy.study.validation_days import days_csv, effect_days
 from slurm_energy.study.verdicts import (
@@ -84,8 +85,12 @@ def run_validation(
     with study.running(STEP, command, files=sources.files, options=chosen, seed=seed) as run:
         objective, state = study.objective(), _deployed(study)
         baseline = read_baseline(study)
-        loaded, energy = sources.read()
-        period = measured_period(objective, loaded, energy, begin=_first_full_day(state, objective))
+        loaded, energy = source_data(run, sources)
+        try:
+            period = measured_period(objective, loaded, energy, begin=_first_full_day(state, objective))
+        except EnergyError:
+            run.clear_partial()  # the next run reads the site again: by then the data may suffice
+            raise
         zone = objective.season.timezone
         periods = effect_periods(baseline, period, state, zone, options.washout_hours)
         run.write(JOBS_NAME, csv_text(state.with_arms(period.jobs)))

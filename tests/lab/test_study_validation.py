@@ -217,7 +217,7 @@ def test_days_on_which_the_switch_was_late_do_not_count(measured, tmp_path, caps
     assert "the configuration was not that of their arm" in " ".join(trial.result()["remarks"])
 
 
-def test_an_interrupted_validation_runs_again(validated, monkeypatch, capsys):
+def test_an_interrupted_validation_continues_with_the_data_that_it_has_read(validated, monkeypatch, capsys):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -225,6 +225,7 @@ def test_an_interrupted_validation_runs_again(validated, monkeypatch, capsys):
     assert validated.main("validate", *validated.files()) != 0
     assert StudyDirectory(validated.study.path).manifest.steps["validate"].state == "running"
     monkeypatch.undo()
+    monkeypatch.setattr("slurm_energy.study.jobs_file.read_jobs", stop)
     assert validated.main("validate", *validated.files()) == 0
 
 

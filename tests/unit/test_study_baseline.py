@@ -17,7 +17,7 @@ from study_examples import MONDAY, begin_s, node_energy, week_jobs
 from slurm_energy.cli import main as cli
 from slurm_energy.errors import UsageError
 from slurm_energy.study.assignment import ArmAssignment, AssignmentDesign
-from slurm_energy.study.baseline import StudySources, baseline_estimates, read_baseline, run_baseline
+from slurm_energy.study.baseline import baseline_estimates, read_baseline, run_baseline
 from slurm_energy.study.days import study_days
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.effect_periods import EffectPeriods, ExperimentData, washout_seconds
@@ -31,6 +31,7 @@ from slurm_energy.study.outages import outages
 from slurm_energy.study.period import measured_period
 from slurm_energy.study.placebo import switchback_placebo
 from slurm_energy.study.power_analysis import DayVariation, day_variation, power_analysis
+from slurm_energy.study.source_data import StudySources
 
 TARGETS = '[[target]]\nkpi = "energy_kwh"\nchange_percent = -10\n'
 LIMITS = '[[limit]]\nkpi = "mean_jct_s"\nworse_percent = 10\n'

@@ -21,7 +21,7 @@ from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
 from slurm_energy.study import alternative_runs
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
-from slurm_energy.study.baseline import StudySources, run_baseline
+from slurm_energy.study.baseline import run_baseline
 from slurm_energy.study.choose_step import ChoiceRequest, run_choose
 from slurm_energy.study.combination import combinations
 from slurm_energy.study.days import study_days
@@ -40,6 +40,7 @@ from slurm_energy.study.jobs_table import JobsTable, jobs_table
 from slurm_energy.study.kpis import EnergyPrices
 from slurm_energy.study.objective import StudyLimit, parse_objective
 from slurm_energy.study.responses import responses_of
+from slurm_energy.study.source_data import StudySources
 from slurm_energy.study.twin import TwinKind, TwinSettings, simulate
 
 MONDAY_S = 20_759 * 86_400.0  # 2026-11-02

@@ -237,6 +237,12 @@ def test_command_line_shows_the_change_begins_and_takes_back(
     assert file.read_text() == SITE
     assert main([*deploy, "--undo", "--seed", "3"]) == 2
     assert "--seed: belongs to --stage" in capsys.readouterr().err
+    assert main([*deploy, "--tick", "--yes"]) == 2
+    assert "--yes: belongs to --stage" in capsys.readouterr().err
+    assert main([*stage, "--seed", "3"]) == 2
+    assert "--seed: nothing is drawn" in capsys.readouterr().err
+    assert main([*deploy, "--stage", "partition", "--partition", "gpu", "--seed", "3", "--dry-run"]) == 2
+    assert "--seed: nothing is drawn" in capsys.readouterr().err
     assert main([*stage, "--yes", "--reason", "spring"]) == 2
     assert "--reason: belongs to --undo" in capsys.readouterr().err
 

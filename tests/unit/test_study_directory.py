@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_energy.cli.main import main
 from slurm_energy.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -119,6 +120,49 @@ def test_partial_work_of_other_options_is_dropped(study: StudyDirectory) -> None
     with study.running("baseline", "x", options={"a": 2}) as second:
         assert second.partial("half") is None
         second.finish({})
+
+
+def test_a_refused_run_keeps_the_result_of_a_step_that_was_done(study: StudyDirectory) -> None:
+    run(study, "baseline", result=7)
+    with pytest.raises(UsageError), study.running("baseline", "x", options={"typo": 1}):
+        raise UsageError("--jobs", "no such file")
+    assert study.manifest.steps["baseline"].state is StepState.DONE
+    assert study.result("baseline")["value"] == 7
+    with pytest.raises(UsageError), study.running("baseline", "x") as late:
+        late.write("jobs.csv", "other")  # the result of before may rest on what was here
+        raise UsageError("late")
+    assert study.manifest.steps["baseline"].state is StepState.FAILED
+    run(study, "baseline")
+    with pytest.raises(EnergyError), study.running("baseline", "x"):
+        raise EnergyError("the site", "does not answer")
+    assert study.manifest.steps["baseline"].state is StepState.FAILED
+
+
+def test_status_names_the_command_that_follows(
+    study: StudyDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def following() -> str:
+        assert main(["study", "status", str(study.path)]) == 0
+        return capsys.readouterr().out.splitlines()[-1].replace(str(study.path), "DIR")
+
+    for step in ("baseline", "characterise", "model", "choose"):
+        assert following() == f"next: senergy study {step} DIR"
+        run(study, step)
+    stages = ("shadow", "advise", "partition --design partition")
+    for stage in stages:
+        assert following() == f"next: senergy study deploy DIR --stage {stage}"
+        with study.running("deploy", "x") as made:
+            made.finish({"stage": stage.split()[0], "stopped": ""})
+    assert following() == "next: senergy study validate DIR"
+    run(study, "validate")
+    assert following() == "next: senergy study report DIR"
+    run(study, "choose", result=2)
+    assert following() == "next: senergy study deploy DIR --undo"
+    with study.running("deploy", "x") as made:
+        made.finish({"stage": "partition", "stopped": "by hand"})
+    assert following() == "next: senergy study validate DIR"
+    with study.locked("test"):
+        assert following().startswith("in use by ")
 
 
 def test_outputs_of_an_earlier_run_that_are_not_written_again_are_removed(study: StudyDirectory) -> None:

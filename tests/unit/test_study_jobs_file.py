@@ -15,7 +15,7 @@ from study_examples import node_energy, week_jobs
 from slurm_energy.errors import UsageError
 from slurm_energy.study.energy_file import energy_csv, read_energy
 from slurm_energy.study.jobs_file import job_row, read_jobs
-from slurm_energy.study.jobs_table import COLUMNS, TEXTS, csv_text
+from slurm_energy.study.jobs_table import COLUMNS, MAX_NAME, TEXTS, bounded_name, csv_text, jobs_table
 
 SACCT = "\n".join(
     "|".join(line)
@@ -54,6 +54,15 @@ def test_a_table_survives_a_file(tmp_path: Path) -> None:
     for name in COLUMNS:
         before, after = getattr(jobs, name), getattr(again.jobs, name)
         assert np.array_equal(before, after, equal_nan=name not in TEXTS), name
+
+
+def test_long_names_of_jobs_stay_distinct_in_a_narrow_column() -> None:
+    names = ["a" * 250 + end for end in "bc"] + ["b" * MAX_NAME, "short"]
+    jobs = jobs_table(name=names)
+    assert len(set(jobs.name.tolist())) == 4
+    assert jobs.name.dtype.itemsize == 4 * MAX_NAME
+    assert jobs.name.tolist()[2:] == names[2:]
+    assert [bounded_name(name) for name in jobs.name.tolist()] == jobs.name.tolist()
 
 
 def test_output_of_sacct(tmp_path: Path) -> None:

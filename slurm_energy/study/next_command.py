@@ -1,0 +1,44 @@
+"""The command with which a study goes on."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.manifest import StepState
+from slurm_energy.study.stages import DeploymentStage
+from slurm_energy.study.steps import STEPS
+
+_FOLLOWING: Final = {"shadow": "advise", "advise": "partition --design partition"}
+"""Options of the stage after each one that has no effect on jobs."""
+
+
+def next_command(study: StudyDirectory) -> str:
+    """Return the command line of the first step that is missing or stale, or else of the report.
+
+    While a deployment applies its alternative, no earlier step may be repeated: validation would refuse
+    the study and no longer guard the limits.
+    """
+    prefix, name = "senergy study", shlex.quote(str(study.path))
+    stage, is_active = _deployment(study)
+    if is_active and stage.applies and study.staleness("deploy"):
+        return f"{prefix} deploy {name} --undo"
+    for step in STEPS:
+        is_current = study.manifest.steps[step].state is StepState.DONE and not study.staleness(step)
+        if step == "deploy" and not (is_current and stage.applies):
+            following = _FOLLOWING[stage] if is_current and is_active else "shadow"
+            return f"{prefix} deploy {name} --stage {following}"
+        if not is_current:
+            return f"{prefix} {step} {name}"
+    return f"{prefix} report {name}"
+
+
+def _deployment(study: StudyDirectory) -> tuple[DeploymentStage, bool]:
+    """Return the stage of the deployment, and whether it is in force."""
+    try:
+        result = study.result("deploy", unchanged=False)
+        return DeploymentStage(result["stage"]), not result["stopped"]
+    except (UsageError, KeyError, ValueError):
+        return DeploymentStage.SHADOW, False
