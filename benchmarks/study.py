@@ -186,7 +186,7 @@ def _modelled(study: str) -> dict[str, float]:
     """Run the steps between baseline and deployment; return the replay error of the twin by KPI."""
     _step("characterise", study)
     replay = _twin_errors(study)
-    _step("choose", study, "--only", f"--alternative={ALTERNATIVE}", "--seeds=2", "--processes=1")
+    _step("choose", study, f"--alternative={ALTERNATIVE}", "--seeds=3", "--processes=1")
     return replay
 
 
@@ -232,6 +232,7 @@ def main() -> int:
     parser.add_argument("--trace", type=Path, help="CSV with columns length (hours) and cpus")
     parser.add_argument("--seed", type=int, default=100, help="seed of the first repetition (100)")
     parser.add_argument("--plant", choices=("none", "placebo", "fault"), help="only these repetitions")
+    parser.add_argument("--design", choices=("switchback", "partition", "none"), help="only this design")
     parser.add_argument("--model", action="store_true", help="also run characterise, model and choose")
     parser.add_argument("--replay", action="store_true", help="only the replay error of the twin")
     parser.add_argument("--processes", type=int, default=2, help="processes (2)")
@@ -242,10 +243,12 @@ def main() -> int:
         trace = args.trace if number % 2 else None
         seed = args.seed + number
         trials += [Trial(seed, trace, "switchback", plant, args.model) for plant in ("", "placebo")]
-        trials += [Trial(seed, trace, "partition", plant) for plant in ("", "placebo")]
+        trials += [Trial(seed, trace, "partition", plant, args.model) for plant in ("", "placebo")]
         trials.append(Trial(seed, trace, "none", "fault"))
     if args.plant:
         trials = [trial for trial in trials if (trial.plant or "none") == args.plant]
+    if args.design:
+        trials = [trial for trial in trials if trial.design == args.design]
     if args.replay:
         checked = [trial for trial in trials if trial.design == "switchback" and not trial.plant]
         with ProcessPoolExecutor(args.processes) as pool:
