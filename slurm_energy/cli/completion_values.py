@@ -134,27 +134,25 @@ _CONDITIONS: Final = (
 
 def _fields_of(module: str, attribute: str) -> Callable[[], tuple[str, ...]]:
     def names() -> tuple[str, ...]:
-        return tuple(
-            field.name for field in getattr(import_module(f"slurm_energy.reports.{module}"), attribute)
-        )
+        return tuple(field.name for field in getattr(import_module(module), attribute))
 
     return names
 
 
 _WORDS: Final[dict[str, Callable[[], tuple[str, ...]]]] = {
     "acct_fields": _acct_fields,
-    "budget_fields": _fields_of("budget_table", "BUDGET_FIELDS"),
+    "budget_fields": _fields_of("slurm_energy.reports.budget_table", "BUDGET_FIELDS"),
     "gpu_kinds": _gpu_kinds,
     "models": _models,
     "objectives": _objectives,
     "policies": _policies,
     "power_profiles": _power_profiles,
-    "queue_fields": _fields_of("queue_fields", "FIELDS"),
+    "queue_fields": _fields_of("slurm_energy.reports.queue_fields", "FIELDS"),
     "queue_policies": _queue_policies,
-    "quota_fields": _fields_of("quota_table", "QUOTA_FIELDS"),
+    "quota_fields": _fields_of("slurm_energy.reports.quota_table", "QUOTA_FIELDS"),
     "report_words": _report_words,
     "scenarios": _scenarios,
-    "share_fields": _fields_of("share_page", "FIELDS"),
+    "share_fields": _fields_of("slurm_energy.reports.share_page", "FIELDS"),
     "states": _states,
     "templates": _templates,
     "times": lambda: _TIMES,

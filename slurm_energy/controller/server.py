@@ -41,6 +41,7 @@ from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.controller.priority_loop import PriorityLoop
 from slurm_energy.controller.record_visibility import restricted_selection, visible_status
 from slurm_energy.controller.request_limiter import RequestLimiter
+from slurm_energy.controller.request_limits import RequestLimits
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsResolver, RoleCache
 from slurm_energy.controller.route_group import Change, Inquiry, RouteGroup
@@ -70,7 +71,6 @@ MAX_CHANGE_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 64 << 10
 MAX_BUDGET_POLL_BYTES: Final = 1 << 20
 _QUERY_TIMEOUT_S: Final = 20.0
-_REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a core
 _STATISTICS_AGE_S: Final = 1.0
 _TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabytes each
 P = ParamSpec("P")
@@ -141,66 +141,15 @@ class ControllerServer:
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
-        # Requests of ordinary users together use fewer threads than exist for requests and for reading.
-        costly = RequestLimiter(
-            concurrent=1,
-            waiting=7,
-            shared=4,
-            trusted_concurrent=4,
-            trusted_waiting=60,
-            rest_factor=_REST_FACTOR,
-        )
-        light = RequestLimiter(concurrent=2, waiting=14, shared=8, trusted_concurrent=16, trusted_waiting=240)
-        # Many deliveries wait for one transaction; `ByteBudget` bounds their memory.
-        ingest = RequestLimiter(0, 0, 0, trusted_concurrent=256, trusted_waiting=4000)
-        advice = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=8, trusted_waiting=960)
-        groups = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=960)
-        power = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=4000)
-        live = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=4, trusted_waiting=4000)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
         application.on_response_prepare.append(one_request_per_connection)
-        gets = {
-            "/v1/records": Route(self._get_records, costly),
-            "/v1/jobs/{id}": Route(self._jobs.job, costly),
-            OBSERVATION_ROUTE: Route(self._jobs.observation, costly),
-            "/v1/policies": Route(self._get_policies, light),
-            "/v1/priority": Route(self._get_priority, costly),
-            "/v1/shares": Route(self._get_shares, costly),
-            "/v1/status": Route(self._get_status, light),
-            RUNNING_PATH: Route(self._get_running, light),
-            ADVICE_PATH: Route(self._get_advice, advice, for_agents=True),
-            VALUES_PATH: Route(self._get_adjusted_values, advice, for_agents=True),
-            budget_requests.STATUS_PATH: Route(self._asking(self._budget.show), light),
-            budget_requests.HISTORY_PATH: Route(self._asking(self._budget.history), costly),
-            budget_requests.EXPLAIN_PATH: Route(self._asking(self._budget.explain), costly),
-        }
-        posts = {
-            "/v1/records": Route(self._post_records, ingest, MAX_DELIVERY_BYTES, for_agents=True),
-            "/v1/records/search": Route(self._get_records, costly, MAX_SEARCH_BYTES),
-            "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
-            f"{RUNNING_PATH}/search": Route(self._get_running, light, MAX_SEARCH_BYTES),
-            "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
-            UNTUNED_PATH: Route(self._post_untuned_runs, costly, MAX_PREDICTION_BYTES),
-            PERIODS_PATH: Route(
-                self._reporting(self._periods.receive), ingest, MAX_DELIVERY_BYTES, for_agents=True
-            ),
-            LIVE_PATH: Route(self._reporting(self._live.receive), live, MAX_LIVE_BYTES, for_agents=True),
-            GROUP_PATH: Route(
-                self._reporting(lambda body, sender: self._groups.poll(read_poll(body), sender)),
-                *(groups, MAX_GROUP_BYTES),
-                for_agents=True,
-            ),
-            BUDGET_PATH: Route(
-                self._reporting(lambda body, sender: self._budget.poll(read_poll(body), sender)),
-                *(power, MAX_BUDGET_POLL_BYTES),
-                for_agents=True,
-            ),
-            budget_requests.SET_PATH: Route(self._changing(self._budget.set), light, MAX_CHANGE_BYTES),
-        }
+        limits = RequestLimits()
+        gets = self._inquiries(limits) | self._agent_inquiries(limits)
+        posts = self._posted_inquiries(limits) | self._agent_reports(limits)
         for group in self._route_groups:
-            gets |= {path: Route(self._asking(ask), light) for path, ask in group.light.items()}
-            gets |= {path: Route(self._asking(ask), costly) for path, ask in group.costly.items()}
-            for limiter, changes in ((light, group.changes), (costly, group.costly_changes)):
+            gets |= {path: Route(self._asking(ask), limits.light) for path, ask in group.light.items()}
+            gets |= {path: Route(self._asking(ask), limits.costly) for path, ask in group.costly.items()}
+            for limiter, changes in ((limits.light, group.changes), (limits.costly, group.costly_changes)):
                 for path, change in changes.items():
                     posts[path] = Route(self._changing(change), limiter, MAX_CHANGE_BYTES)
         for path, route in gets.items():
@@ -208,6 +157,54 @@ class ControllerServer:
         for path, route in posts.items():
             application.router.add_post(path, self._dispatcher.handler(route))
         return application
+
+    def _inquiries(self, limits: RequestLimits) -> dict[str, Route]:
+        return {
+            "/v1/records": Route(self._get_records, limits.costly),
+            "/v1/jobs/{id}": Route(self._jobs.job, limits.costly),
+            OBSERVATION_ROUTE: Route(self._jobs.observation, limits.costly),
+            "/v1/policies": Route(self._get_policies, limits.light),
+            "/v1/priority": Route(self._get_priority, limits.costly),
+            "/v1/shares": Route(self._get_shares, limits.costly),
+            "/v1/status": Route(self._get_status, limits.light),
+            RUNNING_PATH: Route(self._get_running, limits.light),
+            budget_requests.STATUS_PATH: Route(self._asking(self._budget.show), limits.light),
+            budget_requests.HISTORY_PATH: Route(self._asking(self._budget.history), limits.costly),
+            budget_requests.EXPLAIN_PATH: Route(self._asking(self._budget.explain), limits.costly),
+        }
+
+    def _agent_inquiries(self, limits: RequestLimits) -> dict[str, Route]:
+        return {
+            ADVICE_PATH: Route(self._get_advice, limits.advice, for_agents=True),
+            VALUES_PATH: Route(self._get_adjusted_values, limits.advice, for_agents=True),
+        }
+
+    def _posted_inquiries(self, limits: RequestLimits) -> dict[str, Route]:
+        """Return the routes of users whose parameters are too long for a request line, and of changes."""
+        return {
+            "/v1/records/search": Route(self._get_records, limits.costly, MAX_SEARCH_BYTES),
+            "/v1/priority/search": Route(self._get_priority, limits.costly, MAX_SEARCH_BYTES),
+            f"{RUNNING_PATH}/search": Route(self._get_running, limits.light, MAX_SEARCH_BYTES),
+            "/v1/predict": Route(self._post_predict, limits.costly, MAX_PREDICTION_BYTES),
+            UNTUNED_PATH: Route(self._post_untuned_runs, limits.costly, MAX_PREDICTION_BYTES),
+            budget_requests.SET_PATH: Route(self._changing(self._budget.set), limits.light, MAX_CHANGE_BYTES),
+        }
+
+    def _agent_reports(self, limits: RequestLimits) -> dict[str, Route]:
+        reports: dict[str, tuple[CallerHandler, RequestLimiter, int]] = {
+            "/v1/records": (self._post_records, limits.ingest, MAX_DELIVERY_BYTES),
+            PERIODS_PATH: (self._reporting(self._periods.receive), limits.ingest, MAX_DELIVERY_BYTES),
+            LIVE_PATH: (self._reporting(self._live.receive), limits.live, MAX_LIVE_BYTES),
+            GROUP_PATH: (
+                self._reporting(lambda body, sender: self._groups.poll(read_poll(body), sender)),
+                *(limits.groups, MAX_GROUP_BYTES),
+            ),
+            BUDGET_PATH: (
+                self._reporting(lambda body, sender: self._budget.poll(read_poll(body), sender)),
+                *(limits.power, MAX_BUDGET_POLL_BYTES),
+            ),
+        }
+        return {path: Route(*report, for_agents=True) for path, report in reports.items()}
 
     def follow_roles(self, follow: bool) -> None:
         """Set whether user roles in Slurm's database grant rights, and read them again."""
