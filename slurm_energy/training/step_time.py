@@ -86,9 +86,12 @@ class StepTimeFit:
         return fit
 
     def _is_predictable(self, samples: int) -> bool:
-        """Return whether the fit holds for this number of samples: two sizes separate its coefficients."""
-        sizes = [count for count, _ in self._windows]
-        return any(not _differ(samples, count) or _differ(sizes[0], count) for count in sizes)
+        """Return whether a similar number of samples was observed.
+
+        The time per sample may depend on their number, for example because larger tensors leave the cache.
+        A deviation at another size is therefore no change of the rank.
+        """
+        return any(not _differ(samples, count) for count, _ in self._windows)
 
     def _ratio(self, samples: int, seconds: float) -> float:
         expected = self.seconds(samples)
@@ -104,12 +107,14 @@ class StepTimeFit:
     def _fit(self) -> None:
         """Fit a proportional function, or an affine one if that explains the observations much better.
 
-        Noise alone would otherwise appear as a fixed time, and the shares would swing.
+        Noise alone would otherwise appear as a fixed time, and the shares would swing. The proportional
+        function holds near the last size.
         """
         windows = list(self._windows)
         changed_s = self.fixed_s / self.sample_s if self.sample_s and len(windows) < _MIN_WINDOWS else 0.0
         # After a change, the ratio of the fixed time to the time per sample is kept.
-        slope = statistics.median(seconds / (changed_s + count) for count, seconds in windows)
+        near = [entry for entry in windows if not _differ(entry[0], windows[-1][0])]
+        slope = statistics.median(seconds / (changed_s + count) for count, seconds in near)
         candidates = [(changed_s * slope, slope)]
         slopes = [
             (seconds - other_s) / (count - other)
