@@ -21,8 +21,8 @@ class SimulatedCluster:
     """Ranks and a network that do not follow the equations of the balancer.
 
     The time per sample grows with the samples, because larger tensors leave the cache. Half of the
-    computation hides the exchange, except its last messages. The first exchanges after a change of the ranks are slow. An
-    exchange among more than two ranks needs more messages than a ring.
+    computation hides the exchange, except its last messages. The first exchanges after a change of the ranks
+    are slow. An exchange among more than two ranks needs more messages than a ring.
 
     Args:
         latency_s: latency of a message.
