@@ -61,6 +61,9 @@ examples:
 See docs/clusters.md.
 """
 _PREDICTION_TIMEOUT_S: Final = 4.0
+"""For this cluster, without whose senergyctld there is no choice either."""
+_OTHERS_TIMEOUT_S: Final = 1.0
+"""For all other clusters together: their predictions are optional."""
 _CHOICE_TIMEOUT_S: Final = 5.0
 _MAX_RESPONSE_BYTES: Final = 4 << 20
 _SIZE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s?(?:([kKMGTP])(i?)B?|B)", re.ASCII)
@@ -264,31 +267,45 @@ def _predictions(
     wanted: Sequence[str],
     notes: list[str],
 ) -> dict[str, Prediction]:
-    """Return the prediction for each cluster, after about `_PREDICTION_TIMEOUT_S` at most.
+    """Return the prediction for each cluster.
 
-    A cluster without similar runs, or without an answer in time, gets the prediction of this cluster.
+    A cluster without similar runs, or without an answer within `_OTHERS_TIMEOUT_S`, gets the prediction of
+    this cluster. A note names the cluster that did not answer.
     """
     others = [name for name in wanted if name != config.cluster.name]
-    answers: dict[str, Prediction] = {}
+    answers: dict[str, Prediction | EnergyError | None] = {}
 
     def ask(name: str) -> None:
-        if (answer := _prediction_of(config, name, request)) is not None:
-            answers[name] = answer
+        try:
+            answers[name] = _prediction_of(config, name, request)
+        except EnergyError as error:
+            answers[name] = error
 
     # Daemon threads: a name resolution that hangs must not delay the choice or the end of this process.
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in others]
-    end_s = time.monotonic() + _PREDICTION_TIMEOUT_S
+    end_s = time.monotonic() + _OTHERS_TIMEOUT_S
     for thread in threads:
         thread.start()
     home = predict_job.predict(args, request, notes, _PREDICTION_TIMEOUT_S)
     for thread in threads:
         thread.join(max(0.0, end_s - time.monotonic()))
-    arrived = dict(answers)
-    return {name: arrived.get(name, home) for name in wanted}
+    silent = UnavailableError("senergyctld", f"no answer within {_OTHERS_TIMEOUT_S:g} s")
+    predictions = {name: home for name in wanted}
+    for name in others:
+        answer = answers.get(name, silent)
+        if isinstance(answer, EnergyError):
+            notes.append(f"cluster {name}: the prediction of this cluster is used: {answer}")
+        elif answer is not None:
+            predictions[name] = answer
+    return predictions
 
 
 def _prediction_of(config: Config, name: str, request: PredictionRequest) -> Prediction | None:
-    """Return the prediction of another cluster's senergyctld; None: it has no similar runs, or no answer."""
+    """Return the prediction of another cluster's senergyctld; None: it has no similar runs.
+
+    Raises:
+        EnergyError: it did not answer, or not validly.
+    """
     from slurm_energy.oracle.prediction import Prediction
     from slurm_energy.protocol.controller_client import ControllerClient
 
@@ -296,9 +313,9 @@ def _prediction_of(config: Config, name: str, request: PredictionRequest) -> Pre
     client = ControllerClient(
         cluster.controller_url or (),
         cluster.munge_socket or config.cluster.munge_socket,
-        _PREDICTION_TIMEOUT_S,
+        _OTHERS_TIMEOUT_S,
         cluster.controller_users,
-        total_timeout_s=_PREDICTION_TIMEOUT_S,
+        total_timeout_s=_OTHERS_TIMEOUT_S,
         max_response_bytes=_MAX_RESPONSE_BYTES,
     )
     plain = {key: getattr(request, key) for key in request.__slots__}
@@ -307,8 +324,8 @@ def _prediction_of(config: Config, name: str, request: PredictionRequest) -> Pre
         answers = client.post("/v1/predict", body).get("predictions")
         first = answers[0] if isinstance(answers, list) and answers else None
         return None if first is None else Prediction.from_json(first)
-    except (EnergyError, ValueError):  # the choice names the clusters that do not answer
-        return None
+    except ValueError as error:
+        raise UnavailableError("senergyctld", f"its response is invalid: {error}") from None
 
 
 def _choice(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class Login:
         self.elsewhere: dict[str, Any] = {}
         self.answer({"/v1/predict": {"predictions": [prediction(600.0, 300.0)]}, "/v1/placement": CHOICE})
         monkeypatch.setattr(sbatch, "run_sbatch", self._sbatch)
+        self.prediction_of = where._prediction_of
         monkeypatch.setattr(where, "_prediction_of", lambda config, name, request: self.elsewhere.get(name))
 
     def answer(self, answers: Mapping[str, Any]) -> FakeController:
@@ -308,15 +310,20 @@ def test_the_help_explains_the_column_start() -> None:
     assert "start: time until the predicted start" in where.EPILOG
 
 
-def test_a_cluster_that_hangs_delays_the_choice_for_a_bounded_time(
-    login: Login, monkeypatch: pytest.MonkeyPatch
+def test_clusters_that_hang_delay_the_choice_once_and_are_named(
+    login: Login, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import threading
-
-    never = threading.Event()
-    hang: Callable[..., Any] = lambda config, name, request: never.wait(600)  # noqa: E731
-    monkeypatch.setattr(where, "_prediction_of", hang)
-    monkeypatch.setattr(where, "_PREDICTION_TIMEOUT_S", 0.1)
-    assert cli.main(["where", "job.sh"]) == 0
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # accepts connections and is silent
+        url = f"http://127.0.0.1:{hung.getsockname()[1]}"
+        (login.folder / "energy.toml").write_text(CONFIG.replace("http://127.0.0.1:1", url))
+        monkeypatch.setattr(where, "_prediction_of", login.prediction_of)
+        monkeypatch.setattr(where, "_OTHERS_TIMEOUT_S", 0.1)
+        assert cli.main(["where", "job.sh"]) == 0
     assert set(login.query["predictions"]) == {"east", "west", "north"}
-    never.set()
+    err = capsys.readouterr().err
+    for name in ("west", "north"):
+        assert f"cluster {name}: the prediction of this cluster is used: " in err
+
+
+def test_other_clusters_may_take_a_second_together() -> None:
+    assert where._OTHERS_TIMEOUT_S <= 1.0
