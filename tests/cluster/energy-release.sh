@@ -10,8 +10,8 @@
 # Needs root and the network. Runs in namespaces of its own and leaves nothing behind. Prints each compared value.
 # Exit: 0 all passed; 1 something failed; 2 bad usage; 4 the release cannot be had.
 #
-# slurmdbd 26.05.5 of Debian forky fails with the client library of MariaDB 11.8.9 in that suite (`select @var :=
-# concat('')`: error 5027). It works with the library of Debian 13, which is installed instead.
+# slurmdbd 24.11.5 and 26.05.5 do not start with the client library of MariaDB 11.8.9 in their suites (`select @var :=
+# concat('')`: error 5027). They work with the library of Debian 12, which replaces it.
 set -eu
 
 release=${1:-}
@@ -114,14 +114,15 @@ cp /etc/resolv.conf "$root/etc/resolv.conf"
 echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/snapshot"
 inside "apt-get -q update; apt-get install -q -y --no-install-recommends $(echo $packages)" >"$work/log" 2>&1 ||
     fail "apt-get install in the root failed:" "$work/log" 4
-if [ "$suite" = forky ]; then
-    echo "deb $mirror trixie main" >"$root/etc/apt/sources.list.d/trixie.list"
-    # shellcheck disable=SC2016 # expands in the root
-    inside 'apt-get -q update
-        older=$(apt-cache madison libmariadb3 | sed -n "s/^[^|]*| *\([^ |]*\) *|.*trixie.*/\1/p" | head -n 1)
-        apt-get install -q -y --no-install-recommends --allow-downgrades "libmariadb3=$older"' >"$work/log" 2>&1 ||
-        fail "no older client library of MariaDB:" "$work/log" 4
-fi
+echo "deb $mirror bookworm main" >"$root/etc/apt/sources.list.d/bookworm.list"
+# shellcheck disable=SC2016 # expands in the root
+inside 'apt-get -q update
+    older=$(apt-cache madison libmariadb3 | sed -n "s/^[^|]*| *\([^ |]*\) *|.*bookworm.*/\1/p" | head -n 1)
+    cd /tmp
+    apt-get -q -o APT::Sandbox::User=root download "libmariadb3=$older"
+    dpkg --extract libmariadb3_*.deb older
+    cp older/usr/lib/*/libmariadb.so.3 /usr/lib/*/libmariadb.so.3' >"$work/log" 2>&1 ||
+    fail "no older client library of MariaDB:" "$work/log" 4
 version=$(version_of "$root")
 case $version in
 "$release".*) ;;
