@@ -7,6 +7,7 @@ starts when none of them holds it, and not before the begin time that its user r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -68,6 +69,7 @@ class BeginTimeHolds:
         begin_s: Mapping[int, float],
         now_unix_s: float,
         until_s: Mapping[int, float] | None = None,
+        hold_s: float = HOLD_S,
     ) -> tuple[str, ...]:
         """Hold jobs, and release the others that were held.
 
@@ -75,7 +77,8 @@ class BeginTimeHolds:
             jobs: ids of the jobs to hold, the most important first.
             begin_s: current begin time of each pending job in Unix time; NaN: none.
             now_unix_s: the time now.
-            until_s: begin time to set for each job; None: `HOLD_S` from now for all.
+            until_s: end of the hold of each job in Unix time; None: there is no end.
+            hold_s: time by which the begin is moved ahead at most.
 
         Returns:
             What failed, in one line each.
@@ -88,8 +91,10 @@ class BeginTimeHolds:
         with self._times.lock:
             due: dict[int, list[int]] = {}
             for job in jobs:
-                target_s = now_unix_s + HOLD_S if until_s is None else until_s[job]
-                if self._must_move(job, begin_s[job], now_unix_s, target_s):
+                end_s = math.inf if until_s is None else until_s[job]
+                target_s = min(now_unix_s + hold_s, end_s)
+                is_last = target_s == end_s and begin_s[job] < int(end_s)
+                if is_last or self._must_move(job, begin_s[job], now_unix_s, target_s):
                     due.setdefault(int(target_s), []).append(job)
                 elif job in self._times.moved:
                     self._claim(job)  # held by another holder for long enough

@@ -22,6 +22,7 @@ from slurm_energy.deferral import (
     DeferralOptions,
     DeferralPlan,
     DeferralQueue,
+    DeferralReason,
     latest_start_s,
     policy,
 )
@@ -168,9 +169,9 @@ class DeferralPlanner:
             members.setdefault(int(cycle.group[row]), []).append(int(queue.job_id[row]))
         until_s: dict[int, float] = {}
         for job in cycle.wanted:
-            end_s = min(now_s + self._settings.hold_s, job.planned_start_s, job.latest_start_s)
+            end_s = min(job.planned_start_s, job.latest_start_s)
             until_s |= dict.fromkeys(members.get(job.job_id, ()), end_s)
-        problems = self._holds.hold(list(until_s), begin_s, now_s, until_s)
+        problems = self._holds.hold(list(until_s), begin_s, now_s, until_s, self._settings.hold_s)
         return self._note_ends(cycle), problems
 
     def release_all(self, now_s: float) -> tuple[list[DeferredJob], tuple[str, ...]]:
@@ -321,6 +322,7 @@ class DeferralPlanner:
         queue, signals = cycle.queue, table.signals
         assert signals is not None
         signal = _SIGNALS.get(plan.unit, SignalName.PRICE)
+        self._keep_imminent_starts(cycle, rows, plan)
         starts_s = plan.start_s[: len(rows)]
         deferred = np.flatnonzero(starts_s > np.maximum(cycle.now_s, eligible_s) + _CHANGED_S)
         for at in self._shared_fairly(queue, rows, deferred, plan):
@@ -346,6 +348,19 @@ class DeferralPlanner:
                 self.jobs[job_id] = job
                 cycle.started.append(job)
             cycle.wanted.append(job)
+
+    def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
+        """Let jobs wait for the planned start that is next, as long as it is cheaper than a start now.
+
+        The policy would release them shortly before, when less than its minimum saving is left.
+        """
+        for at in np.flatnonzero(plan.reason[: len(rows)] == DeferralReason.GOOD_NOW).tolist():
+            job = self.jobs.get(int(cycle.group[rows[at]]))
+            if job is None or job.held_since_s is None or job.cost_planned is None:
+                continue
+            left_s = min(job.planned_start_s, job.latest_start_s) - cycle.now_s
+            if 0.0 < left_s <= self._settings.hold_s and job.cost_planned < plan.cost_now[at]:
+                plan.start_s[at], plan.cost[at] = job.planned_start_s, job.cost_planned
 
     def _shared_fairly(
         self, queue: QueueColumns, rows: Ints, deferred: Ints, plan: DeferralPlan

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.accounting.arrivals import PastArrival
 from slurm_energy.accounting.decisions import Decision
@@ -138,12 +139,24 @@ def test_a_job_waits_for_the_cheap_hours_and_not_longer() -> None:
     site.run_until(CHEAP_S - 100.0)
     assert site.slurm.begin(job) == CHEAP_S  # the exact start of the slot: it needs no further change
     site.run_until(CHEAP_S + 60.0)
-    # A start some seconds before the slot costs less than `min_saving_percent` more.
-    assert CHEAP_S - 60.0 <= site.slurm.begin(job) <= CHEAP_S and site.planner.held == 0
+    assert site.slurm.begin(job) == CHEAP_S and site.planner.held == 0
     assert [one.kind for one in site.stored] == ["defer", "release"]
     facts = site.stored[0].details
     assert facts["planned_start_s"] == CHEAP_S and facts["signal_now"] == pytest.approx(0.12)
     assert facts["cost_now"] == pytest.approx(4 * facts["cost_planned"])
+
+
+@examples(8)
+@given(st.floats(0.0, 300.0), st.integers(5, 60))
+def test_no_job_begins_before_its_slot_whenever_senergyctld_plans(first_s: float, interval_s: int) -> None:
+    site = Site()
+    job = site.slurm.add("12h")
+    site.cycle()
+    site.slurm.now_s = CHEAP_S - 1200.0 + first_s
+    site.slurm.change(job, eligible_s=site.slurm.now_s + 1.0)
+    while site.slurm.begin(job) > site.slurm.now_s:
+        site.cycle(site.slurm.now_s + interval_s)
+    assert CHEAP_S - 1.0 <= site.slurm.begin(job) <= CHEAP_S  # Slurm's times are whole seconds
 
 
 @pytest.mark.parametrize("slack", ["30s", "10m", "45m", "100m"])
