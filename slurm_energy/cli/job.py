@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             runs += _fetch(args, job_id, decisions_by_job, scopes)
         except NotFoundError as error:
-            if len(ids) == 1 and _still_running(args, job_id):
+            if len(ids) == 1 and (_still_running(args, job_id) or _deferred(args, job_id)):
                 return EXIT_OK
             raise _explained(args, job_id, error) from None
     jobs = [runs_of_job[-1] for runs_of_job in runs]
@@ -217,6 +217,25 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
     emit([f"Job {job_id} is still running; energy so far on this node: {energies or 'nothing measured'}."])
     if sentence := _budget_sentence(args, job_id):
         emit([sentence])
+    return True
+
+
+def _deferred(args: argparse.Namespace, job_id: str) -> bool:
+    """Print until when a pending job is deferred, and why. Return whether it is; if not, nothing is printed."""
+    from slurm_energy.reports.deferral_text import deferral_lines
+    from slurm_energy.reports.fields import Style
+
+    try:
+        jobs = connection.connect(args).get("/v1/priority", {"job": job_id}).get("jobs") or []
+    except EnergyError:
+        return False
+    style = Style(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
+    lines = list(dict.fromkeys(line for job in jobs for line in deferral_lines(job, style)))
+    if not lines or args.json or args.html or args.png:
+        return False
+    emit_fitted(
+        [f"Job {job_id} has not started. senergy prio {job_id} shows its place in the queue.", *lines]
+    )
     return True
 
 

@@ -14,9 +14,10 @@ from slurm_energy.errors import EnergyError
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "/v1/running": {"scope": "all", "nodes": [], "records": []},
+    "/v1/priority": {"jobs": []},
     "/v1/grid": {"carbon": None, "price": None, "pue": None, "embodied": None, "currency": "EUR"},
 }
-"""Answers about a cluster without running jobs, whose site has configured neither carbon nor price."""
+"""Answers about a cluster without jobs in its queue, whose site has configured neither carbon nor price."""
 
 
 class FakeController:

@@ -206,6 +206,19 @@ def test_a_job_without_a_record_is_described_by_its_slurm_state(
     assert asked == ["99"]
 
 
+def test_a_deferred_job_shows_until_when_it_waits(
+    controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deferral = {"planned_start_s": 1.9e9, "latest_start_s": 1.9e9 + 3600, "signal_now": None}
+    controller.answers["/v1/priority"] = {"jobs": [{"job_id": "99", "deferral": deferral}]}
+    assert main(["job", "99"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "Job 99 has not started. senergy prio 99 shows its place in the queue."
+    assert second == "deferred   until 2030-03-17T17:46:40, at the latest 2030-03-17T18:46:40"
+    assert main(["job", "99", "--json"]) == 6
+    assert capsys.readouterr() == ("", "senergy: error: job 99: no energy record\n")
+
+
 class FakeSlurm:
     """Responses of squeue (rows or an error) and of sacct."""
 
