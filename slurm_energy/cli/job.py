@@ -221,7 +221,7 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
 
 
 def _deferred(args: argparse.Namespace, job_id: str) -> bool:
-    """Print until when a pending job is deferred, and why. Return whether it is; if not, nothing is printed."""
+    """Print until when and why a pending job is deferred. Return whether it is; if not, print nothing."""
     from slurm_energy.reports.deferral_text import deferral_lines
     from slurm_energy.reports.fields import Style
 

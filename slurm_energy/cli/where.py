@@ -290,7 +290,7 @@ def _predictions(
     for thread in threads:
         thread.join(max(0.0, end_s - time.monotonic()))
     silent = UnavailableError("senergyctld", f"no answer within {_OTHERS_TIMEOUT_S:g} s")
-    predictions = {name: home for name in wanted}
+    predictions = dict.fromkeys(wanted, home)
     for name in others:
         answer = answers.get(name, silent)
         if isinstance(answer, EnergyError):
