@@ -7,21 +7,22 @@ bind: a limit above it changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, safe_point
-from slurm_energy.tuning.device_response import DeviceResponse
-from slurm_energy.tuning.ensemble import Array, Ensemble, Observation
+from slurm_energy.tuning.ensemble import Ensemble, Observation, Single
 from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.prior_samples import SAMPLES, prior_samples
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 
-SAMPLES = 1000
-_SEED = 12
 _MAX_STATIC_RISK = 0.05
+
+Column = npt.NDArray[np.intp]
+State = TypeVar("State", bound=tuple[float | bool | None, ...])
 
 
 class Prior(Protocol):
@@ -48,29 +49,14 @@ class PhysicalPrior:
     def __init__(
         self, gpu: GpuHardware | None = None, cpu: CpuHardware | None = None, samples: int = SAMPLES
     ) -> None:
-        """Draw the samples that do not depend on the job."""
-        generator = np.random.default_rng(_SEED)
-        draw = generator.uniform
+        """Take the samples that do not depend on the job."""
         self._gpu, self._cpu = gpu, cpu
-        self._gpu_response = DeviceResponse(generator, samples, like_gpus=True) if gpu else None
-        self._cpu_response = DeviceResponse(generator, samples, like_gpus=False) if cpu else None
-        self._busy_share = np.where(
-            generator.random(samples) < 0.5, draw(0.85, 1.0, samples), draw(0.3, 1.0, samples)
-        )[:, None]
-        self._gpu_idle_share = draw(0.06, 0.28, samples)[:, None]
-        self._limit_yield = draw(0.93, 1.0, samples)[:, None]
-        self._gpu_share = draw(0.5, 0.95, samples)[:, None]
-        self._hidden_host_share = (draw(0.2, 1.0, samples) * (generator.random(samples) < 0.7))[:, None]
-        self._host_dynamic_share = draw(0.05, 0.5, samples)[:, None]
-        self._used_clock = draw(0.7, 1.0, samples)[:, None]
-        # The maximum of a frequency table is the base frequency, and boost goes beyond it.
-        beyond = cpu is not None and bool(cpu.table_mhz)
-        self._used_cpu_clock = draw(1.0, 1.6, samples)[:, None] if beyond else self._used_clock
-        self._package_yield = draw(0.93, 1.0, samples)[:, None]
-        self._profile_time = np.abs(draw(-0.03, 0.05, samples))[:, None]
-        self._profile_power = draw(-0.12, 0.02, samples)[:, None]
-        self._preference_time = draw(-0.005, 0.04, samples)[:, None]
-        self._preference_power = draw(-0.10, 0.02, samples)[:, None]
+        self._samples = prior_samples(
+            has_gpu=gpu is not None,
+            has_cpu=cpu is not None,
+            beyond_table=cpu is not None and bool(cpu.table_mhz),
+            samples=samples,
+        )
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
         """Return the samples of the response at the candidates."""
@@ -86,92 +72,125 @@ class PhysicalPrior:
         """Return the safe point of the generic prior, see `safe_point`."""
         return safe_point(candidates, reference, self._gpu, objective), CurveSource.GENERIC_PRIOR
 
-    def _gpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Array, Array]:
-        assert self._gpu is not None and self._gpu_response is not None
-        gpu = self._gpu
+    def _gpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Single, Single]:
+        assert self._gpu is not None
+        gpu, samples = self._gpu, self._samples
         total_share = self._gpu_total_share(reference)
-        gpu_watts = total_share * reference.watts / gpu.count
+        gpu_watts = total_share * np.float32(reference.watts / gpu.count)
         # Busy and idle draw average to the measured draw. A busy draw above the limit is impossible.
-        idle = np.minimum(self._gpu_idle_share * gpu.default_limit_watts, 0.98 * gpu_watts)
+        default_watts = np.float32(gpu.default_limit_watts)
+        idle = np.minimum(samples.gpu_idle_share * default_watts, np.float32(0.98) * gpu_watts)
         busy_share = np.maximum(
-            self._busy_share, np.minimum((gpu_watts - idle) / (gpu.default_limit_watts - idle), 1.0)
+            samples.busy_share, np.minimum((gpu_watts - idle) / (default_watts - idle), np.float32(1.0))
         )
-        busy = (gpu_watts - (1.0 - busy_share) * idle) / busy_share
-        log_time, log_power = self._gpu_state(candidates, busy)
+        busy = (gpu_watts - (1 - busy_share) * idle) / busy_share
+        log_time, log_power, gpu_column = self._gpu_state(candidates, busy)
+        host_time, host_power, host_column = self._host_state(candidates)
         busy_time = busy_share * np.exp(log_time)
-        host_clock = self._host_clock(candidates)
-        time = np.maximum(busy_time + (1.0 - busy_share) / host_clock, self._hidden_host_share / host_clock)
-        gpu_energy = busy_time * busy * np.exp(log_power) + (time - busy_time) * idle
-        host = 1.0 - total_share
-        host_power = host * (1.0 - self._host_dynamic_share * (1.0 - host_clock**2))
-        power = total_share * gpu_energy / (time * gpu_watts) + host_power
-        return np.log(time), np.log(power)
+        busy_energy = busy_time * (busy * np.exp(log_power) - idle) * (total_share / gpu_watts)
+        waiting, hidden = (1 - busy_share) * host_time, samples.hidden_host_share * host_time
+        time = busy_time[:, gpu_column] + waiting[:, host_column]
+        np.maximum(time, hidden[:, host_column], out=time)
+        power = busy_energy[:, gpu_column] / time
+        power += (idle * total_share / gpu_watts + (1 - total_share) * host_power)[:, host_column]
+        return np.log(time, out=time), np.log(power, out=power)
 
-    def _gpu_total_share(self, reference: Reference) -> Array:
-        """Return the GPUs' share of the job's power."""
+    def _gpu_total_share(self, reference: Reference) -> Single:
+        """Return the GPUs' share of the job's power, [K, 1]."""
         assert self._gpu is not None
         if reference.gpu_watts is None:
             possible = self._gpu.count * self._gpu.default_limit_watts / reference.watts
-            return np.minimum(self._gpu_share, possible)
+            return np.minimum(self._samples.gpu_share, np.float32(possible))
         share = min(1.0, reference.gpu_watts * self._gpu.count / reference.watts)
-        return np.full_like(self._gpu_share, share)
+        return np.full_like(self._samples.gpu_share, share)
 
-    def _gpu_state(self, candidates: Sequence[OperatingPoint], busy: Array) -> tuple[Array, Array]:
-        """Return the logarithms of the busy time and the busy power of a GPU, [K, J]."""
-        assert self._gpu is not None and self._gpu_response is not None
-        limits, column = _distinct([point.gpu_limit_watts for point in candidates])
-        log_time, log_power = (
-            values[:, column]
-            for values in self._gpu_response.at_limit(np.minimum(self._limit_yield * limits / busy, 1.0))
+    def _gpu_state(self, candidates: Sequence[OperatingPoint], busy: Single) -> tuple[Single, Single, Column]:
+        """Return the busy time and the busy power of a GPU relative to the untuned job.
+
+        Returns:
+            logarithms of time and power of every sample at the distinct states of the GPU, [K, G], and the
+            state at each candidate, [J].
+        """
+        samples = self._samples
+        assert self._gpu is not None and samples.gpu is not None
+        states, column = _distinct([(item.gpu_limit_watts, item.gpu_clock_mhz) for item in candidates])
+        limits = _values([limit for limit, _ in states], np.inf)
+        share = np.minimum(samples.limit_yield * limits / busy, np.float32(1.0))
+        log_time, log_power = samples.gpu.at_limit(share)
+        if self._gpu.max_clock_mhz is None or all(clock is None for _, clock in states):
+            return log_time, log_power, column
+        clocks = _values([clock for _, clock in states], np.inf)
+        used_mhz = samples.used_clock * np.float32(self._gpu.max_clock_mhz)
+        other = samples.gpu.at_clock(np.minimum(clocks / used_mhz, np.float32(1.0)))
+        return *_slower(log_time, log_power, *other), column
+
+    def _host_state(self, candidates: Sequence[OperatingPoint]) -> tuple[Single, Single, Column]:
+        """Return time and power of the host processors relative to the untuned job.
+
+        Returns:
+            time and power of every sample at the distinct states of the host, [K, H], and the state at each
+            candidate, [J].
+        """
+        states, column = _distinct(
+            [(item.cpu_max_mhz, item.boost, item.package_limit_watts) for item in candidates]
         )
-        clocks, column = _distinct([point.gpu_clock_mhz for point in candidates])
-        if self._gpu.max_clock_mhz is None or clocks.size == 1:
-            return log_time, log_power
-        relative = np.minimum(clocks / (self._used_clock * self._gpu.max_clock_mhz), 1.0)
-        other = (values[:, column] for values in self._gpu_response.at_clock(relative))
-        return _slower(log_time, log_power, *other)
+        clock = self._host_clock(
+            [
+                OperatingPoint(cpu_max_mhz=bound, boost=boost, package_limit_watts=limit)
+                for bound, boost, limit in states
+            ]
+        )
+        power = 1 - self._samples.host_dynamic_share * (1 - clock * clock)
+        return np.reciprocal(clock), power, column
 
-    def _host_clock(self, candidates: Sequence[OperatingPoint]) -> Array:
+    def _host_clock(self, candidates: Sequence[OperatingPoint]) -> Single:
         """Return the relative clock of the host processors, [K, J]."""
         if self._cpu is None:
-            return np.ones((1, len(candidates)))
-        clock = np.minimum(self._cpu_clock(candidates), 1.0)
+            return np.ones((1, len(candidates)), dtype=np.float32)
+        clock: Single = np.minimum(self._cpu_clock(candidates), np.float32(1.0))
         if self._cpu.package_limit_watts is None:
             return clock
         limit = _values([point.package_limit_watts for point in candidates], np.inf)
-        share = np.minimum(limit / self._cpu.package_limit_watts / self._used_clock, 1.0)
-        return np.minimum(clock, share)
+        share = limit / np.float32(self._cpu.package_limit_watts) / self._samples.used_clock
+        clock = np.minimum(clock, np.minimum(share, np.float32(1.0)))
+        return clock
 
-    def _cpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Array, Array]:
+    def _cpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Single, Single]:
         """Return the logarithms of time and power of a job without GPUs, [K, J]."""
-        assert self._cpu is not None and self._cpu_response is not None
-        log_time, log_power = self._cpu_response.at_clock(np.minimum(self._cpu_clock(candidates), 1.0))
+        samples = self._samples
+        assert self._cpu is not None and samples.cpu is not None
+        log_time, log_power = samples.cpu.at_clock(np.minimum(self._cpu_clock(candidates), np.float32(1.0)))
         own = reference.package_watts or reference.watts / self._cpu.packages
-        limits, column = _distinct([point.package_limit_watts for point in candidates])
-        if limits.size > 1:
-            share = np.minimum(self._package_yield * limits / own, 1.0)
-            other = (values[:, column] for values in self._cpu_response.at_limit(share))
-            log_time, log_power = _slower(log_time, log_power, *other)
-        packages = min(1.0, own * self._cpu.packages / reference.watts)
-        return log_time, np.log(packages * np.exp(log_power) + 1.0 - packages)
+        limits = _values([point.package_limit_watts for point in candidates], np.inf)
+        if np.isfinite(limits).any():
+            share = np.minimum(samples.package_yield * limits / np.float32(own), np.float32(1.0))
+            log_time, log_power = _slower(log_time, log_power, *samples.cpu.at_limit(share))
+        packages = np.float32(min(1.0, own * self._cpu.packages / reference.watts))
+        return log_time, np.log(packages * np.exp(log_power) + 1 - packages)
 
-    def _cpu_clock(self, candidates: Sequence[OperatingPoint]) -> Array:
+    def _cpu_clock(self, candidates: Sequence[OperatingPoint]) -> Single:
         assert self._cpu is not None
         bound = _values([point.cpu_max_mhz for point in candidates], np.inf)
         if self._cpu.base_mhz is not None:
             without = np.array([point.boost is False for point in candidates])
-            bound = np.where(without, np.minimum(bound, self._cpu.base_mhz), bound)
-        return bound / (self._used_cpu_clock * self._cpu.max_mhz)
+            bound = np.where(without, np.minimum(bound, np.float32(self._cpu.base_mhz)), bound)
+        return bound / (self._samples.used_cpu_clock * np.float32(self._cpu.max_mhz))
 
     def _with_hints(
-        self, candidates: Sequence[OperatingPoint], log_time: Array, log_power: Array
-    ) -> tuple[Array, Array]:
+        self, candidates: Sequence[OperatingPoint], log_time: Single, log_power: Single
+    ) -> tuple[Single, Single]:
         """Add the effect of the knobs without a physical model: power profiles and preferences."""
-        profile = np.array([point.gpu_power_profile is not None for point in candidates])
-        preference = np.array([point.cpu_epp is not None for point in candidates])
-        time = log_time + profile * self._profile_time + preference * self._preference_time
-        power = log_power + profile * self._profile_power + preference * self._preference_power
-        return time, power
+        samples = self._samples
+        profile = [number for number, point in enumerate(candidates) if point.gpu_power_profile is not None]
+        preference = [number for number, point in enumerate(candidates) if point.cpu_epp is not None]
+        for columns, time, power in (
+            (profile, samples.profile_time, samples.profile_power),
+            (preference, samples.preference_time, samples.preference_power),
+        ):
+            if columns:
+                log_time[:, columns] += time
+                log_power[:, columns] += power
+        return log_time, log_power
 
 
 class CurvePrior:
@@ -199,7 +218,8 @@ class CurvePrior:
             for index, point in enumerate(everywhere)
             if point in points
         ]
-        posterior = base.condition(observations)
+        # Later measurements may contradict the curve, and then need the samples that it makes improbable.
+        posterior = base.condition(observations, min_weight=0.0)
         columns = len(candidates)
         return Ensemble(
             candidates,
@@ -256,17 +276,17 @@ def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
     return CurvePrior(base, curve)
 
 
-def _values(values: Sequence[float | None], missing: float) -> Array:
-    return np.array([missing if value is None else value for value in values], dtype=np.float64)[None, :]
+def _values(values: Sequence[float | None], missing: float) -> Single:
+    return np.array([missing if value is None else value for value in values], dtype=np.float32)[None, :]
 
 
-def _distinct(values: Sequence[float | None]) -> tuple[Array, npt.NDArray[np.intp]]:
-    """Return the distinct values, with infinity for None, and the position of each value among them."""
-    distinct, position = np.unique(_values(values, np.inf), return_inverse=True)
-    return distinct[None, :], position.reshape(-1)
+def _distinct(states: Sequence[State]) -> tuple[list[State], Column]:
+    """Return the distinct states, and the position of each state among them."""
+    number = {state: position for position, state in enumerate(dict.fromkeys(states))}
+    return list(number), np.array([number[state] for state in states], dtype=np.intp)
 
 
-def _slower(time: Array, power: Array, other_time: Array, other_power: Array) -> tuple[Array, Array]:
+def _slower(time: Single, power: Single, other_time: Single, other_power: Single) -> tuple[Single, Single]:
     """Return the slower of two states of a device, element by element."""
     slower = other_time > time
     return np.where(slower, other_time, time), np.where(slower, other_power, power)

@@ -57,9 +57,9 @@ def limit(value):
 def test_a_lower_limit_is_never_faster(draw, host):
     reference = Reference(2 * draw + host, draw)
     ensemble = PRIORS["gpu"].ensemble((*LIMITS, UNTUNED), reference)
-    assert np.all(np.diff(ensemble.log_time, axis=1) <= 1e-9)
-    assert np.allclose(ensemble.log_time[:, -1], 0.0)
-    assert np.allclose(ensemble.log_power[:, -1], 0.0)
+    assert np.all(np.diff(ensemble.log_time, axis=1) <= 1e-6)
+    assert np.allclose(ensemble.log_time[:, -1], 0.0, atol=1e-6)
+    assert np.allclose(ensemble.log_power[:, -1], 0.0, atol=1e-6)
 
 
 @given(draw=st.floats(30.0, 370.0))

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _SEARCH_MODULE = "slurm_energy.tuning.search"
 _DECISION_MODULE = "slurm_energy.tuning.decision"
+_SAMPLES_MODULE = "slurm_energy.tuning.prior_samples"
 _PERIOD_MODULE = "slurm_energy.tuning.progress.period"
 NO_NUMPY_NOTE = "tuning: numpy is not installed on the node (extra 'tuning'): no search"
 NO_PROGRESS_NOTE = (
@@ -72,6 +73,7 @@ class LocalSources:
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
         try:
             importlib.import_module(_PERIOD_MODULE)
+            importlib.import_module(_SAMPLES_MODULE).prepare_gpu_samples()
             self._search = importlib.import_module(_SEARCH_MODULE)
         except ImportError as error:
             self._is_missing = True
