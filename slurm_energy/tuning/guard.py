@@ -14,6 +14,7 @@ _SURPRISE = 4.0
 _MAX_LOSS = 0.005
 _MIN_CONTRADICTIONS = 5
 _WINDOWS_PER_CONTRADICTION = 15
+_MAX_UNIT_CHANGES = 4
 _MIN_REMAINING_WINDOWS, _MIN_REMAINING_S = 20.0, 600.0
 
 
@@ -70,6 +71,12 @@ class RegularityGuard:
         """Start without windows."""
         self._windows = 0
         self._contradictions = 0
+        self._changes = 0
+
+    def begin_units(self) -> None:
+        """Forget the windows so far: the speed of later ones has another meaning."""
+        self._windows = self._contradictions = 0
+        self._changes += 1
 
     def add_window(self) -> None:
         """Count a window of the job."""
@@ -82,6 +89,8 @@ class RegularityGuard:
     @property
     def is_irregular(self) -> bool:
         """Whether too many of the windows so far were contradictions."""
+        if self._changes > _MAX_UNIT_CHANGES:
+            return True
         many = self._contradictions * _WINDOWS_PER_CONTRADICTION >= self._windows
         return many and self._contradictions >= _MIN_CONTRADICTIONS
 
@@ -131,6 +140,10 @@ class RunBudget:
         self._elapsed_s += duration_s
         self._untuned_s += untuned_s
         self._excess_energy_s += duration_s * math.exp(log_power_ratio) - untuned_s
+
+    def forget_losses(self) -> None:
+        """Forget losses that windows with and without a pause may have misstated."""
+        self._untuned_s, self._excess_energy_s = self._elapsed_s, 0.0
 
     @property
     def slowdown(self) -> float:

@@ -107,7 +107,7 @@ def prior_samples(
 
 
 def prepare_gpu_samples() -> None:
-    """Draw the samples of GPUs, which takes 50 ms, before the first job needs them. Any thread may call it."""
+    """Draw the samples of GPUs before the first job needs them. It takes 50 ms, in any thread."""
     _gpu_response(SAMPLES)
 
 

@@ -152,8 +152,8 @@ class PhysicalPrior:
             return clock
         limit = _values([point.package_limit_watts for point in candidates], np.inf)
         share = limit / np.float32(self._cpu.package_limit_watts) / self._samples.used_clock
-        clock = np.minimum(clock, np.minimum(share, np.float32(1.0)))
-        return clock
+        both: Single = np.minimum(clock, share)
+        return both
 
     def _cpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Single, Single]:
         """Return the logarithms of time and power of a job without GPUs, [K, J]."""

@@ -40,6 +40,8 @@ class ProgressWindow:
         source: source of the progress.
         gpu_watts: mean power of one of the job's GPUs; None without GPUs or if unknown.
         package_watts: mean power of one of the job's processor packages; None if unknown.
+        spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints. The
+            speed includes the pauses, which other windows of the job leave out.
     """
 
     point: OperatingPoint
@@ -51,6 +53,7 @@ class ProgressWindow:
     source: ProgressSource
     gpu_watts: float | None = None
     package_watts: float | None = None
+    spans_cycles: bool = False
 
     @property
     def is_plausible(self) -> bool:

@@ -78,6 +78,7 @@ class TuningSearch:
         self._short_phases = 0
         self._regularity = RegularityGuard()
         self._source: ProgressSource | None = None
+        self._spans_cycles = False
         self._start_s: float | None = None
         self._last_s = 0.0
         self._posterior: EnsemblePosterior | None = None
@@ -107,9 +108,7 @@ class TuningSearch:
         if window.source is ProgressSource.NONE:
             self._observe_without_progress(window)
             return
-        if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
-            self._restart()
-        self._source = window.source
+        self._note_units(window)
         if window.point != self._points[self._current]:
             self._observe_mismatch()
             return
@@ -151,6 +150,7 @@ class TuningSearch:
             "current": self._current,
             "refused": sorted(self._refused),
             "source": self._source and self._source.value,
+            "spans_cycles": self._spans_cycles,
             "start_s": self._start_s,
             "static": [self._static[0].to_json(), self._static[1].value],
             "points": [point.to_json() for point in self._points],
@@ -175,6 +175,7 @@ class TuningSearch:
         made._current = data["current"]
         made._refused = set(data["refused"])
         made._source = None if data["source"] is None else ProgressSource(data["source"])
+        made._spans_cycles = data.get("spans_cycles") is True
         made._start_s = data["start_s"]
         made._static = (OperatingPoint.from_json(data["static"][0]), CurveSource(data["static"][1]))
         if made._phase is SearchPhase.REFERENCE and made._knowledge.ensemble is not None:
@@ -186,7 +187,8 @@ class TuningSearch:
             # The progress stopped. The point in force was measured to be good; nothing can be learnt now.
             return
         if self._phase is SearchPhase.REFERENCE and window.point == UNTUNED and window.watts > 0:
-            self._static = self._prior.static_point(self._points, _reference(window), self._objective)
+            reference = Reference(window.watts, window.gpu_watts, window.package_watts)
+            self._static = self._prior.static_point(self._points, reference, self._objective)
             self._phase = SearchPhase.STATIC
 
     def _observe_mismatch(self) -> None:
@@ -375,6 +377,18 @@ class TuningSearch:
         self._current, self._phase, self._windows_here = 0, SearchPhase.REFERENCE, 0
         self._detector.reset()
 
+    def _note_units(self, window: ProgressWindow) -> None:
+        """Start again if the units of progress differ from those of the windows before."""
+        if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
+            self._restart()
+        elif self._source is not None and window.spans_cycles != self._spans_cycles:
+            self._restart()
+            self._regularity.begin_units()
+            self._budget.forget_losses()
+            self._noise = NoiseScale()  # the scatter came from windows with and without a pause
+            self._phase_windows = self._short_phases = 0
+        self._source, self._spans_cycles = window.source, window.spans_cycles
+
     def _is_accurate(self, block: SpeedMeasurement) -> bool:
         """Return whether a reference is measured accurately or long enough."""
         maximum = self._options.max_reference_windows * min(self._noise.factor, _MAX_PATIENCE)
@@ -383,7 +397,3 @@ class TuningSearch:
     def _reference_target(self) -> float:
         limit = self._objective.slowdown_limit
         return 0.02 if limit is None else min(max(limit / 5, 0.003), 0.01)
-
-
-def _reference(window: ProgressWindow) -> Reference:
-    return Reference(window.watts, window.gpu_watts, window.package_watts)

@@ -49,6 +49,9 @@ _EXTENSION = 1.5
 _UNITS_IN_HOLD = 3
 _CLEAR_SLOWDOWN = 0.05
 """Logarithm of a time ratio. A probe that is slower by this and three standard errors ends its window."""
+_CLEAR_SLOWDOWN_IN_CYCLE = 0.15
+"""The same for a job with regular pauses, whose power is known after a whole cycle only."""
+_CYCLES_OF_PATIENCE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,14 @@ class WindowCollector:
         slow = self._slow_rate(start.time_s, now_s, holding=holding)
         if slow is not None:
             return self._interval(start, MeterReading.of(meter, now_s), slow)
+        if self._tracker.is_paused(start.time_s):
+            self._begin(MeterReading.of(meter, now_s))
+            return None
         if length_s < max(self._check_at_s, self._needed_s(holding=holding)):
             return None
         progress = self._tracker.rate(start.time_s, now_s)
         if self._is_extended(progress, length_s, holding=holding):
-            self._check_at_s = _EXTENSION * length_s
+            self._check_at_s = 0.0 if self._tracker.cycle_s is not None else _EXTENSION * length_s
             return None
         return self._interval(start, MeterReading.of(meter, now_s), progress)
 
@@ -140,7 +146,8 @@ class WindowCollector:
         if rate is None:
             return None
         excess = math.log(self._untuned_rate / rate.units_per_s)
-        return rate if excess > _CLEAR_SLOWDOWN + 3.0 * rate.relative_error else None
+        clear = _CLEAR_SLOWDOWN_IN_CYCLE if rate.spans_cycles else _CLEAR_SLOWDOWN
+        return rate if excess > clear + 3.0 * rate.relative_error else None
 
     def _interval(
         self, start: MeterReading, end: MeterReading, progress: Progress | None
@@ -156,6 +163,8 @@ class WindowCollector:
     def _needed_s(self, *, holding: bool) -> float:
         """Return the length in seconds from which a window may suffice to know the speed."""
         tracker, lengths = self._tracker, self._lengths
+        if tracker.cycle_s is not None:
+            return max(lengths.hold_s, tracker.cycle_s / 2)
         if holding and tracker.source is ProgressSource.REPORTED:
             return max(lengths.hold_s, _UNITS_IN_HOLD * (tracker.unit_s or 0.0))
         return max(lengths.min_s, min(tracker.window_s, self._patience_s(holding=holding)))
@@ -164,7 +173,8 @@ class WindowCollector:
         """Return the length in seconds after which a window without any progress is ended."""
         lengths = self._lengths
         patience_s = lengths.hold_patience_s if holding else lengths.patience_s
-        return max(patience_s, _UNITS_IN_HOLD * (self._tracker.unit_s or 0.0))
+        cycles_s = _CYCLES_OF_PATIENCE * (self._tracker.cycle_s or 0.0)
+        return max(patience_s, _UNITS_IN_HOLD * (self._tracker.unit_s or 0.0), cycles_s)
 
     def _is_extended(self, progress: Progress | None, length_s: float, *, holding: bool) -> bool:
         lengths = self._lengths
@@ -183,8 +193,8 @@ class WindowCollector:
         if progress is None:
             progress = Progress(0.0, math.inf, ProgressSource.NONE)
         elif self._point == UNTUNED:
-            reported = progress.source is ProgressSource.REPORTED
-            self._untuned_rate = progress.units_per_s if reported else None
+            part = self._tracker.reported_rate(start.time_s, end.time_s)
+            self._untuned_rate = None if part is None else part.units_per_s
         return ProgressWindow(
             point=self._point,
             start_s=start.time_s,
@@ -195,4 +205,5 @@ class WindowCollector:
             source=progress.source,
             gpu_watts=mean_gpu_watts(watts),
             package_watts=package_watts(watts, self.package_count),
+            spans_cycles=progress.spans_cycles,
         )

@@ -214,7 +214,10 @@ def _json(message: GroupPoll | GroupDecision) -> dict[str, Any]:
     if values.get("window") is not None:
         window: ProgressWindow = values["window"]
         finite = {} if math.isfinite(window.relative_error) else {"relative_error": None}
-        values["window"] = dataclasses.asdict(window) | {"point": window.point.to_json()} | finite
+        fields = dataclasses.asdict(window) | {"point": window.point.to_json()} | finite
+        if not window.spans_cycles:
+            del fields["spans_cycles"]  # a controller of the previous release does not know it
+        values["window"] = fields
     if "refused" in values:
         values["refused"] = list(values["refused"])
     return values
@@ -262,6 +265,7 @@ def _window(data: Any) -> ProgressWindow:
             "point": OperatingPoint.from_json(data["point"]),
             "source": ProgressSource(data["source"]),
             "relative_error": math.inf if error is None else error,
+            "spans_cycles": data.get("spans_cycles") is True,
         }
     )
     numbers = (made.start_s, made.duration_s, made.units_per_s, made.watts)

@@ -36,6 +36,7 @@ def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
         source=source,
         gpu_watts=_mean([window.gpu_watts for window in windows]),
         package_watts=_mean([window.package_watts for window in windows]),
+        spans_cycles=slowest.spans_cycles,
     )
 
 

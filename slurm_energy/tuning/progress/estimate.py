@@ -27,12 +27,14 @@ class Progress:
         source: source of the rate.
         paused_share: share of the window that was excluded because the job paused, for example to write a
             checkpoint. The job's mean power includes the pauses.
+        spans_cycles: whether the rate is that of whole cycles of regular pauses and includes the pauses.
     """
 
     units_per_s: float
     relative_error: float
     source: ProgressSource
     paused_share: float = 0.0
+    spans_cycles: bool = False
 
 
 def relative_error_of_mean(values: Sequence[float], prior_variation: float = _PRIOR_VARIATION) -> float:

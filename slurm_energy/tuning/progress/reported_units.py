@@ -9,6 +9,7 @@ import statistics
 from typing import Final
 
 from slurm_energy.tuning.progress.estimate import Progress, relative_error_of_mean
+from slurm_energy.tuning.progress.pause_cycle import PauseCycle, pause_cycle
 from slurm_energy.tuning.progress_window import ProgressSource
 
 MAX_PROCESSES: Final = 1024
@@ -25,6 +26,10 @@ _USUAL_INTERVALS: Final = 20
 _MIN_USUAL_INTERVALS: Final = 3
 _MIN_SLOWDOWN: Final = 0.08
 _SLOWDOWN_SIGMA: Final = 4.0
+_CYCLE_REPORTS: Final = 400
+"""Last reports in which regular pauses are sought."""
+_PART_ERROR: Final = 0.01
+_REPORT_LATENCY_S: Final = 1.2
 
 
 class ReportedUnits:
@@ -33,6 +38,8 @@ class ReportedUnits:
     def __init__(self) -> None:
         self._reports: dict[str, collections.deque[tuple[float, float]]] = {}
         self._kept = MAX_REPORTS
+        self._slowest = ""
+        self._cycle: tuple[str, float, PauseCycle | None] = ("", -math.inf, None)
 
     def __bool__(self) -> bool:
         """Return whether any process has reported."""
@@ -70,12 +77,59 @@ class ReportedUnits:
         """Return the rate of the slowest process over a window; None without two reports of any process.
 
         A process without two reports in the window is left out: it has ended, or its units are longer than
-        the window.
+        the window. If the process pauses regularly, the rate is that of whole cycles, and None in a window
+        that is shorter than a cycle.
         """
-        rates = [_rate_of(reports, start_s, end_s) for reports in self._reports.values()]
-        return min(
-            (rate for rate in rates if rate is not None), key=lambda rate: rate.units_per_s, default=None
-        )
+        rates = {key: _rate_of(reports, start_s, end_s) for key, reports in self._reports.items()}
+        known = {key: rate for key, rate in rates.items() if rate is not None}
+        if not known:
+            return None
+        self._slowest = min(known, key=lambda key: known[key].units_per_s)
+        cycle = self.cycle
+        if cycle is None:
+            return known[self._slowest]
+        return _cycle_rate(self._reports[self._slowest], cycle, start_s, end_s)
+
+    @property
+    def cycle(self) -> PauseCycle | None:
+        """Cycle of the regular pauses of the process that was the slowest one in the last window."""
+        reports = self._reports.get(self._slowest)
+        if not reports:
+            return None
+        if self._cycle[:2] != (self._slowest, reports[-1][0]):
+            steps = _steps(reports, -math.inf, math.inf, _CYCLE_REPORTS)
+            self._cycle = self._slowest, reports[-1][0], pause_cycle(steps)
+        return self._cycle[2]
+
+    def rate_of_part(self, start_s: float, end_s: float) -> Progress | None:
+        """Return the rate of the slowest process, also in a window that is shorter than a cycle of pauses.
+
+        The rate is that of the median unit. With regular pauses, it includes their mean length.
+        """
+        rates = [_median_rate(reports, start_s, end_s) for reports in self._reports.values()]
+        known = [rate for rate in rates if rate is not None]
+        return self._with_pauses(min(known, key=lambda rate: rate.units_per_s)) if known else None
+
+    def is_paused(self, time_s: float) -> bool:
+        """Return whether a process with regular pauses was pausing at a time."""
+        cycle, reports = self.cycle, self._reports.get(self._slowest)
+        if cycle is None or not reports:
+            return False
+        after = next((number for number, report in enumerate(reports) if report[0] >= time_s), None)
+        if not after:
+            return False
+        before, end = reports[after - 1], reports[after]
+        usual_s = (cycle.seconds - cycle.pause_s) / cycle.units * (end[1] - before[1])
+        return end[0] - before[0] - usual_s > cycle.pause_s / 2
+
+    def _with_pauses(self, rate: Progress) -> Progress:
+        """Return a rate without pauses as that of whole cycles, if the slowest process pauses regularly."""
+        cycle = self.cycle
+        if cycle is None:
+            return rate
+        units_per_s = cycle.units / (cycle.units / rate.units_per_s + cycle.pause_s)
+        error = math.hypot(cycle.relative_error(rate.relative_error, 1), _PART_ERROR)
+        return Progress(units_per_s, error, rate.source, spans_cycles=True)
 
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
         """Return the current rate of the slowest process if it has become clearly slower than before.
@@ -87,10 +141,10 @@ class ReportedUnits:
             since_s: time since which the process had the same conditions.
             now_s: current time.
         """
-        rates = [_slow_rate(reports, since_s, now_s) for reports in self._reports.values()]
-        return min(
-            (rate for rate in rates if rate is not None), key=lambda rate: rate.units_per_s, default=None
-        )
+        latency_s = 0.0 if self.cycle is None else _REPORT_LATENCY_S
+        rates = [_slow_rate(reports, since_s, now_s, latency_s) for reports in self._reports.values()]
+        known = [rate for rate in rates if rate is not None]
+        return self._with_pauses(min(known, key=lambda rate: rate.units_per_s)) if known else None
 
     def unit_s(self) -> float | None:
         """Return the seconds between the last reports of the process that reports least often."""
@@ -122,6 +176,40 @@ def _rate_of(
     return Progress(units / seconds, error, ProgressSource.REPORTED, paused_s / (paused_s + seconds))
 
 
+def _median_rate(
+    reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
+) -> Progress | None:
+    """Return the rate of the median unit of one process in a window, of the faster of two."""
+    steps = _steps(reports, start_s, end_s)
+    per_unit = sorted((b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps))
+    if not per_unit:
+        return None
+    length_s = per_unit[(len(per_unit) - 1) // 2]
+    usual = [length for length in per_unit if length <= _PAUSE_FACTOR * length_s]
+    return Progress(1.0 / length_s, relative_error_of_mean(usual), ProgressSource.REPORTED)
+
+
+def _cycle_rate(
+    reports: collections.deque[tuple[float, float]], cycle: PauseCycle, start_s: float, end_s: float
+) -> Progress | None:
+    """Return the rate of one process over as many whole cycles as a window contains; None without one."""
+    steps = _steps(reports, start_s, end_s)
+    if len(steps) < 2:
+        return None
+    last = steps[-1]
+    grain = statistics.median(b[1] - a[1] for a, b in itertools.pairwise(steps))
+    cycles = int((last[1] - steps[0][1] + grain / 2) / cycle.units)
+    if cycles < 1:
+        return None
+    first = min(steps[:-1], key=lambda step: abs(last[1] - step[1] - cycles * cycle.units))
+    per_unit = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps[steps.index(first) :])]
+    usual_s = _PAUSE_FACTOR / 2 * statistics.median(per_unit)
+    active_error = relative_error_of_mean([length for length in per_unit if length <= usual_s])
+    rate = (last[1] - first[1]) / (last[0] - first[0])
+    error = cycle.relative_error(active_error, cycles)
+    return Progress(rate, error, ProgressSource.REPORTED, spans_cycles=True)
+
+
 def _steps(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float, most: int = MAX_REPORTS
 ) -> list[tuple[float, float]]:
@@ -140,14 +228,22 @@ def _steps(
 
 
 def _slow_rate(
-    reports: collections.deque[tuple[float, float]], since_s: float, now_s: float
+    reports: collections.deque[tuple[float, float]], since_s: float, now_s: float, latency_s: float
 ) -> Progress | None:
-    """Return the rate of a process whose last units took clearly longer than the earlier ones, or None."""
+    """Return the rate of a process whose last units took clearly longer than the earlier ones, or None.
+
+    Args:
+        reports: reports of the process.
+        since_s: time since which the process had the same conditions.
+        now_s: current time.
+        latency_s: time that a report may need to arrive. Without it, a unit that has just been completed
+            after a pause would look like a second slow unit.
+    """
     steps = _steps(reports, since_s, now_s, _USUAL_INTERVALS + 3)
     lengths = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps)]
     if len(lengths) < _MIN_USUAL_INTERVALS + 1:
         return None
-    open_s = (now_s - steps[-1][0]) / (steps[-1][1] - steps[-2][1])
+    open_s = (now_s - latency_s - steps[-1][0]) / (steps[-1][1] - steps[-2][1])
     for usual, slow in ((lengths[:-1], [lengths[-1], open_s]), (lengths[:-2], lengths[-2:])):
         if len(usual) < _MIN_USUAL_INTERVALS:
             continue

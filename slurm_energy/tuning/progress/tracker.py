@@ -67,8 +67,20 @@ class ProgressTracker:
         return self._reports.unit_s() or self._period_s
 
     @property
+    def cycle_s(self) -> float | None:
+        """Seconds from one regular pause of a job with reported progress to the next; None without them."""
+        cycle = self._reports.cycle if self._source is ProgressSource.REPORTED else None
+        return None if cycle is None else cycle.seconds
+
+    def is_paused(self, time_s: float) -> bool:
+        """Return whether a job with regular pauses was pausing at a time."""
+        return self.cycle_s is not None and self._reports.is_paused(time_s)
+
+    @property
     def window_s(self) -> float:
         """Length in seconds of a window in which the current source should have a rate."""
+        if self.cycle_s is not None:
+            return self.cycle_s + (self._reports.unit_s() or 0.0)
         reported_s = self._reports.unit_s()
         if reported_s is not None:
             return max(_MIN_WINDOW_S, _UNITS_PER_WINDOW * reported_s)
@@ -133,6 +145,8 @@ class ProgressTracker:
             if source is ProgressSource.PERIOD and ProgressSource.REPORTED in rates:
                 continue  # reports need no check, and the detection costs milliseconds
             found = readers[source]()
+            if source is ProgressSource.REPORTED and found is None and self.cycle_s is not None:
+                return None  # the window is shorter than a cycle
             if found is not None:
                 rates[source] = found
         self._validate(rates)
@@ -141,13 +155,14 @@ class ProgressTracker:
         )
 
     def reported_rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the reported units; None without two reports, or with another source.
+        """Return the rate of the median reported unit; None without two reports, or with another source.
 
+        A single pause in the window does not change it, but the mean length of regular pauses is part of it.
         In contrast to `rate`, the call has no influence on the choice of the source.
         """
         if self._source is not ProgressSource.REPORTED:
             return None
-        return self._reports.rate(start_s, end_s)
+        return self._reports.rate_of_part(start_s, end_s)
 
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
         """Return the current rate if the reported progress has become clearly slower; None if it has not.

@@ -1,0 +1,112 @@
+"""Regular pauses of a program, for example a checkpoint after every 20 steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MAX_CYCLE_S: Final = 60.0
+"""Longer cycles would make the measurements of a search too long."""
+_PAUSE_FACTOR: Final = 1.6
+_NEIGHBOUR_FACTOR: Final = 1.3
+_MIN_INTERVALS: Final = 8
+_MIN_INTERVALS_PER_CYCLE: Final = 4
+_MIN_PAUSES: Final = 3
+_LAST_GAPS: Final = 3
+_SAME: Final = 0.1
+_OVERDUE: Final = 1.35
+_MIN_VARIATION: Final = 0.05
+"""Assumed relative standard deviation of a pause, which counts as much as one measured pause."""
+
+Report = tuple[float, float]
+"""Time in seconds and units of work completed by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseCycle:
+    """The cycle of a program that pauses after the same number of units of work.
+
+    A measurement over whole cycles contains the same number of pauses wherever it begins. A shorter one
+    depends on whether it contains a pause.
+
+    Attributes:
+        units: units of work between two pauses.
+        seconds: duration of the last cycles with one pause each.
+        pause_s: mean time that a pause takes in addition to the work.
+        pause_error_s: standard deviation of this time.
+    """
+
+    units: float
+    seconds: float
+    pause_s: float
+    pause_error_s: float
+
+    def relative_error(self, active_error: float, cycles: int) -> float:
+        """Return the relative standard error of the speed over whole cycles.
+
+        Args:
+            active_error: relative standard error of the speed without pauses.
+            cycles: number of cycles.
+        """
+        active_share = 1.0 - self.pause_s / self.seconds
+        return math.hypot(active_share * active_error, self.pause_error_s / self.seconds / math.sqrt(cycles))
+
+
+def pause_cycle(reports: Sequence[Report]) -> PauseCycle | None:
+    """Return the cycle of the regular pauses of a process; None if it has none.
+
+    A pause is an interval between two reports in which a unit took clearly longer than usual, between two
+    usual intervals. Several slow intervals in a row are no pause but a change of the speed.
+
+    Args:
+        reports: reports of the process in order of time, each with more units than the one before.
+    """
+    intervals = [
+        (after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(reports)
+    ]
+    if len(intervals) < _MIN_INTERVALS:
+        return None
+    pauses = _pauses([seconds / units for seconds, units in intervals])
+    if len(pauses) < _MIN_PAUSES:
+        return None
+    recent = pauses[-_LAST_GAPS - 1 :]
+    ends = [reports[number + 1] for number in recent]
+    gaps = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(ends)]
+    seconds, units = (statistics.median(values) for values in zip(*gaps, strict=True))
+    grain = statistics.median(units for _, units in intervals)
+    is_regular = all(abs(gap - units) <= max(_SAME * units, grain) for _, gap in gaps)
+    is_overdue = reports[-1][1] - ends[-1][1] > _OVERDUE * units + grain
+    if not is_regular or is_overdue or units < _MIN_INTERVALS_PER_CYCLE * grain or seconds > MAX_CYCLE_S:
+        return None
+    lengths = [_pause_s(intervals, number) for number in recent]
+    mean_s = statistics.fmean(lengths)
+    squares = math.fsum((length - mean_s) ** 2 for length in lengths) + (_MIN_VARIATION * mean_s) ** 2
+    return PauseCycle(units, seconds, mean_s, math.sqrt(squares / len(lengths)))
+
+
+def _pauses(per_unit: Sequence[float]) -> list[int]:
+    """Return the numbers of the intervals that are pauses.
+
+    The setting of the hardware may change between intervals. Each interval is therefore compared with its
+    neighbours too.
+    """
+    usual = statistics.median(per_unit)
+    pauses = []
+    for number in range(1, len(per_unit) - 1):
+        before, length, after = per_unit[number - 1 : number + 2]
+        slower = max(before, after)
+        if length > _PAUSE_FACTOR * max(usual, min(before, after)) and slower < length / _NEIGHBOUR_FACTOR:
+            pauses.append(number)
+    return pauses
+
+
+def _pause_s(intervals: Sequence[tuple[float, float]], number: int) -> float:
+    """Return the time that an interval took beyond that of its work at the speed of its neighbours."""
+    seconds, units = intervals[number]
+    beside = [intervals[number - 1], intervals[number + 1]]
+    usual_s = math.fsum(length for length, _ in beside) / math.fsum(count for _, count in beside)
+    return max(seconds - usual_s * units, 0.0)
