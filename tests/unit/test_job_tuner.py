@@ -468,3 +468,23 @@ def test_a_change_of_the_program_during_a_probe_is_noticed_at_once(
         program.run(1)
         assert program.seconds <= changed_s + 8
     finish(node)
+
+
+def test_a_program_with_regular_checkpoints_is_measured_over_whole_cycles(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy"))
+    program = Program(node)
+    bounds = set()
+    for cycle in range(9):
+        program.run(24)
+        program.reports = False
+        for _ in range(4):
+            node.use(1.0, cpu_watts=60.0)
+        program.reports = True
+        if cycle == 2:
+            assert program.clock_share == 1.0, "untuned until the third checkpoint shows the cycle"
+        if cycle >= 7:
+            bounds.add(program.clock_share)
+    assert len(bounds) == 1, "checkpoints do not move the setting"
+    assert max(bounds) < 0.8
+    assert finish(node)["chosen"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from slurm_energy.tuning.progress.pause_cycle import pause_cycle
+from slurm_energy.tuning.progress.pause_cycle import may_become_cycle, pause_cycle
 from slurm_energy.tuning.progress.tracker import ProgressTracker
 
 
@@ -63,7 +63,7 @@ def test_steady_steps_have_no_cycle(variation: float, seed: int) -> None:
 
 
 def test_rare_pauses_and_pauses_that_ended_have_no_cycle() -> None:
-    assert pause_cycle(reports(400, 90)) is None, "a measurement would take longer than a minute"
+    assert pause_cycle(reports(800, 180)) is None, "a measurement would take minutes"
     series = reports(80, 20)
     end_s, units = series[-1]
     assert pause_cycle(series) is not None
@@ -105,3 +105,15 @@ def test_a_pause_is_no_sudden_slowdown_but_slower_steps_are() -> None:
     slow = tracker.sudden_slowdown(0.0, series[-1][0] + 5.5)
     assert slow is not None and slow.spans_cycles
     assert slow.units_per_s < 0.6
+
+
+def test_a_second_pause_is_awaited_for_as_long_as_the_first_took() -> None:
+    assert not may_become_cycle(reports(20, 20)), "no pause yet"
+    assert may_become_cycle(reports(23, 20))
+    assert may_become_cycle(reports(45, 20))
+    assert not may_become_cycle(reports(70, 20)), "three pauses are a cycle"
+    series = reports(23, 20)
+    end_s, units = series[-1]
+    later = [(end_s + step, units + step) for step in range(1, 30)]
+    assert not may_become_cycle(series + later), "a single pause"
+    assert not may_become_cycle(reports(203, 200)), "a cycle would be too long"

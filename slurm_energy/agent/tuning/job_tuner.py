@@ -33,6 +33,8 @@ LIMITED_NOTE = "tuning: nothing was measured while a power budget limited the jo
 _HOLDING = (HOLD, "static")
 _FIRST_RECHECK_S, _MAX_RECHECK_S = 120.0, 960.0
 """Pauses after which a job without progress is measured untuned again, because its draw may have changed."""
+_CYCLE_WAIT_S = 400.0
+"""Time after the warm-up in which a job that paused is not tuned until its pauses are known to be regular."""
 _SEEK_S = 150.0
 """Time in which a job without reports is sampled fast after the warm-up, and after each new reference."""
 
@@ -143,6 +145,8 @@ class JobTuner:
             self._measure_reference_again(now_s)
         if self._applier.is_limited_by_budget(self.session):
             return self._wait_for_power(now_s)
+        if self._may_become_cycle(now_s):
+            return self._wait_for_cycle(now_s)
         interval = self._collector.add_sample(now_s, self.session.meter, holding=self.phase in _HOLDING)
         if interval is None:
             return False
@@ -164,6 +168,21 @@ class JobTuner:
         self.follow(now_s)
         self._store_result()
         return True
+
+    def _may_become_cycle(self, now_s: float) -> bool:
+        """Return whether a young job has paused and its next pauses should be awaited before a search."""
+        is_young = now_s < self._warm_up_until_s + _CYCLE_WAIT_S
+        is_alone = self.record["mode"] == "on" and self.group is None and self._pinned is None
+        return is_young and is_alone and self.tracker.may_become_cycle
+
+    def _wait_for_cycle(self, now_s: float) -> bool:
+        """Measure nothing and stay untuned: windows with and without a pause contradict each other."""
+        is_tuned = self.point != UNTUNED
+        if self._source is not None:
+            self._measure_reference_again(now_s)
+        else:
+            self._collector.restart(UNTUNED, now_s)
+        return is_tuned
 
     def needs_fast_samples(self, now_s: float) -> bool:
         """Return whether the progress of the job is detected in its power, or may be.

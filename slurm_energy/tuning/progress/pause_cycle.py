@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-MAX_CYCLE_S: Final = 60.0
+MAX_CYCLE_S: Final = 120.0
 """Longer cycles would make the measurements of a search too long."""
 _PAUSE_FACTOR: Final = 1.6
 _NEIGHBOUR_FACTOR: Final = 1.3
@@ -56,7 +56,7 @@ class PauseCycle:
         return math.hypot(active_share * active_error, self.pause_error_s / self.seconds / math.sqrt(cycles))
 
 
-def pause_cycle(reports: Sequence[Report]) -> PauseCycle | None:
+def pause_cycle(reports: Sequence[Report], max_s: float = MAX_CYCLE_S) -> PauseCycle | None:
     """Return the cycle of the regular pauses of a process; None if it has none.
 
     A pause is an interval between two reports in which a unit took clearly longer than usual, between two
@@ -64,6 +64,7 @@ def pause_cycle(reports: Sequence[Report]) -> PauseCycle | None:
 
     Args:
         reports: reports of the process in order of time, each with more units than the one before.
+        max_s: maximum duration of a cycle.
     """
     intervals = [
         (after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(reports)
@@ -80,12 +81,32 @@ def pause_cycle(reports: Sequence[Report]) -> PauseCycle | None:
     grain = statistics.median(units for _, units in intervals)
     is_regular = all(abs(gap - units) <= max(_SAME * units, grain) for _, gap in gaps)
     is_overdue = reports[-1][1] - ends[-1][1] > _OVERDUE * units + grain
-    if not is_regular or is_overdue or units < _MIN_INTERVALS_PER_CYCLE * grain or seconds > MAX_CYCLE_S:
+    if not is_regular or is_overdue or units < _MIN_INTERVALS_PER_CYCLE * grain or seconds > max_s:
         return None
     lengths = [_pause_s(intervals, number) for number in recent]
     mean_s = statistics.fmean(lengths)
     squares = math.fsum((length - mean_s) ** 2 for length in lengths) + (_MIN_VARIATION * mean_s) ** 2
     return PauseCycle(units, seconds, mean_s, math.sqrt(squares / len(lengths)))
+
+
+def may_become_cycle(reports: Sequence[Report]) -> bool:
+    """Return whether a process has paused once or twice and may pause again soon, after as many units.
+
+    Args:
+        reports: reports of the process since its start, as in `pause_cycle`.
+    """
+    intervals = [
+        (after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(reports)
+    ]
+    if len(intervals) < _MIN_INTERVALS:
+        return False
+    pauses = _pauses([seconds / units for seconds, units in intervals])
+    if not 0 < len(pauses) < _MIN_PAUSES:
+        return False
+    last = reports[pauses[-1] + 1]
+    before = reports[pauses[-2] + 1] if len(pauses) > 1 else reports[0]
+    since_units, units = reports[-1][1] - last[1], last[1] - before[1]
+    return since_units <= _OVERDUE * units and last[0] - before[0] <= MAX_CYCLE_S
 
 
 def _pauses(per_unit: Sequence[float]) -> list[int]:

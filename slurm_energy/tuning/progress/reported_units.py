@@ -9,7 +9,7 @@ import statistics
 from typing import Final
 
 from slurm_energy.tuning.progress.estimate import Progress, relative_error_of_mean
-from slurm_energy.tuning.progress.pause_cycle import PauseCycle, pause_cycle
+from slurm_energy.tuning.progress.pause_cycle import MAX_CYCLE_S, PauseCycle, may_become_cycle, pause_cycle
 from slurm_energy.tuning.progress_window import ProgressSource
 
 MAX_PROCESSES: Final = 1024
@@ -29,6 +29,7 @@ _SLOWDOWN_SIGMA: Final = 4.0
 _CYCLE_REPORTS: Final = 400
 """Last reports in which regular pauses are sought."""
 _PART_ERROR: Final = 0.01
+_SLOWER_CYCLE: Final = 3.0
 _REPORT_LATENCY_S: Final = 1.2
 
 
@@ -98,8 +99,18 @@ class ReportedUnits:
             return None
         if self._cycle[:2] != (self._slowest, reports[-1][0]):
             steps = _steps(reports, -math.inf, math.inf, _CYCLE_REPORTS)
-            self._cycle = self._slowest, reports[-1][0], pause_cycle(steps)
+            # A known cycle takes longer at slower settings.
+            max_s = MAX_CYCLE_S if self._cycle[2] is None else _SLOWER_CYCLE * MAX_CYCLE_S
+            self._cycle = self._slowest, reports[-1][0], pause_cycle(steps, max_s)
         return self._cycle[2]
+
+    @property
+    def may_become_cycle(self) -> bool:
+        """Whether the first process has paused once or twice since its start and may soon pause again."""
+        reports = next(iter(self._reports.values()), None)
+        if not reports or self.cycle is not None:
+            return False
+        return may_become_cycle(_steps(reports, -math.inf, math.inf, _CYCLE_REPORTS))
 
     def rate_of_part(self, start_s: float, end_s: float) -> Progress | None:
         """Return the rate of the slowest process, also in a window that is shorter than a cycle of pauses.

@@ -72,6 +72,12 @@ class ProgressTracker:
         cycle = self._reports.cycle if self._source is ProgressSource.REPORTED else None
         return None if cycle is None else cycle.seconds
 
+    @property
+    def may_become_cycle(self) -> bool:
+        """Whether a job that reports its progress has paused and may turn out to pause regularly."""
+        is_reported = self._source in (ProgressSource.REPORTED, ProgressSource.NONE)
+        return is_reported and self._reports.may_become_cycle
+
     def is_paused(self, time_s: float) -> bool:
         """Return whether a job with regular pauses was pausing at a time."""
         return self.cycle_s is not None and self._reports.is_paused(time_s)
