@@ -16,7 +16,7 @@ from typing import Any, Final
 from slurm_energy.training.exchange_estimate import ExchangeEstimate
 from slurm_energy.training.rank_window import RankWindow
 from slurm_energy.training.shares import ExchangeCost, RankCost, Split, divide, equal, predict
-from slurm_energy.training.step_record import StepRecord
+from slurm_energy.training.step_record import StepRecord, scale
 from slurm_energy.training.step_time import StepTimeFit
 
 _MIN_GAIN: Final = 0.03
@@ -28,6 +28,8 @@ _COLD_WINDOWS: Final = 1
 """Windows after a change of the ranks whose exchanges do not count: TCP starts new connections slowly."""
 _MIN_WARM_WINDOWS: Final = 2
 """Windows without cold ones before the set of ranks may change again."""
+_MAX_GROWTH: Final = 2.0
+"""Maximum exponent with which times are extrapolated to more samples than a rank has computed."""
 _POWER_WINDOWS: Final = 5
 _MIN_IDLE_WINDOW_S: Final = 0.5
 """Shorter readings of a counter that is updated at intervals tell no power."""
@@ -93,6 +95,7 @@ class Balancer:
         self._exchange = ExchangeEstimate(exchange)
         self._record = StepRecord()
         self._windows_of_set = 0
+        self._growth = 1.0
         self._fits = [StepTimeFit() for _ in range(ranks)]
         self._powers = [_Power(watts) for watts in idle_watts]
         self.samples = equal(ranks, global_batch)
@@ -128,7 +131,7 @@ class Balancer:
         costs = self.costs()
         if costs is None:
             return False
-        correct = self._record.correction(costs, self.exchange)
+        correct = self._correction(costs)
         current = correct(predict(self.samples, costs, self.exchange))
         best = self._best(costs, correct)
         if best.active != current.active and self._windows_of_set < _COLD_WINDOWS + _MIN_WARM_WINDOWS:
@@ -215,7 +218,27 @@ class Balancer:
         samples = [0] * len(costs)
         for rank, count in zip(active, split.samples, strict=True):
             samples[rank] = count
-        return self._record.correction(costs, self.exchange)(predict(samples, costs, self.exchange))
+        return self._correction(costs)(predict(samples, costs, self.exchange))
+
+    def _correction(self, costs: Sequence[RankCost]) -> Callable[[Split], Split]:
+        """Return a function that corrects predictions by measurements, or for more samples than measured.
+
+        Ranks run the same program. If the time on one rank grows faster than its samples, it does so on others.
+        """
+        measured = self._record.correction(costs, self.exchange)
+        known = [fit.growth for fit in self._fits if fit.growth is not None]
+        if known:
+            self._growth = min(_MAX_GROWTH, max(1.0, statistics.median(known)))
+
+        def correct(split: Split) -> Split:
+            if split.active in self._record:
+                return measured(split)
+            beyond = max(
+                count / max(1, fit.largest) for fit, count in zip(self._fits, split.samples, strict=True)
+            )
+            return scale(split, max(1.0, beyond) ** (self._growth - 1))
+
+        return correct
 
     def _is_better(self, best: Split, current: Split) -> bool:
         if best.samples == current.samples:

@@ -47,6 +47,10 @@ class StepRecord:
         self._ages.update(self._windows.keys() - {active})
         self._ages[active] = 0
 
+    def __contains__(self, active: tuple[int, ...]) -> bool:
+        """Return whether a set of ranks has a measurement."""
+        return active in self._windows
+
     def enter(self, active: tuple[int, ...]) -> None:
         """Replace the earlier measurements of a set of ranks at its next one, because they may be old."""
         self._entered = active
@@ -97,8 +101,12 @@ class StepRecord:
         }
 
         def correct(split: Split) -> Split:
-            factor = factors.get(split.active, 1.0)
-            joules = None if split.step_joules is None else split.step_joules * factor
-            return dataclasses.replace(split, step_s=split.step_s * factor, step_joules=joules)
+            return scale(split, factors.get(split.active, 1.0))
 
         return correct
+
+
+def scale(split: Split, factor: float) -> Split:
+    """Return a division whose predicted time and energy are multiplied by a factor."""
+    joules = None if split.step_joules is None else split.step_joules * factor
+    return dataclasses.replace(split, step_s=split.step_s * factor, step_joules=joules)

@@ -7,6 +7,7 @@ are disturbed by other programs. A lasting change, such as a new power cap, disc
 from __future__ import annotations
 
 import collections
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ CONFIRMATIONS: Final = 3
 """Number of such windows in a row, all in the same direction, that confirm a change."""
 _MIN_SIZE_RATIO: Final = 1.3
 _MIN_WINDOWS: Final = 3
+_NEAR_WINDOWS: Final = 5
+"""Number of observations, of the sizes nearest to the last one, that give the time per sample."""
 _MIN_IMPROVEMENT: Final = 0.6
 """A fixed time is assumed only if it reduces the median deviation to this part of it."""
 
@@ -72,6 +75,23 @@ class StepTimeFit:
         """Return the expected seconds of a step; None before the first observation."""
         return None if self.sample_s is None else self.fixed_s + self.sample_s * samples
 
+    @property
+    def largest(self) -> int:
+        """Largest number of samples among the observations; 0 without any."""
+        return max((count for count, _ in self._windows), default=0)
+
+    @property
+    def growth(self) -> float | None:
+        """Exponent of the time over the samples; None unless clearly different numbers were observed."""
+        smallest, largest = min((count for count, _ in self._windows), default=0), self.largest
+        if not smallest or not _differ(smallest, largest):
+            return None
+        low, high = (
+            statistics.median(value for count, value in self._windows if not _differ(count, size))
+            for size in (smallest, largest)
+        )
+        return math.log(high / low) / math.log(largest / smallest)
+
     def to_json(self) -> list[object]:
         """Return the state for a checkpoint."""
         return [self.fixed_s, self.sample_s, self.changes, [list(entry) for entry in self._windows]]
@@ -113,7 +133,7 @@ class StepTimeFit:
         windows = list(self._windows)
         changed_s = self.fixed_s / self.sample_s if self.sample_s and len(windows) < _MIN_WINDOWS else 0.0
         # After a change, the ratio of the fixed time to the time per sample is kept.
-        near = [entry for entry in windows if not _differ(entry[0], windows[-1][0])]
+        near = sorted(windows, key=lambda entry: abs(math.log(entry[0] / windows[-1][0])))[:_NEAR_WINDOWS]
         slope = statistics.median(seconds / (changed_s + count) for count, seconds in near)
         candidates = [(changed_s * slope, slope)]
         slopes = [
