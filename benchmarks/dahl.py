@@ -10,8 +10,10 @@ that of the lab's package model from time and CPU time; the tables state which.
     python benchmarks/dahl.py --dir FOLDER [--quick]        # runs, claims, tables
     python benchmarks/dahl.py --dir FOLDER --page docs/training-configurations.md    # only the tables
 
-Prints `CLAIM last_loss_difference ...`, and if the task-graph trainer was measured `CLAIM
-taskgraph_time_to_best_pytorch ...` and `CLAIM taskgraph_scales_with_less_cpu_time ...`.
+If the task-graph trainer was measured, prints `CLAIM` lines: `equal_digits_of_losses_in_float64` (least
+agreement with PyTorch in the first steps), `last_loss_to_pytorch_spread` (distance of the last loss from
+PyTorch's, divided by the differences among PyTorch's own configurations in float32, or by 1e-3 if that is
+more), `taskgraph_time_to_best_pytorch` and `taskgraph_scales_with_less_cpu_time`.
 Needs PyTorch for --python (Debian: python3-torch). Other programs on the machine disturb it.
 """
 
@@ -49,6 +51,8 @@ BATCH, BATCHES = 32, (1, 2, 4, 8, 16, 64, 128)
 CONFIGS = ("default", "openmp", "keep", "ddp", "taskgraph")
 CORES = (1, 2)
 REPETITIONS = 5
+EQUAL_POINTS, EQUAL_STEPS = ((26, 34, 32), (116, 158, 2)), 20
+"""Height, width and batch of the trainings in float64, of which each loss is compared."""
 PIXELS_PER_RUN = 1_200_000
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """glibc keeps freed memory for the next step instead of returning it to the kernel, which clears it anew."""
@@ -108,6 +112,11 @@ def _planned(quick: bool, configs: Sequence[str]) -> list[Run]:
                     if config == "ddp" and batch < 2:
                         continue  # two processes cannot share one image
                     planned.append(_run(config, cores, height, width, batch, repetition))
+    for config in configs:
+        if config in ("default", "taskgraph"):
+            for height, width, batch in EQUAL_POINTS:
+                run = _run(config, min(CORES[-1], cores_here), height, width, batch, 0)
+                planned.append(run | {"samples": batch * EQUAL_STEPS, "dtype": "float64"})
     return planned
 
 
@@ -121,6 +130,7 @@ def _run(config: str, cores: int, height: int, width: int, batch: int, repetitio
         "samples": samples_of(height, width),
         "repetition": repetition,
         "seed": 1000 + repetition,
+        "dtype": "float32",
     }
 
 
@@ -135,7 +145,8 @@ def _stored(path: Path) -> list[Run]:
 
 
 def _key(run: Run) -> tuple[Any, ...]:
-    return tuple(run[key] for key in ("config", "cores", "height", "width", "batch", "repetition"))
+    keys = ("config", "cores", "height", "width", "batch", "repetition")
+    return *(run[key] for key in keys), run.get("dtype", "float32")
 
 
 def _complete(path: Path, planned: Sequence[Run], python: str) -> None:

@@ -1,9 +1,10 @@
 """The CNN of DAHL, section 4, on random images: one training per line of standard input; see dahl.py.
 
-Each line is a JSON object with `config`, `height`, `width`, `batch`, `samples` and `seed`. The program
-answers with a line of JSON: seconds and CPU seconds of one epoch after a first batch, joules, threads, and
-the last loss. Each training runs in a process of its own, forked after PyTorch is loaded, so that none
-inherits the threads of another. Needs PyTorch, and for `taskgraph` the package slurm_energy with StarPU.
+Each line is a JSON object with `config`, `height`, `width`, `batch`, `samples`, `seed` and `dtype`. The
+program answers with a line of JSON: seconds and CPU seconds of one epoch after a first batch, joules,
+threads, the last loss, and with `float64` all losses. Each training runs in a process of its own, forked
+after PyTorch is loaded, so that none inherits the threads of another. Needs PyTorch, and for `taskgraph` the
+package slurm_energy with StarPU.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def _combined(results: list[dict[str, Any]]) -> dict[str, Any]:
         "joules": results[0]["joules"],  # of the whole machine
         "loss": sum(result["loss"] for result in results) / len(results),
         "threads": sum(result["threads"] for result in results),
+        **({"losses": results[0]["losses"]} if "losses" in results[0] else {}),
     }
 
 
@@ -78,6 +80,7 @@ def _train_rank(run: dict[str, Any], rank: int, ranks: int, folder: Path) -> dic
     count = run["samples"]
     images = random.standard_normal((count, 3, run["height"], run["width"]), dtype=numpy.float32)
     labels = random.integers(0, CLASSES, count)
+    images = images.astype(run["dtype"])
     if run["config"] == "taskgraph":
         return _train_taskgraph(run, images, labels)
     return _train_torch(run, images, labels, rank, ranks, folder)
@@ -108,7 +111,7 @@ def _train_torch(
     import torch
     from torch import distributed, nn
 
-    model = _torch_model(run)
+    model = _torch_model(run).to(getattr(torch, run["dtype"]))
     if ranks > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         distributed.init_process_group(
@@ -131,12 +134,10 @@ def _train_torch(
     if ranks > 1:
         distributed.barrier()
     meter = _Meter()
-    loss = 0.0
-    for first in range(0, run["samples"], run["batch"]):
-        loss = step(first)
+    losses = [step(first) for first in range(0, run["samples"], run["batch"])]
     if ranks > 1:
         distributed.barrier()
-    return meter.result() | {"loss": loss, "threads": torch.get_num_threads()}
+    return meter.result() | _losses(run, losses) | {"threads": torch.get_num_threads()}
 
 
 def _train_taskgraph(run: dict[str, Any], images: Any, labels: Any) -> dict[str, Any]:
@@ -155,14 +156,20 @@ def _train_taskgraph(run: dict[str, Any], images: Any, labels: Any) -> dict[str,
         model,
         learning_rate=LEARNING_RATE,
         batch_size=run["batch"],
-        dtype="float32",
+        dtype=run["dtype"],
         workers=workers,
         granularity="auto",
     )
     trainer.fit(images[: run["batch"]], labels[: run["batch"]], epochs=1)
     meter = _Meter()
     losses = trainer.fit(images, labels, epochs=1)
-    return meter.result() | {"loss": float(losses[-1]), "threads": workers}
+    return meter.result() | _losses(run, losses) | {"threads": workers}
+
+
+def _losses(run: dict[str, Any], losses: Any) -> dict[str, Any]:
+    """Return the last loss, and all losses of a training in float64."""
+    values = [float(loss) for loss in losses]
+    return {"loss": values[-1]} | ({"losses": values} if run["dtype"] == "float64" else {})
 
 
 class _Meter:

@@ -51,11 +51,19 @@ class Cell:
 
 
 class Results:
-    """The stored runs, by scale, batch, cores and configuration. Failed runs are left out."""
+    """The stored runs, by scale, batch, cores and configuration. Failed runs are left out.
+
+    Attributes:
+        runs: runs in float32.
+        exact_runs: short runs in float64, which contain all losses.
+        failed: number of failed runs.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = [run for run in runs if run["seconds"] is not None]
-        self.failed = len(runs) - len(self.runs)
+        done = [run for run in runs if run["seconds"] is not None]
+        self.failed = len(runs) - len(done)
+        self.exact_runs = [run for run in done if run.get("dtype") == "float64"]
+        self.runs = [run for run in done if run.get("dtype") != "float64"]
         groups: dict[tuple[Scale, int, int, str], list[Run]] = {}
         for run in self.runs:
             key = ((run["height"], run["width"]), run["batch"], run["cores"], run["config"])
