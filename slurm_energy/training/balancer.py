@@ -223,7 +223,7 @@ class Balancer:
     def _correction(self, costs: Sequence[RankCost]) -> Callable[[Split], Split]:
         """Return a function that corrects predictions by measurements, or for more samples than measured.
 
-        Ranks run the same program. If the time on one rank grows faster than its samples, it does so on others.
+        Ranks run the same program: if the time grows faster than the samples on one, it does so on others.
         """
         measured = self._record.correction(costs, self.exchange)
         known = [fit.growth for fit in self._fits if fit.growth is not None]
