@@ -40,13 +40,17 @@ def table(*three_nodes_s: float) -> list[tuple[float, dict[int, float]]]:
         ((0.6, 0.6001), None),  # farther than 500 ms
     ],
 )
-def test_the_threshold_is_where_three_nodes_lose_their_advantage(benchmark, three_nodes_s, threshold_s):
+def test_the_threshold_is_where_three_nodes_lose_their_advantage(
+    benchmark: Any, three_nodes_s: tuple[float, ...], threshold_s: float | None
+) -> None:
     assert benchmark.network.threshold(table(*three_nodes_s)) == (
         None if threshold_s is None else pytest.approx(threshold_s)
     )
 
 
-def test_finished_runs_are_not_repeated(benchmark, tmp_path, monkeypatch):
+def test_finished_runs_are_not_repeated(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labs: list[tuple[Any, ...]] = []
 
     class Lab:
