@@ -42,6 +42,7 @@ def run_characterise(
     files: Mapping[str, Path] | None = None,
     budget_node_hours: float = math.inf,
     max_classes: int = MAX_CLASSES,
+    settings: int = SETTINGS,
 ) -> dict[str, Any]:
     """Run the step, and return its result.
 
@@ -52,15 +53,16 @@ def run_characterise(
         files: files from which the curves were read, for the manifest.
         budget_node_hours: node-hours that planned measurements may take.
         max_classes: maximum number of classes.
+        settings: settings of each planned sweep, with the untuned one.
     """
-    options = {"budget": budget_node_hours, "classes": max_classes}
+    options = {"budget": budget_node_hours, "classes": max_classes, "settings": settings}
     with study.running("characterise", command, files=files, options=options) as run:
         period = read_baseline(study)
         classes = job_classes(period.jobs, max_classes)
         jobs = classified(period.jobs, classes)
         matched = _matched(jobs, programs)
         described = [_described(one, jobs, matched) for one in classes]
-        plan = _plan(described, jobs, budget_node_hours)
+        plan = _plan(described, jobs, budget_node_hours, settings)
         result = {
             "classes": described,
             "plan": plan,
@@ -160,11 +162,11 @@ def _points(members: JobsTable, matched: Mapping[str, CurveProgram]) -> list[dic
 
 
 def _plan(
-    classes: Sequence[Mapping[str, Any]], jobs: JobsTable, budget_node_hours: float
+    classes: Sequence[Mapping[str, Any]], jobs: JobsTable, budget_node_hours: float, settings: int
 ) -> list[dict[str, Any]]:
     """Return the measurements of classes without a curve, those with most energy per node-hour first.
 
-    A sweep runs the program of the class with most node-hours at `SETTINGS` settings, `REPEATS` times.
+    A sweep runs the program of the class with most node-hours at each setting `REPEATS` times.
     """
     plan = []
     own = programs_of(jobs)
@@ -178,13 +180,14 @@ def _plan(
         }
         program = max(hours, key=lambda name: hours[name])
         runs = jobs.where(members & (own == program) & (jobs.run_s > 0))
-        node_hours = float(np.median(runs.nodes * runs.run_s)) / 3600 * SETTINGS * REPEATS
+        node_hours = float(np.median(runs.nodes * runs.run_s)) / 3600 * settings * REPEATS
         plan.append(
             {
                 "class": one["name"],
                 "program": program,
                 "energy_share": one["energy_share"],
-                "runs": SETTINGS * REPEATS,
+                "runs": settings * REPEATS,
+                "nodes": float(np.median(runs.nodes)),
                 "node_hours": node_hours,
             }
         )

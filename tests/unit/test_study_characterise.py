@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 from study_examples import week_jobs
+from test_sweep_runs import EmulatedCluster
 
 from slurm_energy.cli import main as cli
 from slurm_energy.errors import UnavailableError, UsageError
@@ -22,6 +23,7 @@ from slurm_energy.study.curve_sources import curve_programs, read_curves
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.job_classes import classified, job_class_of, job_classes, programs_of
 from slurm_energy.study.jobs_table import JobsTable, csv_text, jobs_table
+from slurm_energy.sweep.runner import SweepCluster
 
 
 def point(time_ratio: float, power_ratio: float, cap: float, error: float = 0.01) -> dict[str, Any]:
@@ -190,6 +192,87 @@ def test_a_sweep_gives_the_curve_of_a_planned_program(
     assert "its reference point is not measured" in capsys.readouterr().err
 
 
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedCluster]:
+    """Let sweeps run on emulated clusters, and collect these."""
+    monkeypatch.setattr("slurm_energy.sweep.runner.POLL_S", 0.0)
+    install(monkeypatch, {"/v1/tuning": UnavailableError("senergyctld", "does not answer")})
+    used: list[EmulatedCluster] = []
+
+    def access(submitter: Any, args: object) -> SweepCluster:
+        emulated = EmulatedCluster(submitter.state)
+        emulated.tags = dict.fromkeys(range(101, 200), submitter.state.tag)
+        used.append(emulated)
+        return SweepCluster(emulated.submit, emulated.find, emulated.read_states, emulated.records)
+
+    monkeypatch.setattr("slurm_energy.cli.sweep.cluster_access", access)
+    return used
+
+
+def test_planned_sweeps_run_within_their_node_hours_and_continue(
+    study: Path, slurm: list[EmulatedCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = study.parent / "analyse.sh"
+    script.write_text("#!/bin/sh\n")
+    command = ["study", "characterise", str(study), "--run", "--json", "--gpu-cap", "200,250"]
+    command += ["--script", f"bob/analyse={script}", "--budget"]
+    capsys.readouterr()
+    assert cli.main([*command, "1"]) == 2
+    assert "--script bob/analyse: its sweep takes 1.5 node-hours" in capsys.readouterr().err
+    assert not slurm
+    assert cli.main([*command, "100"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(slurm[0].jobs) == 5  # three settings twice, without the repetition of a dominated one
+    (measured,) = result["measured"]
+    assert (measured["program"], measured["runs"], measured["is_stored"]) == ("bob/analyse", 5, True)
+    assert measured["node_hours"] == pytest.approx(sum((10, 10, 10, 10, 22.5)) / 3600)
+    assert [item["program"] for item in result["plan"]] == ["alice/train"]
+    points = next(one["points"] for one in result["classes"] if one["points"])
+    assert [point["time_ratio"] for point in points] == pytest.approx([1.0, 1.0, 2.25])
+    assert cli.main([*command, "100"]) == 0  # the curve is stored: no job runs again
+    assert len(slurm) == 1
+    capsys.readouterr()
+    assert cli.main(["study", "characterise", str(study), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == result["classes"]
+    assert cli.main([*command, "100", "--script", f"bob/none={script}"]) == 2
+    assert "--script bob/none: is not in the plan: one of alice/train" in capsys.readouterr().err
+
+
+def test_no_job_is_submitted_beyond_the_node_hours(
+    study: Path, slurm: list[EmulatedCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = study.parent / "analyse.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --nodes=10000\n")  # the jobs in the data have one node
+    command = ["study", "characterise", str(study), "--run", "--gpu-cap", "200,250"]
+    command += ["--script", f"bob/analyse={script}", "--budget"]
+    assert cli.main([*command, "2550"]) == 1  # a run is expected to take 2500, and takes 28 or 63
+    assert "not complete: beyond the node-hours of --budget" in capsys.readouterr().out
+    assert len(slurm[0].jobs) == 2
+    assert cli.main([*command, "100000"]) == 0
+    assert len(slurm[1].jobs) == 3
+
+
+def test_measuring_needs_programs_settings_and_a_bound(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["study", "characterise", str(study)]
+    script = ["--script", "bob/analyse=a.sh"]
+    for words, fault in (
+        (script, "--script: belongs to --run"),
+        (["--gpu-cap", "200"], "--gpu-cap: belongs to --run"),
+        (["--", "-p", "gpu"], "--: belongs to --run"),
+        (["--run"], "--run: names no program"),
+        (["--run", *script], "--run: has no bound: --budget NODE_HOURS"),
+        (["--run", *script, "--budget", "5"], "--run: has no setting to vary"),
+        (
+            ["--run", "--script", "a.sh", "--budget", "5", "--gpu-cap", "200"],
+            "--script a.sh: is not USER/NAME=FILE",
+        ),
+    ):
+        assert cli.main([*command, *words]) == 2
+        assert fault in capsys.readouterr().err, words
+
+
 def test_without_curves_everything_is_planned(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +280,7 @@ def test_without_curves_everything_is_planned(
     assert cli.main(["study", "characterise", str(study), "--classes", "1"]) == 0
     captured = capsys.readouterr()
     assert "no response curves: senergyctld: does not answer" in captured.err
-    assert "None runs by itself" in captured.out
+    assert "Run them with" in captured.out
     result = StudyDirectory(study).result("characterise")
     assert [one["name"] for one in result["classes"]] == ["all jobs"]
     assert [item["in_budget"] for item in result["plan"]] == [True]
