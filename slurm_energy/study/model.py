@@ -16,12 +16,14 @@ from slurm_energy.study.calibration import Cache, Fit, calibrated_twin
 from slurm_energy.study.days import StudyDays
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.period import StudyPeriod
-from slurm_energy.study.replay import BOUNDS, ReplayDeviation, replay_errors
+from slurm_energy.study.replay import BOUNDS, ReplayDeviation, replay_csv, replay_errors
 from slurm_energy.study.step_run import StepRun
 from slurm_energy.study.twin import TwinSettings, simulate, twin_settings_of
 
 MIN_CALIBRATION_DAYS: Final = 7
 HELD_OUT_DAYS: Final = 7
+HOURS_NAME: Final = "hours.csv"
+"""Measured and simulated power of the held-out days by hour."""
 
 
 class TwinError(EnergyError):
@@ -85,6 +87,7 @@ def run_model(study: StudyDirectory, options: ModelOptions, command: str) -> dic
         exceeded = [one.kpi for one in errors if one.exceeds]
         if exceeded and not options.accept_error:
             raise TwinError(errors)
+        run.write(HOURS_NAME, replay_csv(period, replay, held_out))
         result = {
             **twin.to_json(),
             "calibration": _range(calibration.days),

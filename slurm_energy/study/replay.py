@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.study.days import HOUR_S, StudyDays, spread
+from slurm_energy.study.indicators import KPIS
 from slurm_energy.study.jobs_table import Floats, JobsTable
 from slurm_energy.study.kpis import daily_kpis
 from slurm_energy.study.period import StudyPeriod
@@ -28,6 +29,14 @@ REPLAY_KPIS: Final = (
     *(f"power_p{percent}_watts" for percent in _PERCENTILES),
 )
 """Names of the figures that `replay_errors` compares."""
+_OWN_TITLES: Final = {"makespan_s": ("makespan", "s"), "mean_wait_s": ("mean wait", "s")} | {
+    f"power_p{percent}_watts": (f"power of {percent} % of the hours", "W") for percent in _PERCENTILES
+}
+
+
+def replay_title(kpi: str) -> tuple[str, str]:
+    """Return name and unit of a figure of `REPLAY_KPIS`, for people."""
+    return _OWN_TITLES[kpi] if kpi in _OWN_TITLES else (KPIS[kpi].title, KPIS[kpi].unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,22 @@ def replay_errors(
     return [ReplayDeviation(name, *values, bounds.get(name)) for name, values in pairs.items()]
 
 
+def replay_csv(period: StudyPeriod, run: TwinRun, days: StudyDays) -> str:
+    """Return measured and simulated power by hour as CSV; unknown values are empty.
+
+    Args:
+        period: the measured period.
+        run: replay of the whole period.
+        days: the days to write.
+    """
+    rows = ["start_s,measured_watts,simulated_watts"]
+    hours = (_hours(days)[:-1], _watts(period, days), _hourly_watts(run, days, period))
+    for start_s, *watts in zip(*(column.tolist() for column in hours), strict=True):
+        texts = ["" if value != value else f"{value:.1f}" for value in watts]
+        rows.append(",".join([f"{start_s:.0f}", *texts]))
+    return "\n".join(rows) + "\n"
+
+
 def _submitted(jobs: JobsTable, days: StudyDays) -> JobsTable:
     row = days.day_of(jobs.submit_s)
     inside = (row >= 0) & (jobs.run_s >= 1)
@@ -131,8 +156,11 @@ def _watts(period: StudyPeriod, days: StudyDays) -> Floats:
 def _hourly_watts(run: TwinRun, days: StudyDays, period: StudyPeriod) -> Floats:
     if period.energy is None:
         return _job_watts(run.jobs, days)
-    energy = run.energy
-    return spread(energy.start_s, energy.end_s, energy.joules, _hours(days)) / HOUR_S
+    energy, edges = run.energy, _hours(days)
+    simulated_s = spread(energy.start_s, energy.end_s, energy.end_s - energy.start_s, edges)
+    joules = spread(energy.start_s, energy.end_s, energy.joules, edges)
+    watts: Floats = np.where(simulated_s > 0.99 * HOUR_S, joules / HOUR_S, np.nan)  # NaN after the last job
+    return watts
 
 
 def _job_watts(jobs: JobsTable, days: StudyDays) -> Floats:

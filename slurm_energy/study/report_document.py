@@ -18,7 +18,7 @@ _RESULTS: Final = ("baseline", "characterise", "model", "choose", "deploy", "val
 
 
 def report_document(study: StudyDirectory) -> dict[str, Any]:
-    """Return the report: objective, steps with hashes and commands, results, and the days of the effect.
+    """Return the report: objective, steps with hashes, results, days of the effect, power by hour.
 
     Raises:
         UsageError: no step has a result yet, or a result is damaged.
@@ -44,6 +44,7 @@ def report_document(study: StudyDirectory) -> dict[str, Any]:
         "steps": steps,
         "results": results,
         "days": _days(study, objective.targets[0].kpi) if "validate" in results else [],
+        "hours": _hours(study) if "model" in results else [],
         "conclusions": [judged_conclusion(one, results) for one in objective.conclusions],
         "conclusion": conclusion(results.get("validate"), results.get("choose")),
     }
@@ -95,3 +96,18 @@ def _days(study: StudyDirectory, kpi: str) -> list[dict[str, Any]]:
         ]
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(f"{path}", f"cannot be read: {error}", "run the step validate again") from None
+
+
+def _hours(study: StudyDirectory) -> list[dict[str, float | None]]:
+    """Return measured and simulated power by hour of the held-out days; empty: an older model has none."""
+    path = study.folder("model") / "hours.csv"
+    if path.name not in study.manifest.steps["model"].outputs:
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [
+                {name: float(text) if text else None for name, text in row.items()}
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}", f"cannot be read: {error}", "run the step model again") from None

@@ -12,6 +12,8 @@ from slurm_energy.reports.html_document import render
 from slurm_energy.study.conclusions import effect_text
 from slurm_energy.study.effect_charts import GROUP_COLORS, days_chart, effects_chart
 from slurm_energy.study.indicators import KPIS
+from slurm_energy.study.replay import replay_title
+from slurm_energy.study.step_charts import REPLAY_COLORS, power_chart, replay_chart, week_chart
 
 _MAX_HASH = 12
 
@@ -32,7 +34,9 @@ def study_page(report: Mapping[str, Any], now: datetime | None = None) -> str:
     if validation is not None:
         tables += _validation_tables(validation, report["days"], report["targets"][0]["kpi"])
     if "baseline" in results:
-        tables.append(_baseline_table(results["baseline"]))
+        tables.append(_baseline_table(results["baseline"], report["targets"][0]["kpi"]))
+    if results.get("model", {}).get("errors"):
+        tables += _model_tables(results["model"], report["hours"])
     if "choose" in results:
         tables.append(_choice_table(results["choose"]))
     tables.append(_steps_table(report["steps"]))
@@ -141,7 +145,7 @@ def _limit_row(one: Mapping[str, Any]) -> list[str]:
     return [*names, *figures, interval, permitted, one["reason"]]
 
 
-def _baseline_table(baseline: Mapping[str, Any]) -> dict[str, Any]:
+def _baseline_table(baseline: Mapping[str, Any], main: str) -> dict[str, Any]:
     rows = []
     for name, kpi in baseline["kpis"].items():
         bounds = [kpi["low"], kpi["high"]]
@@ -152,7 +156,32 @@ def _baseline_table(baseline: Mapping[str, Any]) -> dict[str, Any]:
     days = f"{period['begin']} to {period['end']}, {period['used_days']} of {period['days']} days used"
     outages = [f"Not used: {day}: {reason}." for day, reason in period["outages"].items()]
     lines = [f"{days}, {period['jobs']} jobs.", *outages, *baseline["statement"]]
-    return _table("Baseline", ["KPI", "Mean of a day", "Interval", "Unit"], rows, (1, 2), lines=lines)
+    chart = ""
+    if main in baseline["kpis"]:
+        chart = Markup(week_chart(main, baseline["kpis"][main]))
+        lines.insert(0, f"Bars: {KPIS[main].title} by weekday; lines: mean of a week with its interval.")
+    header = ["KPI", "Mean of a day", "Interval", "Unit"]
+    return _table("Baseline", header, rows, (1, 2), svg=chart, lines=lines)
+
+
+def _model_tables(model: Mapping[str, Any], hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the error of the twin by KPI, and its power by hour."""
+    rows = []
+    for one in model["errors"]:
+        name, unit = replay_title(one["kpi"])
+        figures = ["" if one[key] is None else f"{one[key]:.5g}" for key in ("measured", "simulated")]
+        error = "" if one["error"] is None else f"{one['error']:+.1%}"
+        rows.append([name, *figures, unit, error, "" if one["bound"] is None else f"{one['bound']:.0%}"])
+    held_out = model["held_out"]
+    title = f"Twin: replay of the held-out days {held_out['begin']} to {held_out['end']}"
+    header = ["KPI", "Measured", "Simulated", "Unit", "Error", "Permitted"]
+    lines = [*model["notes"], *(f"Accepted in spite of its error: {name}." for name in model["accepted"])]
+    chart = Markup(replay_chart(model["errors"]))
+    tables = [_table(title, header, rows, (1, 2, 4, 5), svg=chart, lines=lines)]
+    if hours:
+        legend = list(REPLAY_COLORS.items())
+        tables.append(_table("Power on the held-out days", svg=Markup(power_chart(hours)), legend=legend))
+    return tables
 
 
 def _choice_table(choice: Mapping[str, Any]) -> dict[str, Any]:

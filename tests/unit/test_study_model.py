@@ -112,6 +112,24 @@ def test_the_command_states_errors_and_the_twin_can_be_read(
     assert held_out_rows(study, read_baseline(study)) == (7, 14)
 
 
+def test_the_report_draws_baseline_and_replay(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["study", "model", str(folder), "--accept-error"]) == 0
+    assert cli.main(["study", "report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 3  # pattern of the week, errors of the twin, power by hour
+    assert "Twin: replay of the held-out days 2026-03-09 to 2026-03-15" in page
+    hours = json.loads((folder / "report.json").read_text())["hours"]
+    assert len(hours) == 7 * 24
+    errors = json.loads((folder / "model/result.json").read_text())["errors"]
+    middle = next(one["measured"] for one in errors if one["kpi"] == "power_p50_watts")
+    assert np.median([row["measured_watts"] for row in hours if row["simulated_watts"]]) == pytest.approx(
+        middle
+    )
+    (folder / "model/hours.csv").write_text("start_s,measured_watts\nx,1\n")
+    assert cli.main(["study", "report", str(folder)]) == 2
+    assert "hours.csv: cannot be read" in capsys.readouterr().err
+
+
 def test_a_twin_that_is_off_is_refused_unless_accepted(
     tmp_path: Path, site: TwinRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
