@@ -85,5 +85,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnavailableError(
             f"senergy study {args.action}", f"needs {error.name}", install_extra(extra)
         ) from None
+    except BrokenPipeError:
+        raise  # the reader of the output has ended: the command line ends silently
     except OSError as error:
         raise EnergyError(f"senergy study {args.action}", str(error)) from None

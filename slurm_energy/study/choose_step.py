@@ -106,7 +106,7 @@ def run_choose(
         if not request.only:
             single += [
                 one
-                for one in _proposed(tree, site, objective, {one.name for one in single})
+                for one in _proposed(tree, site, objective, single)
                 if request.slack_share or not one.deferral
             ]
         if not single:
@@ -183,9 +183,12 @@ def _slowdown(objective: StudyObjective) -> float:
 
 
 def _proposed(
-    tree: Sequence[DecisionNode], site: SiteFigures, objective: StudyObjective, taken: set[str]
+    tree: Sequence[DecisionNode],
+    site: SiteFigures,
+    objective: StudyObjective,
+    given: Sequence[StudyAlternative],
 ) -> list[StudyAlternative]:
-    """Return the alternatives to which the decision tree leads."""
+    """Return the alternatives to which the decision tree leads, without those that are given."""
     levers = {node.lever: node.choice for node in tree if node.answer}
     proposed = []
     if "tuning" in levers:
@@ -205,7 +208,8 @@ def _proposed(
             StudyAlternative(f"budget-{100 * share:.0f}", budget_watts=round(share * site.peak_watts, -1))
             for share in _BUDGET_SHARES
         ]
-    return [one for one in proposed if one.name not in taken]
+    names, levers = {one.name for one in given}, [replace(one, name="") for one in given]
+    return [one for one in proposed if one.name not in names and replace(one, name="") not in levers]
 
 
 def _nothing(tree: Sequence[DecisionNode]) -> str:

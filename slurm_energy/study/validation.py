@@ -5,6 +5,7 @@ Source: thesis, section 6.3.6; the intervals and the control group go beyond it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
@@ -86,8 +87,10 @@ def run_validation(
         objective, state = study.objective(), _deployed(study)
         baseline = read_baseline(study)
         loaded, energy = source_data(run, sources)
+        begin = _first_full_day(state, objective)
         try:
-            period = measured_period(objective, loaded, energy, begin=_first_full_day(state, objective))
+            _require_day(loaded.jobs, energy, begin, objective.season.timezone)
+            period = measured_period(objective, loaded, energy, begin=begin)
         except EnergyError:
             run.clear_partial()  # the next run reads the site again: by then the data may suffice
             raise
@@ -199,6 +202,19 @@ def _first_full_day(state: DeploymentState, objective: StudyObjective) -> date:
     if study_days(begin, begin, zone).edges_s[0] < assignment.begin_s - 1.0:
         begin += timedelta(days=1)
     return begin
+
+
+def _require_day(jobs: JobsTable, energy: EnergySeries | None, begin: date, timezone: str) -> None:
+    """Refuse data that end before the first full day of the deployment has ended.
+
+    Raises:
+        UsageError: names this day.
+    """
+    ends_s = jobs.end_s[:0] if energy is None else energy.end_s
+    last_s = float(np.nanmax(np.concatenate([jobs.submit_s, jobs.end_s, ends_s]), initial=-np.inf))
+    if math.isfinite(last_s) and date_of(last_s, timezone) <= begin:
+        why = f"the data end on {date_of(last_s, timezone)}, before the end of its first full day, {begin}"
+        raise UsageError("the deployment", why, "validate again after this day, or give newer data")
 
 
 def _used_days(days: StudyDays, before: date | None = None) -> dict[date, bool]:

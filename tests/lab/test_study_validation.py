@@ -148,7 +148,7 @@ def test_the_report_names_verdict_steps_and_hashes(validated, capsys):
     assert "tuning halves the energy" in page
     entry = StudyDirectory(validated.study.path).manifest.steps["baseline"]
     assert entry.outputs["result.json"][:12] in page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3  # pattern of the week, effects, days of the effect
     notebook = json.loads((validated.study.path / "report.ipynb").read_text())
     assert notebook["nbformat"] == 4
     for cell in notebook["cells"]:
@@ -238,6 +238,14 @@ def test_stages_without_effect_and_wrong_washouts_are_refused(measured, tmp_path
     assert "the stage advise has no effect on jobs" in capsys.readouterr().err
     assert trial.main("validate", "--washout=24", *trial.files()) == 2
     assert "--washout" in capsys.readouterr().err
+
+
+def test_a_validation_before_the_end_of_the_first_day_says_when_to_repeat_it(measured, tmp_path, capsys):
+    trial = measured.copy(tmp_path)
+    trial.deploy("--stage=all")
+    assert trial.main("validate", *trial.files()) == 2
+    first = "before the end of its first full day, 2026-09-21: validate again after this day"
+    assert first in capsys.readouterr().err
 
 
 def test_the_washout_can_be_chosen(validated, capsys):

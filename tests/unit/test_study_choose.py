@@ -119,13 +119,15 @@ def test_the_choice_recommends_what_reaches_the_target_within_the_limits(
     study: StudyDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["study", "choose", str(study.path), "--seeds", "2", "--processes", "1"]
-    assert main([*arguments, "--alternative", "short:ranking=sjf", "--json"]) == 0
+    own = ["--alternative", "short:ranking=sjf", "--alternative", "mine:tuning=edp"]
+    assert main([*arguments, *own, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     by_name = {one["name"]: one for one in result["alternatives"]}
-    assert {"today", "tune-energy", "tune-edp", "tune-gently", "short"} <= set(by_name)
+    assert {"today", "tune-energy", "tune-gently", "short", "mine"} <= set(by_name)
+    assert "tune-edp" not in by_name  # it is the same as mine
     tuned = by_name["tune-energy"]["kpis"]["energy_per_work_kwh"]
     assert -30 < tuned["low_percent"] < tuned["change_percent"] < tuned["high_percent"] < -5
-    assert by_name["tune-edp"]["limits"][0]["forecast"] in ("kept", "at risk")
+    assert by_name["mine"]["limits"][0]["forecast"] in ("kept", "at risk")
     assert result["recommended"] is not None and result["reaches_target"]
     chosen = by_name[result["recommended"]]
     assert chosen["permitted"] and chosen["on_front"]
