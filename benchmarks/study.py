@@ -6,7 +6,8 @@ The true saving is that of the same jobs with and without tuning. Half of the re
 thesis, the other half the lengths and sizes of a trace (--trace; without it all use the mix of the thesis).
 
 A placebo is the same deployment on a site on which the settings have no effect. A fault is a deployment in
-the whole cluster that starves one account: it must be taken back, and energy.toml must be as before.
+the whole cluster, on all days or as a switchback of single days, that starves one account: it must be taken
+back, and energy.toml must be as before.
 
 --model also runs the steps characterise, model and choose in each repetition, and states the replay error of
 the twin on the held-out days. Without it the deployed alternative is given.
@@ -28,7 +29,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from claims import Claim, at_least, at_most, claim, publish
+from claims import Claim, at_least, at_most, publish
 
 from slurm_energy.cli.main import main as senergy
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
@@ -244,7 +245,7 @@ def main() -> int:
         seed = args.seed + number
         trials += [Trial(seed, trace, "switchback", plant, args.model) for plant in ("", "placebo")]
         trials += [Trial(seed, trace, "partition", plant, args.model) for plant in ("", "placebo")]
-        trials.append(Trial(seed, trace, "none", "fault"))
+        trials += [Trial(seed, trace, design, "fault") for design in ("none", "switchback")]
     if args.plant:
         trials = [trial for trial in trials if (trial.plant or "none") == args.plant]
     if args.design:
@@ -284,11 +285,13 @@ def _claims(results: list[TrialResult], count: int) -> list[Claim]:
                 "false_alarms_in_any_week": sum(bool(one.alarm_weeks) for one in placebo),
             }
             claims.append(at_least(f"{design}_placebo_no_effect", quiet, least) | alarms)
-    faults = [one for one in results if one.trial.plant == "fault"]
-    if faults:
-        days = [one.undone_after_days for one in faults if one.undone_after_days is not None]
-        details = {"median_days": median(days) if days else None}
-        claims.append(claim("starved_account_undone", len(days), f"={count}", len(days) == count) | details)
+    for design, needed in (("none", float(count)), ("switchback", least)):
+        faults = [one for one in results if (one.trial.plant, one.trial.design) == ("fault", design)]
+        if faults:
+            days = [one.undone_after_days for one in faults if one.undone_after_days is not None]
+            details = {"median_days": median(days) if days else None}
+            name = "starved_account_undone" + ("" if design == "none" else f"_{design}")
+            claims.append(at_least(name, len(days), needed) | details)
     return claims + _replay_claims([one.replay for one in results if one.replay])
 
 
