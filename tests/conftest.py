@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import itertools
 import logging
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator
 
 import pytest
 
@@ -59,6 +61,21 @@ def _readable_for_others() -> bool:
     except PermissionError:  # not even its interpreter
         return False
     return done.returncode == 0
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without the garbage collector, which visits the growing tree of tests again and again.
+
+    That took half of the collection's processor time. The tree stays frozen, so that the tests' own
+    collections do not visit it either.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
