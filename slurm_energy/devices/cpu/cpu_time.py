@@ -10,9 +10,8 @@ As a last resort the CPU times of the process tree are added up.
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -178,12 +177,11 @@ class JobCpuTimeReader:
         base = os.path.join(self.root, CGROUP_MOUNT)
         for controller in _V1_CONTROLLERS:
             for top in (f"slurm_{self.node}", "slurm"):
-                for name in names:
-                    yield from _matches(f"{base}/{controller}/{top}", f"uid_*/{name}/cpuacct.usage")
+                users = entries(f"{base}/{controller}/{top}", prefix="uid_")
+                yield from _existing(f"{user}/{name}/cpuacct.usage" for name in names for user in users)
         for mount in (base, f"{base}/unified"):
-            for scope in (f"{self.node}_{SCOPE}", SCOPE):
-                for name in names:
-                    yield from _matches(mount, f"*.slice/{scope}/{name}/cpu.stat")
+            scopes = slurm_scopes(mount, self.node)
+            yield from _existing(f"{scope}/{name}/cpu.stat" for name in names for scope in scopes)
 
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
         """Return the CPU time file of the job's control group that contains a process; None if there is none.
@@ -260,12 +258,32 @@ def _mounts(controllers: str) -> list[tuple[str, str]]:
     return [(controllers, "cpuacct.usage")] if "cpuacct" in controllers.split(",") else []
 
 
-def _matches(folder: str, pattern: str) -> Iterable[str]:
-    """Find the files below `folder` that match a glob pattern.
+def entries(folder: str, *, prefix: str = "", suffix: str = "") -> list[str]:
+    """Return the paths of a folder's entries with this prefix and suffix; none if the folder is unreadable.
 
-    pathlib is avoided, because it would keep the name of every job in memory.
+    pathlib is avoided, because it would keep the name of every job in memory, and glob, because it looks up
+    each part of a path separately. A job without control group is searched with every sample.
     """
-    return (os.path.join(folder, name) for name in glob.iglob(pattern, root_dir=folder))
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return [f"{folder}/{name}" for name in names if name.startswith(prefix) and name.endswith(suffix)]
+
+
+def slurm_scopes(mount: str, node: str) -> list[str]:
+    """Return where slurmstepd's scopes may be in a hierarchy of version 2, this node's own scope first.
+
+    Args:
+        mount: directory of the hierarchy.
+        node: Slurm's name of this node.
+    """
+    slices = entries(mount, suffix=".slice")
+    return [f"{path}/{scope}" for scope in (f"{node}_{SCOPE}", SCOPE) for path in slices]
+
+
+def _existing(paths: Iterable[str]) -> Iterator[str]:
+    return (path for path in paths if os.path.exists(path))
 
 
 def _open(path: str) -> int:

@@ -6,14 +6,13 @@ creates only those of the controllers that its plugins use.
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from slurm_energy.devices.cpu.cpu_time import CGROUP_MOUNT, SCOPE, JobProcesses, job_part
+from slurm_energy.devices.cpu.cpu_time import CGROUP_MOUNT, JobProcesses, entries, job_part, slurm_scopes
 from slurm_energy.devices.sysfs import read_optional
 
 CONTROLLERS: Final = ("cpuacct", "cpu", "memory", "blkio")
@@ -72,26 +71,18 @@ def _groups_of_process(root: Path, pid: int, names: frozenset[str]) -> JobGroups
 
 def _groups_of_slurm(root: Path, node: str, names: frozenset[str]) -> JobGroups:
     base = os.path.join(root, CGROUP_MOUNT)
-    unified = next(
-        (
-            path
-            for mount in (base, f"{base}/unified")
-            for scope in (f"{node}_{SCOPE}", SCOPE)
-            for name in names
-            for path in _matches(mount, f"*.slice/{scope}/{name}")
-        ),
-        None,
-    )
+    scopes = [scope for mount in (base, f"{base}/unified") for scope in slurm_scopes(mount, node)]
+    unified = next(_folders(f"{scope}/{name}" for name in names for scope in scopes), None)
     by_controller: dict[str, str] = {}
     for controller in CONTROLLERS:
         mounts = [controller, "cpu,cpuacct"] if controller.startswith("cpu") else [controller]
-        for mount in mounts:
-            for top in (f"slurm_{node}", "slurm"):
-                for name in names:
-                    for path in _matches(f"{base}/{mount}/{top}", f"uid_*/{name}"):
-                        by_controller.setdefault(controller, path)
+        tops = [f"{base}/{mount}/{top}" for mount in mounts for top in (f"slurm_{node}", "slurm")]
+        users = [user for top in tops for user in entries(top, prefix="uid_")]
+        path = next(_folders(f"{user}/{name}" for name in names for user in users), None)
+        if path is not None:
+            by_controller[controller] = path
     return JobGroups(unified, by_controller)
 
 
-def _matches(folder: str, pattern: str) -> Iterator[str]:
-    return (f"{folder}/{name}" for name in glob.iglob(pattern, root_dir=folder))
+def _folders(paths: Iterable[str]) -> Iterator[str]:
+    return (path for path in paths if os.path.isdir(path))
