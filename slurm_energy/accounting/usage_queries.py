@@ -26,6 +26,8 @@ _MICRO: Final = 1_000_000
 _COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
 _ENERGY_COLUMNS: Final = ("total_uj", *(f"{name}_uj" for name in _COMPONENTS))
 _TIME_COLUMNS: Final = ("cpu_seconds", "gpu_seconds")
+_IS_ENERGY: Final = tuple(name in _ENERGY_COLUMNS for name in SUM_COLUMNS)
+_IS_WHOLE: Final = (False,) * len(SUM_COLUMNS)
 _TABLE: Final = usage_tables.usage_sums
 _SUMS: Final = _TABLE.c
 
@@ -82,9 +84,8 @@ class IntervalUsage:
 
     def add(self, group: int, values: Sequence[int]) -> None:
         """Add sums of a group."""
-        sums = self.sums.setdefault(group, [0] * len(SUM_COLUMNS))
-        for index, value in enumerate(values):
-            sums[index] += value
+        known = self.sums.get(group)
+        self.sums[group] = list(values) if known is None else list(map(operator.add, known, values))
 
     def weigh(self, energies: Iterable[tuple[int, int]], rates: Rates) -> None:
         """Add the emissions and cost of energy.
@@ -202,21 +203,21 @@ def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, s
         else:
             columns.append(func.sum(table.c[name]))
     group = table.c.usage_group
-    rows = connection.execute(
+    result = connection.execute(
         select(group, *columns)
         .where(table.c.start >= start, table.c.start < end, table.c.end <= end)
         .group_by(group)
         .order_by(group)
     )
-    for row in rows:
-        values = iter(row[1:])
-        sums = []
-        for name in SUM_COLUMNS:
-            value = int(next(values))
-            if split and name in _ENERGY_COLUMNS:
-                value = value * _MICRO + int(next(values))
-            sums.append(value)
-        interval.add(row[0], sums)
+    # Reports by day read tens of thousands of rows: by the driver's cursor, as in `_weigh_whole_periods`.
+    for row in cast(Iterable[tuple[Any, ...]], result.cursor or ()):
+        values = map(int, row[1:])  # servers return sums as decimals
+        sums = [
+            next(values) * _MICRO + next(values) if is_split else next(values)
+            for is_split in (_IS_ENERGY if split else _IS_WHOLE)
+        ]
+        interval.add(int(row[0]), sums)
+    result.close()
 
 
 def _add_across(

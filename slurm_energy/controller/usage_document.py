@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
@@ -95,8 +96,13 @@ def usage_rows(
         UsageError: there are too many rows.
     """
     rows = []
+    names = {
+        row_id: tuple(_value(group, name) for name in by)
+        for row_id, group in groups.items()
+        if group.kind not in _APART
+    }
     for index, interval in enumerate(usage.intervals):
-        sums = _sums_by_key(index, interval, groups, by)
+        sums = _sums_by_key(index, interval, groups, names)
         rows += [_row(key, one, by, rates, interval) for key, one in sums.items()]
         if len(rows) > MAX_ROWS:
             todo = "ask for a shorter window, longer intervals or another report"
@@ -112,17 +118,21 @@ class _RowSums:
 
 
 def _sums_by_key(
-    index: int, interval: IntervalUsage, groups: Mapping[int, GroupKey], by: Sequence[str]
+    index: int,
+    interval: IntervalUsage,
+    groups: Mapping[int, GroupKey],
+    names: Mapping[int, tuple[str | int | None, ...]],
 ) -> dict[RowKey, _RowSums]:
     result: dict[RowKey, _RowSums] = {}
     for row_id in sorted(interval.sums.keys() | interval.jobs.keys()):
-        group = groups.get(row_id)
-        if group is None or group.kind in _APART:
+        if row_id not in names:
             continue
-        names = tuple(_value(group, name) for name in by)
-        row = result.setdefault((group.cluster, index, group.kind, names), _RowSums())
-        for place, value in enumerate(interval.sums.get(row_id, ())):
-            row.values[place] += value
+        group = groups[row_id]
+        key = (group.cluster, index, group.kind, names[row_id])
+        if (row := result.get(key)) is None:
+            row = result[key] = _RowSums()
+        if values := interval.sums.get(row_id):
+            row.values = list(map(operator.add, row.values, values))
         row.jobs += interval.jobs.get(row_id, 0)
         row.groups.add(row_id)
     return result
