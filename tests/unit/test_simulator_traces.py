@@ -20,6 +20,7 @@ from scipy.optimize import linprog
 
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.simulator.inputs import WorkloadFormat, line_reader, read_workload
+from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.offered_load import offered_load, unit_seconds, with_load
 from slurm_energy.simulator.scenario_schema import TraceSection
 from slurm_energy.simulator.workload import workload
@@ -252,6 +253,16 @@ def test_the_lines_before_a_damage_are_used(tmp_path):
     loaded = read_workload(put(tmp_path, "w.csv.gz", whole[: len(whole) // 2]), ["n"])
     assert 5_000 < loaded.workload.count < 35_000
     assert any("the compressed data are damaged here" in note for note in loaded.notes())
+
+
+def test_compressed_blank_lines_take_no_objects_and_count_as_lines(tmp_path):
+    blank = 20 << 20
+    content = b"submit_s,time_s,units\n0,10,1\n" + b"\n" * blank + b"5,6\n7,20,1\n"
+    path = put(tmp_path, "w.csv.gz", gzip.compress(content, 1))
+    loaded = read_workload(path, ["n"])
+    assert loaded.workload.submit_s.tolist() == [0, 7]
+    assert any(f":{blank + 3}" in note for note in loaded.notes()), loaded.notes()
+    assert sum(len(lines) for _, lines in line_reader.line_blocks(path, InputProblems(path))) < 10_000
 
 
 LINES = {

@@ -11,6 +11,7 @@ import codecs
 import gzip
 import importlib
 import lzma
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,10 @@ MAX_LINE_BYTES: Final = 1 << 20
 """Length from which a line is skipped. The longest command line that Slurm stores is shorter."""
 MAX_DOCUMENT_BYTES: Final = 1 << 30
 """Maximum size of a JSON document, which is parsed as a whole."""
+MAX_BLANK_LINES: Final = 1000
+"""Number of blank lines in succession that are yielded: more than a record of delimited text may span."""
+_BLANK_RUNS: Final = tuple(end * (MAX_BLANK_LINES + 1) for end in (b"\n", b"\r\n"))
+_BLANK_RUN: Final = re.compile(rb"(?<=\n)([\r\n]{%d,}(?<=\n))" % MAX_BLANK_LINES)
 _BLOCK_BYTES: Final = 8 << 20
 _SAMPLE_BYTES: Final = 4096
 _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
@@ -39,8 +44,8 @@ def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list
     """Yield the lines of a file in blocks, each with the number of its first line, counted from 1.
 
     Lines are UTF-8 bytes without line end. A line longer than `MAX_LINE_BYTES` and a line with a NUL byte are
-    empty and recorded in `problems` as skipped. If compressed data are damaged, the lines before the damage
-    are used.
+    empty and recorded in `problems` as skipped. Of many blank lines in succession `MAX_BLANK_LINES` are.
+    If compressed data are damaged, the lines before the damage are used.
 
     Raises:
         OSError: the file cannot be read.
@@ -51,18 +56,27 @@ def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list
         while True:
             block = file.block()
             damage = file.damage
-            lines = (rest + block).split(b"\n")
-            rest = lines.pop()
-            if oversized and lines:
-                lines[0], oversized = b"", False
-            if oversized or len(rest) > MAX_LINE_BYTES:
-                if not oversized:
-                    problems.skip(f"the line is longer than {MAX_LINE_BYTES} bytes", [number + len(lines)])
-                rest, oversized = b"", True
-            if not block and (rest or damage):
-                lines, rest = [rest], b""
-            yield from _clean(number, lines, problems)
-            number += len(lines)
+            parts = _BLANK_RUN.split(block) if any(run in block for run in _BLANK_RUNS) else [block]
+            for index, part in enumerate(parts):
+                if index % 2:
+                    # Compressed blank lines would otherwise become gigabytes of objects.
+                    yield number, [b""] * MAX_BLANK_LINES
+                    number += part.count(b"\n")
+                    continue
+                is_last = index == len(parts) - 1
+                lines = (rest + part).split(b"\n")
+                rest = lines.pop()
+                if oversized and lines:
+                    lines[0], oversized = b"", False
+                if oversized or len(rest) > MAX_LINE_BYTES:
+                    if not oversized:
+                        why = f"the line is longer than {MAX_LINE_BYTES} bytes"
+                        problems.skip(why, [number + len(lines)])
+                    rest, oversized = b"", True
+                if is_last and not block and (rest or damage):
+                    lines, rest = [rest], b""
+                yield from _clean(number, lines, problems)
+                number += len(lines)
             if damage:
                 problems.warn(
                     f"the compressed data are damaged here, the rest is missing: {damage}", [number - 1]
