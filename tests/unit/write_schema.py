@@ -150,10 +150,13 @@ def fill_periods(connection):
     parsed, refusals = periods.read_periods(items)
     assert not refusals, refusals
     periods.store_periods(connection, parsed, 200_000.0)
-    rollup = module("usage_rollup").UsageRollup()
-    while rollup.advance(connection, 200_000.0):
-        pass
+    if rollups := module("usage_rollup"):
+        rollup = rollups.UsageRollup()
+        while rollup.advance(connection, 200_000.0):
+            pass
     quotas, grid = module("quotas"), module("grid_values")
+    if not (quotas and grid):
+        return
     resource, span = quotas.QuotaResource("energy"), quotas.QuotaPeriod.CUSTOM
     limits = (3.6e9, "J", 80.0, None, 1000.0, 90_000.0, "root", 500.0, HOSTILE_NAME)
     quotas.set_quota(connection, "c1", quotas.Quota("physics", "", resource, span, *limits), "set")

@@ -1,0 +1,527 @@
+PRAGMA application_id = 1397050949;
+BEGIN TRANSACTION;
+CREATE TABLE budget_changes (
+        id INTEGER PRIMARY KEY,
+        cluster TEXT NOT NULL,
+        time REAL NOT NULL,
+        budget TEXT,
+        actor TEXT,
+        kind TEXT NOT NULL,
+        why TEXT NOT NULL,
+        details TEXT NOT NULL
+    );
+INSERT INTO "budget_changes" VALUES(1,'c1',1500.0,'room','root','set','=cmd|''/c calc''!A1; DROP TABLE records; -- "€雪','{"watts": 1000000.0}');
+CREATE TABLE budget_nodes (
+        cluster TEXT NOT NULL,
+        node TEXT NOT NULL,
+        time REAL NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (cluster, node)
+    ) WITHOUT ROWID;
+INSERT INTO "budget_nodes" VALUES('c1','n1',1600.0,'{"watts":300}');
+INSERT INTO "budget_nodes" VALUES('c1','n2',1600.0,'{}');
+CREATE TABLE budget_overrides (
+        cluster TEXT NOT NULL,
+        budget TEXT NOT NULL,
+        watts REAL NOT NULL,
+        "end" REAL,
+        actor TEXT NOT NULL,
+        time REAL NOT NULL,
+        reason TEXT NOT NULL,
+        PRIMARY KEY (cluster, budget)
+    ) WITHOUT ROWID;
+INSERT INTO "budget_overrides" VALUES('c1','room',1000000.0,NULL,'root',1500.0,'maintenance');
+CREATE TABLE budget_samples (
+        cluster TEXT NOT NULL,
+        budget TEXT NOT NULL,
+        time REAL NOT NULL,
+        span_s REAL NOT NULL,
+        limit_watts REAL,
+        measured_watts REAL,
+        max_measured_watts REAL,
+        committed_watts REAL NOT NULL,
+        capped_watts REAL NOT NULL,
+        headroom_watts REAL,
+        over_s REAL NOT NULL,
+        PRIMARY KEY (cluster, budget, time)
+    ) WITHOUT ROWID;
+INSERT INTO "budget_samples" VALUES('c1','room',1000.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1010.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1020.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1030.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1040.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1050.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1060.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1070.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1080.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1090.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1100.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1110.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1120.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1130.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1140.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1150.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1160.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1170.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1180.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1190.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1200.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1210.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1220.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1230.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1240.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1250.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1260.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1270.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1280.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1290.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1300.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1310.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1320.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1330.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1340.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1350.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1360.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1370.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1380.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+INSERT INTO "budget_samples" VALUES('c1','room',1390.0,10.0,NULL,900.0,950.5,1200.0,3.25,NULL,0.0);
+CREATE TABLE decisions (
+        id INTEGER PRIMARY KEY,
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        submit REAL NOT NULL,
+        time REAL NOT NULL,
+        kind TEXT NOT NULL,
+        why TEXT NOT NULL,
+        details TEXT NOT NULL
+    );
+INSERT INTO "decisions" VALUES(1,'c1',100,940.0,950.0,'shape','fits now','{"offered": ["gpu:2"], "chosen": "gpu:1"}');
+INSERT INTO "decisions" VALUES(2,'c1',105,18940.0,19100.0,'requeue','=cmd|''/c calc''!A1; DROP TABLE records; -- "€雪','{"for_job": 106, "lost_joules": 12.5}');
+CREATE TABLE grid_series (
+	cluster VARCHAR(64) NOT NULL, 
+	quantity VARCHAR(16) NOT NULL, 
+	provider VARCHAR(32) NOT NULL, 
+	zone VARCHAR(64) NOT NULL, 
+	unit VARCHAR(16) NOT NULL, 
+	start DOUBLE NOT NULL, 
+	"end" DOUBLE NOT NULL, 
+	value DOUBLE NOT NULL, 
+	fetched DOUBLE NOT NULL, 
+	PRIMARY KEY (cluster, quantity, provider, zone, unit, start)
+);
+CREATE TABLE history (
+        id INTEGER PRIMARY KEY,
+        kind BLOB NOT NULL,
+        "end" REAL NOT NULL,
+        body TEXT NOT NULL
+    , user TEXT);
+INSERT INTO "history" VALUES(1,X'D667D3FFAB4BA0A1',1600.0,'{"end":1600.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":1050.0,"user":"alice","account":"physics","partition":"cpu","name":"train-0","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"none","time_limit_s":7200.0,"predicted_s":700.0}','alice');
+INSERT INTO "history" VALUES(2,X'1E2570C7E8FEA20C',5201.0,'{"end":5201.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":1253.5833333333335,"user":"bob","account":"Physik","partition":"cpu","name":"train-1","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":3.0,"predicted_s":650.5}','bob');
+INSERT INTO "history" VALUES(3,X'29EDBB20C40AB636',8802.0,'{"end":8802.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":1507.1666666666665,"user":"alice","account":"physics","partition":"cpu","name":"train-2","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":6.0}','alice');
+INSERT INTO "history" VALUES(4,X'70DD8A76111714D1',12403.0,'{"end":12403.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":1760.75,"user":"bob","account":"Physik","partition":"cpu","name":"=cmd|''/c calc''!A1; DROP TABLE records; -- \"\u20ac\u96ea","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"none","time_limit_s":7200.0,"gpu_joules":9.0}','bob');
+INSERT INTO "history" VALUES(5,X'F12E6EAA2488DBEE',16004.0,'{"end":16004.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":2064.3333333333335,"user":"alice","account":"physics","partition":"cpu","name":"train-4","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0}','alice');
+INSERT INTO "history" VALUES(6,X'800CFFD31E739E21',19605.0,'{"end":19605.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":2267.9166666666665,"user":"bob","account":"Physik","partition":"cpu","name":"train-5","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":15.0}','bob');
+INSERT INTO "history" VALUES(7,X'D9895B3C2ADF2A49',23206.0,'{"end":23206.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":2521.5,"user":"alice","account":"physics","partition":"cpu","name":"train-6","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"none","time_limit_s":7200.0,"gpu_joules":18.0}','alice');
+INSERT INTO "history" VALUES(8,X'438FA8334286C0CB',26807.0,'{"end":26807.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":2754.0833333333335,"user":"bob","account":"Physik","partition":"cpu","name":"train-7","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0}','bob');
+INSERT INTO "history" VALUES(9,X'1EEFD268394F3178',30408.0,'{"end":30408.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":3078.6666666666665,"user":"alice","account":"physics","partition":"cpu","name":"train-8","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0}','alice');
+INSERT INTO "history" VALUES(10,X'F727EE72FFE757F1',34009.0,'{"end":34009.0,"duration_s":101.0,"state":"FAILED","energy_joules":3282.25,"user":"bob","account":"Physik","partition":"cpu","name":"train-9","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"none","time_limit_s":7200.0,"gpu_joules":27.0}','bob');
+INSERT INTO "history" VALUES(11,X'06D204861953BBEC',37610.0,'{"end":37610.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":3535.8333333333335,"user":"alice","account":"physics","partition":"cpu","name":"train-10","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":30.0}','alice');
+INSERT INTO "history" VALUES(12,X'939BEC6DEB026215',41211.0,'{"end":41211.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":3789.4166666666665,"user":"bob","account":"Physik","partition":"cpu","name":"train-11","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":33.0}','bob');
+INSERT INTO "history" VALUES(13,X'955CF9FAFD87350D',44812.0,'{"end":44812.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":4093.0,"user":"alice","account":"physics","partition":"cpu","name":"train-12","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"none","time_limit_s":7200.0}','alice');
+INSERT INTO "history" VALUES(14,X'714512ED5CCAAD57',48413.0,'{"end":48413.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":4296.583333333333,"user":"bob","account":"Physik","partition":"cpu","name":"train-13","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":39.0}','bob');
+INSERT INTO "history" VALUES(15,X'FF9E1005159B684F',59216.0,'{"end":59216.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":5107.333333333333,"user":"alice","account":"physics","partition":"cpu","name":"train-16","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0}','alice');
+INSERT INTO "history" VALUES(16,X'B674D475B3DBB348',62817.0,'{"end":62817.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":5310.916666666667,"user":"bob","account":"Physik","partition":"cpu","name":"train-17","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":51.0}','bob');
+INSERT INTO "history" VALUES(17,X'0EFC2BA72FA6F143',66418.0,'{"end":66418.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":5564.5,"user":"alice","account":"physics","partition":"cpu","name":"train-18","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"none","time_limit_s":7200.0,"gpu_joules":54.0}','alice');
+INSERT INTO "history" VALUES(18,X'DBCA1A37D0AB300D',70019.0,'{"end":70019.0,"duration_s":101.0,"state":"COMPLETED","energy_joules":5818.083333333333,"user":"bob","account":"Physik","partition":"cpu","name":"train-19","fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","nodes":1,"cpus":8,"gpus":1,"policy":"edp","time_limit_s":7200.0,"gpu_joules":57.0}','bob');
+CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY,
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        submit REAL NOT NULL,
+        display_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        account TEXT,
+        partition TEXT,
+        user TEXT,
+        state TEXT NOT NULL,
+        start REAL,
+        "end" REAL,
+        elapsed_s REAL,
+        nodes INTEGER,
+        array_job_id INTEGER,
+        array_task_id INTEGER,
+        het_job_id INTEGER,
+        het_offset INTEGER,
+        finished INTEGER NOT NULL,
+        updated REAL NOT NULL, time_limit_s REAL, requested TEXT, learned INTEGER NOT NULL DEFAULT 0, tuning_learned INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (cluster, job_id, submit)
+    );
+INSERT INTO "jobs" VALUES(1,'c1',100,940.0,'100','train-0','physics','cpu','alice','COMPLETED',1000.0,1600.0,100.0,2,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,1);
+INSERT INTO "jobs" VALUES(2,'c1',101,4540.0,'101','train-1','Physik','cpu','bob','COMPLETED',4600.0,5201.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,1);
+INSERT INTO "jobs" VALUES(3,'c1',102,8140.0,'102','train-2','physics','cpu','alice','COMPLETED',8200.0,8802.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,1);
+INSERT INTO "jobs" VALUES(4,'c1',103,11740.0,'103','=cmd|''/c calc''!A1; DROP TABLE records; -- "€雪','Physik','cpu','bob','COMPLETED',11800.0,12403.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,1);
+INSERT INTO "jobs" VALUES(5,'c1',104,15340.0,'104','train-4','physics','cpu','alice','COMPLETED',15400.0,16004.0,100.0,2,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,1);
+INSERT INTO "jobs" VALUES(6,'c1',105,18940.0,'105','train-5','Physik','cpu','bob','COMPLETED',19000.0,19605.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,1);
+INSERT INTO "jobs" VALUES(7,'c1',106,22540.0,'106','train-6','physics','cpu','alice','COMPLETED',22600.0,23206.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(8,'c1',107,26140.0,'107','train-7','Physik','cpu','bob','COMPLETED',26200.0,26807.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(9,'c1',108,29740.0,'108','train-8','physics','cpu','alice','COMPLETED',29800.0,30408.0,100.0,2,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(10,'c1',109,33340.0,'109','train-9','Physik','cpu','bob','FAILED',33400.0,34009.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(11,'c1',110,36940.0,'110_4','train-10','physics','cpu','alice','COMPLETED',37000.0,37610.0,100.0,1,110,4,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(12,'c1',111,40540.0,'111','train-11','Physik','cpu','bob','COMPLETED',40600.0,41211.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(13,'c1',112,44140.0,'112','train-12','physics','cpu','alice','COMPLETED',44200.0,44812.0,100.0,2,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(14,'c1',113,47740.0,'113','train-13','Physik','cpu','bob','COMPLETED',47800.0,48413.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(15,'c1',115,54940.0,'115','train-15','Physik','cpu','bob','COMPLETED',55000.0,55615.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',0,0);
+INSERT INTO "jobs" VALUES(16,'c1',116,58540.0,'116','train-16','physics','cpu','alice','COMPLETED',58600.0,59216.0,100.0,2,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(17,'c1',117,62140.0,'117','train-17','Physik','cpu','bob','COMPLETED',62200.0,62817.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(18,'c1',118,65740.0,'118','train-18','physics','cpu','alice','COMPLETED',65800.0,66418.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+INSERT INTO "jobs" VALUES(19,'c1',119,69340.0,'119','train-19','Physik','cpu','bob','COMPLETED',69400.0,70019.0,100.0,1,NULL,NULL,NULL,NULL,1,1800000000.0,7200.0,'cpu=8,mem=16G,node=1,gres/gpu=1',1,0);
+CREATE TABLE node_periods (
+	id INTEGER NOT NULL, 
+	period_id VARCHAR(255) NOT NULL, 
+	cluster VARCHAR(64) NOT NULL, 
+	node VARCHAR(255) NOT NULL, 
+	start INTEGER NOT NULL, 
+	"end" INTEGER NOT NULL, 
+	late_seconds DOUBLE NOT NULL, 
+	uncertain_seconds DOUBLE NOT NULL, 
+	received DOUBLE NOT NULL, 
+	extra TEXT NOT NULL, 
+	PRIMARY KEY (id), 
+	UNIQUE (cluster, node, start), 
+	UNIQUE (period_id)
+);
+INSERT INTO "node_periods" VALUES(1,'00000000000000000000000000000000','c1','n2',0,3600,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(2,'00000000000000000000000000000001','c1','n1',3600,7200,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(3,'00000000000000000000000000000002','c1','n1',7200,10800,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(4,'00000000000000000000000000000003','c1','n1',10800,14400,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(5,'00000000000000000000000000000004','c1','n1',14400,18000,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(6,'00000000000000000000000000000005','c1','n2',18000,21600,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(7,'00000000000000000000000000000006','c1','n1',21600,25200,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(8,'00000000000000000000000000000007','c1','n1',25200,28800,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(9,'00000000000000000000000000000008','c1','n1',28800,32400,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(10,'00000000000000000000000000000009','c1','n1',32400,36000,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(11,'0000000000000000000000000000000a','c1','n2',36000,39600,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(12,'0000000000000000000000000000000b','c1','n1',39600,43200,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(13,'0000000000000000000000000000000c','c1','n1',43200,46800,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(14,'0000000000000000000000000000000d','c1','n1',46800,50400,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(15,'0000000000000000000000000000000e','c1','n1',50400,54000,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(16,'0000000000000000000000000000000f','c1','n2',54000,57600,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(17,'00000000000000000000000000000010','c1','n1',57600,61200,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(18,'00000000000000000000000000000011','c1','n1',61200,64800,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(19,'00000000000000000000000000000012','c1','n1',64800,68400,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(20,'00000000000000000000000000000013','c1','n1',68400,72000,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(21,'00000000000000000000000000000014','c1','n2',72000,75600,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(22,'00000000000000000000000000000015','c1','n1',75600,79200,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(23,'00000000000000000000000000000016','c1','n1',79200,82800,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(24,'00000000000000000000000000000017','c1','n1',82800,86400,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(25,'00000000000000000000000000000018','c1','n1',86400,90000,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(26,'00000000000000000000000000000019','c1','n2',90000,93600,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(27,'0000000000000000000000000000001a','c1','n1',93600,97200,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(28,'0000000000000000000000000000001b','c1','n1',97200,100800,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(29,'0000000000000000000000000000001c','c1','n1',100800,104400,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(30,'0000000000000000000000000000001d','c1','n1',104400,108000,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(31,'0000000000000000000000000000001e','c1','n2',108000,111600,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(32,'0000000000000000000000000000001f','c1','n1',111600,115200,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(33,'00000000000000000000000000000020','c1','n1',115200,118800,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(34,'00000000000000000000000000000021','c1','n1',118800,122400,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(35,'00000000000000000000000000000022','c1','n1',122400,126000,0.0,0.0,200000.0,'{}');
+INSERT INTO "node_periods" VALUES(36,'00000000000000000000000000000023','c1','n2',126000,129600,0.0,0.0,200000.0,'{}');
+CREATE TABLE nodes (
+        cluster TEXT NOT NULL,
+        node TEXT NOT NULL,
+        last_end REAL NOT NULL,
+        last_received REAL NOT NULL,
+        PRIMARY KEY (cluster, node)
+    ) WITHOUT ROWID;
+INSERT INTO "nodes" VALUES('c1','n1',84423.0,84428.0);
+INSERT INTO "nodes" VALUES('c1','n2',73620.0,1800000000.0);
+CREATE TABLE periods (
+	cluster VARCHAR(64) NOT NULL, 
+	node VARCHAR(255) NOT NULL, 
+	start INTEGER NOT NULL, 
+	"end" INTEGER NOT NULL, 
+	kind VARCHAR(16) NOT NULL, 
+	job_id INTEGER NOT NULL, 
+	restart_count INTEGER NOT NULL, 
+	uid INTEGER, 
+	cpu_uj INTEGER, 
+	dram_uj INTEGER, 
+	gpu_uj INTEGER, 
+	other_uj INTEGER, 
+	total_uj INTEGER NOT NULL, 
+	PRIMARY KEY (cluster, node, start, kind, job_id, restart_count)
+);
+INSERT INTO "periods" VALUES('c1','n2',0,3600,'job',100,0,1000,1000000000,NULL,3000000000000,NULL,3001000000000);
+INSERT INTO "periods" VALUES('c1','n2',0,3600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',0,3600,'unattributed',0,0,NULL,0,NULL,0,NULL,0);
+INSERT INTO "periods" VALUES('c1','n1',3600,7200,'job',101,0,1000,1000000001,NULL,3000000000000,NULL,3001000000001);
+INSERT INTO "periods" VALUES('c1','n1',3600,7200,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',3600,7200,'unattributed',0,0,NULL,1,NULL,0,NULL,1);
+INSERT INTO "periods" VALUES('c1','n1',7200,10800,'job',102,0,1000,1000000002,NULL,3000000000000,NULL,3001000000002);
+INSERT INTO "periods" VALUES('c1','n1',7200,10800,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',7200,10800,'unattributed',0,0,NULL,2,NULL,0,NULL,2);
+INSERT INTO "periods" VALUES('c1','n1',10800,14400,'job',103,0,1000,1000000003,NULL,3000000000000,NULL,3001000000003);
+INSERT INTO "periods" VALUES('c1','n1',10800,14400,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',10800,14400,'unattributed',0,0,NULL,3,NULL,0,NULL,3);
+INSERT INTO "periods" VALUES('c1','n1',14400,18000,'job',104,0,1000,1000000004,NULL,3000000000000,NULL,3001000000004);
+INSERT INTO "periods" VALUES('c1','n1',14400,18000,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',14400,18000,'unattributed',0,0,NULL,4,NULL,0,NULL,4);
+INSERT INTO "periods" VALUES('c1','n2',18000,21600,'job',105,0,1000,1000000005,NULL,3000000000000,NULL,3001000000005);
+INSERT INTO "periods" VALUES('c1','n2',18000,21600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',18000,21600,'unattributed',0,0,NULL,5,NULL,0,NULL,5);
+INSERT INTO "periods" VALUES('c1','n1',21600,25200,'job',106,0,1000,1000000006,NULL,3000000000000,NULL,3001000000006);
+INSERT INTO "periods" VALUES('c1','n1',21600,25200,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',21600,25200,'unattributed',0,0,NULL,6,NULL,0,NULL,6);
+INSERT INTO "periods" VALUES('c1','n1',25200,28800,'job',107,0,1000,1000000007,NULL,3000000000000,NULL,3001000000007);
+INSERT INTO "periods" VALUES('c1','n1',25200,28800,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',25200,28800,'unattributed',0,0,NULL,7,NULL,0,NULL,7);
+INSERT INTO "periods" VALUES('c1','n1',28800,32400,'job',108,0,1000,1000000008,NULL,3000000000000,NULL,3001000000008);
+INSERT INTO "periods" VALUES('c1','n1',28800,32400,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',28800,32400,'unattributed',0,0,NULL,8,NULL,0,NULL,8);
+INSERT INTO "periods" VALUES('c1','n1',32400,36000,'job',109,0,1000,1000000009,NULL,3000000000000,NULL,3001000000009);
+INSERT INTO "periods" VALUES('c1','n1',32400,36000,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',32400,36000,'unattributed',0,0,NULL,9,NULL,0,NULL,9);
+INSERT INTO "periods" VALUES('c1','n2',36000,39600,'job',110,0,1000,1000000010,NULL,3000000000000,NULL,3001000000010);
+INSERT INTO "periods" VALUES('c1','n2',36000,39600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',36000,39600,'unattributed',0,0,NULL,10,NULL,0,NULL,10);
+INSERT INTO "periods" VALUES('c1','n1',39600,43200,'job',111,0,1000,1000000011,NULL,3000000000000,NULL,3001000000011);
+INSERT INTO "periods" VALUES('c1','n1',39600,43200,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',39600,43200,'unattributed',0,0,NULL,11,NULL,0,NULL,11);
+INSERT INTO "periods" VALUES('c1','n1',43200,46800,'job',112,0,1000,1000000012,NULL,3000000000000,NULL,3001000000012);
+INSERT INTO "periods" VALUES('c1','n1',43200,46800,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',43200,46800,'unattributed',0,0,NULL,12,NULL,0,NULL,12);
+INSERT INTO "periods" VALUES('c1','n1',46800,50400,'job',113,0,1000,1000000013,NULL,3000000000000,NULL,3001000000013);
+INSERT INTO "periods" VALUES('c1','n1',46800,50400,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',46800,50400,'unattributed',0,0,NULL,13,NULL,0,NULL,13);
+INSERT INTO "periods" VALUES('c1','n1',50400,54000,'job',114,0,1000,1000000014,NULL,3000000000000,NULL,3001000000014);
+INSERT INTO "periods" VALUES('c1','n1',50400,54000,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',50400,54000,'unattributed',0,0,NULL,14,NULL,0,NULL,14);
+INSERT INTO "periods" VALUES('c1','n2',54000,57600,'job',115,0,1000,1000000015,NULL,3000000000000,NULL,3001000000015);
+INSERT INTO "periods" VALUES('c1','n2',54000,57600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',54000,57600,'unattributed',0,0,NULL,15,NULL,0,NULL,15);
+INSERT INTO "periods" VALUES('c1','n1',57600,61200,'job',116,0,1000,1000000016,NULL,3000000000000,NULL,3001000000016);
+INSERT INTO "periods" VALUES('c1','n1',57600,61200,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',57600,61200,'unattributed',0,0,NULL,16,NULL,0,NULL,16);
+INSERT INTO "periods" VALUES('c1','n1',61200,64800,'job',117,0,1000,1000000017,NULL,3000000000000,NULL,3001000000017);
+INSERT INTO "periods" VALUES('c1','n1',61200,64800,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',61200,64800,'unattributed',0,0,NULL,17,NULL,0,NULL,17);
+INSERT INTO "periods" VALUES('c1','n1',64800,68400,'job',118,0,1000,1000000018,NULL,3000000000000,NULL,3001000000018);
+INSERT INTO "periods" VALUES('c1','n1',64800,68400,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',64800,68400,'unattributed',0,0,NULL,18,NULL,0,NULL,18);
+INSERT INTO "periods" VALUES('c1','n1',68400,72000,'job',119,0,1000,1000000019,NULL,3000000000000,NULL,3001000000019);
+INSERT INTO "periods" VALUES('c1','n1',68400,72000,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',68400,72000,'unattributed',0,0,NULL,19,NULL,0,NULL,19);
+INSERT INTO "periods" VALUES('c1','n2',72000,75600,'job',120,0,1000,1000000020,NULL,3000000000000,NULL,3001000000020);
+INSERT INTO "periods" VALUES('c1','n2',72000,75600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',72000,75600,'unattributed',0,0,NULL,20,NULL,0,NULL,20);
+INSERT INTO "periods" VALUES('c1','n1',75600,79200,'job',121,0,1000,1000000021,NULL,3000000000000,NULL,3001000000021);
+INSERT INTO "periods" VALUES('c1','n1',75600,79200,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',75600,79200,'unattributed',0,0,NULL,21,NULL,0,NULL,21);
+INSERT INTO "periods" VALUES('c1','n1',79200,82800,'job',122,0,1000,1000000022,NULL,3000000000000,NULL,3001000000022);
+INSERT INTO "periods" VALUES('c1','n1',79200,82800,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',79200,82800,'unattributed',0,0,NULL,22,NULL,0,NULL,22);
+INSERT INTO "periods" VALUES('c1','n1',82800,86400,'job',123,0,1000,1000000023,NULL,3000000000000,NULL,3001000000023);
+INSERT INTO "periods" VALUES('c1','n1',82800,86400,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',82800,86400,'unattributed',0,0,NULL,23,NULL,0,NULL,23);
+INSERT INTO "periods" VALUES('c1','n1',86400,90000,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',86400,90000,'unattributed',0,0,NULL,24,NULL,0,NULL,24);
+INSERT INTO "periods" VALUES('c1','n2',90000,93600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',90000,93600,'unattributed',0,0,NULL,25,NULL,0,NULL,25);
+INSERT INTO "periods" VALUES('c1','n1',93600,97200,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',93600,97200,'unattributed',0,0,NULL,26,NULL,0,NULL,26);
+INSERT INTO "periods" VALUES('c1','n1',97200,100800,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',97200,100800,'unattributed',0,0,NULL,27,NULL,0,NULL,27);
+INSERT INTO "periods" VALUES('c1','n1',100800,104400,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',100800,104400,'unattributed',0,0,NULL,28,NULL,0,NULL,28);
+INSERT INTO "periods" VALUES('c1','n1',104400,108000,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',104400,108000,'unattributed',0,0,NULL,29,NULL,0,NULL,29);
+INSERT INTO "periods" VALUES('c1','n2',108000,111600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',108000,111600,'unattributed',0,0,NULL,30,NULL,0,NULL,30);
+INSERT INTO "periods" VALUES('c1','n1',111600,115200,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',111600,115200,'unattributed',0,0,NULL,31,NULL,0,NULL,31);
+INSERT INTO "periods" VALUES('c1','n1',115200,118800,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',115200,118800,'unattributed',0,0,NULL,32,NULL,0,NULL,32);
+INSERT INTO "periods" VALUES('c1','n1',118800,122400,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',118800,122400,'unattributed',0,0,NULL,33,NULL,0,NULL,33);
+INSERT INTO "periods" VALUES('c1','n1',122400,126000,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n1',122400,126000,'unattributed',0,0,NULL,34,NULL,0,NULL,34);
+INSERT INTO "periods" VALUES('c1','n2',126000,129600,'idle',0,0,NULL,7000001,NULL,9,NULL,7000010);
+INSERT INTO "periods" VALUES('c1','n2',126000,129600,'unattributed',0,0,NULL,35,NULL,0,NULL,35);
+CREATE TABLE predictions (
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        start REAL NOT NULL,
+        predicted_s REAL NOT NULL,
+        PRIMARY KEY (cluster, job_id, start)
+    ) WITHOUT ROWID;
+INSERT INTO "predictions" VALUES('c1',100,1000.0,700.0);
+INSERT INTO "predictions" VALUES('c1',101,4600.0,650.5);
+CREATE TABLE quota_changes (
+	id INTEGER NOT NULL, 
+	cluster VARCHAR(64) NOT NULL, 
+	time DOUBLE NOT NULL, 
+	actor VARCHAR(255) NOT NULL, 
+	account VARCHAR(255) NOT NULL, 
+	user VARCHAR(255) NOT NULL, 
+	why TEXT NOT NULL, 
+	PRIMARY KEY (id)
+);
+CREATE TABLE quotas (
+	cluster VARCHAR(64) NOT NULL, 
+	account VARCHAR(255) NOT NULL, 
+	user VARCHAR(255) NOT NULL, 
+	resource VARCHAR(16) NOT NULL, 
+	period VARCHAR(16) NOT NULL, 
+	start DOUBLE, 
+	"end" DOUBLE, 
+	amount DOUBLE NOT NULL, 
+	unit VARCHAR(16) NOT NULL, 
+	warn_percent DOUBLE, 
+	hold_percent DOUBLE, 
+	actor VARCHAR(255) NOT NULL, 
+	time DOUBLE NOT NULL, 
+	reason TEXT NOT NULL, 
+	PRIMARY KEY (cluster, account, user, resource, period)
+);
+CREATE TABLE records (
+        id INTEGER PRIMARY KEY,
+        record_id TEXT NOT NULL UNIQUE,
+        cluster TEXT NOT NULL,
+        node TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        restart_count INTEGER NOT NULL,
+        step TEXT NOT NULL,
+        start REAL NOT NULL,
+        "end" REAL NOT NULL,
+        uid INTEGER NOT NULL,
+        user TEXT,
+        account TEXT,
+        partition TEXT,
+        policy TEXT NOT NULL,
+        energy_joules REAL,
+        received REAL NOT NULL,
+        job INTEGER REFERENCES jobs (id),
+        body TEXT NOT NULL,
+        UNIQUE (node, job_id, start, step, restart_count, cluster)
+    );
+INSERT INTO "records" VALUES(1,'00000000000000000000000000000000','c1','n1',100,0,'',1000.0,1600.0,1000,'alice','physics','cpu','none',1000.0,1605.0,1,'{"schema":1,"cluster":"c1","node":"n1","job_id":100,"uid":1000,"policy":"none","start":1000.0,"end":1600.0,"components":[{"name":"cpu","energy_joules":1000.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":0.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":0.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000000"}');
+INSERT INTO "records" VALUES(2,'0000000000000000000000000000000f','c1','n2',100,0,'',1000.0,1600.0,1000,'alice','physics','cpu','none',50.0,1800000000.0,1,'{"schema":1,"cluster":"c1","node":"n2","job_id":100,"uid":1000,"policy":"none","start":1000.0,"end":1600.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000000f"}');
+INSERT INTO "records" VALUES(3,'0000000000000000000000000000000e','c1','n1',100,0,'batch',1000.0,1600.0,1000,'alice','physics','cpu','none',50.0,1800000000.0,1,'{"schema":1,"cluster":"c1","node":"n1","job_id":100,"uid":1000,"policy":"none","start":1000.0,"end":1600.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":"batch","restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000000e"}');
+INSERT INTO "records" VALUES(4,'00000000000000000000000000000001','c1','n1',101,0,'',4600.0,5201.0,1001,'bob','Physik','cpu','edp',1.2535833333333334849e+03,5206.0,2,'{"schema":1,"cluster":"c1","node":"n1","job_id":101,"uid":1001,"policy":"edp","start":4600.0,"end":5201.0,"components":[{"name":"cpu","energy_joules":1000.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":250.25,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":3.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000001"}');
+INSERT INTO "records" VALUES(5,'00000000000000000000000000000002','c1','n1',102,0,'',8200.0,8802.0,1000,'alice','physics','cpu','edp',1.50716666666666651509e+03,8807.0,3,'{"schema":1,"cluster":"c1","node":"n1","job_id":102,"uid":1000,"policy":"edp","start":8200.0,"end":8802.0,"components":[{"name":"cpu","energy_joules":1000.6666666666666,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":500.5,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":6.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000002"}');
+INSERT INTO "records" VALUES(6,'00000000000000000000000000000003','c1','n1',103,0,'',11800.0,12403.0,1001,'bob','Physik','cpu','none',1760.75,12408.0,4,'{"schema":1,"cluster":"c1","node":"n1","job_id":103,"uid":1001,"policy":"none","start":11800.0,"end":12403.0,"components":[{"name":"cpu","energy_joules":1001.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":750.75,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":9.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000003"}');
+INSERT INTO "records" VALUES(7,'00000000000000000000000000000004','c1','n1',104,0,'',15400.0,16004.0,1000,'alice','physics','cpu','edp',2.01433333333333348491e+03,16009.0,5,'{"schema":1,"cluster":"c1","node":"n1","job_id":104,"uid":1000,"policy":"edp","start":15400.0,"end":16004.0,"components":[{"name":"cpu","energy_joules":1001.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":1001.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":12.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000004"}');
+INSERT INTO "records" VALUES(8,'0000000000000000000000000000004f','c1','n2',104,0,'',15400.0,16004.0,1000,'alice','physics','cpu','edp',50.0,1800000000.0,5,'{"schema":1,"cluster":"c1","node":"n2","job_id":104,"uid":1000,"policy":"edp","start":15400.0,"end":16004.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000004f"}');
+INSERT INTO "records" VALUES(9,'00000000000000000000000000000005','c1','n1',105,1,'',19000.0,19605.0,1001,'bob','Physik','cpu','edp',2.2679166666666665151e+03,19610.0,6,'{"schema":1,"cluster":"c1","node":"n1","job_id":105,"uid":1001,"policy":"edp","start":19000.0,"end":19605.0,"components":[{"name":"cpu","energy_joules":1001.6666666666666,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":1251.25,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":15.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":1,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000005"}');
+INSERT INTO "records" VALUES(10,'0000000000000000000000000000005e','c1','n1',105,1,'batch',19000.0,19605.0,1001,'bob','Physik','cpu','edp',50.0,1800000000.0,6,'{"schema":1,"cluster":"c1","node":"n1","job_id":105,"uid":1001,"policy":"edp","start":19000.0,"end":19605.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":"batch","restart_count":1,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000005e"}');
+INSERT INTO "records" VALUES(11,'00000000000000000000000000000006','c1','n1',106,0,'',22600.0,23206.0,1000,'alice','physics','cpu','none',2521.5,23211.0,7,'{"schema":1,"cluster":"c1","node":"n1","job_id":106,"uid":1000,"policy":"none","start":22600.0,"end":23206.0,"components":[{"name":"cpu","energy_joules":1002.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":1501.5,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":18.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000006"}');
+INSERT INTO "records" VALUES(12,'00000000000000000000000000000007','c1','n1',107,0,'',26200.0,26807.0,1001,'bob','Physik','cpu','edp',2.75408333333333348491e+03,26812.0,8,'{"schema":1,"cluster":"c1","node":"n1","job_id":107,"uid":1001,"policy":"edp","start":26200.0,"end":26807.0,"components":[{"name":"cpu","energy_joules":1002.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":1751.75,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000007"}');
+INSERT INTO "records" VALUES(13,'00000000000000000000000000000008','c1','n1',108,0,'',29800.0,30408.0,1000,'alice','physics','cpu','edp',3.02866666666666651511e+03,30413.0,9,'{"schema":1,"cluster":"c1","node":"n1","job_id":108,"uid":1000,"policy":"edp","start":29800.0,"end":30408.0,"components":[{"name":"cpu","energy_joules":1002.6666666666666,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":2002.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":24.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000008"}');
+INSERT INTO "records" VALUES(14,'0000000000000000000000000000008f','c1','n2',108,0,'',29800.0,30408.0,1000,'alice','physics','cpu','edp',50.0,1800000000.0,9,'{"schema":1,"cluster":"c1","node":"n2","job_id":108,"uid":1000,"policy":"edp","start":29800.0,"end":30408.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000008f"}');
+INSERT INTO "records" VALUES(15,'00000000000000000000000000000009','c1','n1',109,0,'',33400.0,34009.0,1001,'bob','Physik','cpu','none',3282.25,34014.0,10,'{"schema":1,"cluster":"c1","node":"n1","job_id":109,"uid":1001,"policy":"none","start":33400.0,"end":34009.0,"components":[{"name":"cpu","energy_joules":1003.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":2252.25,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":27.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000009"}');
+INSERT INTO "records" VALUES(16,'0000000000000000000000000000000a','c1','n1',110,0,'',37000.0,37610.0,1000,'alice','physics','cpu','edp',3.53583333333333348492e+03,37615.0,11,'{"schema":1,"cluster":"c1","node":"n1","job_id":110,"uid":1000,"policy":"edp","start":37000.0,"end":37610.0,"components":[{"name":"cpu","energy_joules":1003.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":2502.5,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":30.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000000a"}');
+INSERT INTO "records" VALUES(17,'000000000000000000000000000000ae','c1','n1',110,0,'batch',37000.0,37610.0,1000,'alice','physics','cpu','edp',50.0,1800000000.0,11,'{"schema":1,"cluster":"c1","node":"n1","job_id":110,"uid":1000,"policy":"edp","start":37000.0,"end":37610.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":"batch","restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"000000000000000000000000000000ae"}');
+INSERT INTO "records" VALUES(18,'0000000000000000000000000000000b','c1','n1',111,0,'',40600.0,41211.0,1001,'bob','Physik','cpu','edp',3.78941666666666651512e+03,41216.0,12,'{"schema":1,"cluster":"c1","node":"n1","job_id":111,"uid":1001,"policy":"edp","start":40600.0,"end":41211.0,"components":[{"name":"cpu","energy_joules":1003.6666666666666,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":2752.75,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":33.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000000b"}');
+INSERT INTO "records" VALUES(19,'0000000000000000000000000000000c','c1','n1',112,0,'',44200.0,44812.0,1000,'alice','physics','cpu','none',4043.0,44817.0,13,'{"schema":1,"cluster":"c1","node":"n1","job_id":112,"uid":1000,"policy":"none","start":44200.0,"end":44812.0,"components":[{"name":"cpu","energy_joules":1004.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":3003.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":36.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000000c"}');
+INSERT INTO "records" VALUES(20,'000000000000000000000000000000cf','c1','n2',112,0,'',44200.0,44812.0,1000,'alice','physics','cpu','none',50.0,1800000000.0,13,'{"schema":1,"cluster":"c1","node":"n2","job_id":112,"uid":1000,"policy":"none","start":44200.0,"end":44812.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"000000000000000000000000000000cf"}');
+INSERT INTO "records" VALUES(21,'0000000000000000000000000000000d','c1','n1',113,0,'',47800.0,48413.0,1001,'bob','Physik','cpu','edp',4.29658333333333303022e+03,48418.0,14,'{"schema":1,"cluster":"c1","node":"n1","job_id":113,"uid":1001,"policy":"edp","start":47800.0,"end":48413.0,"components":[{"name":"cpu","energy_joules":1004.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":3253.25,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":39.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000000d"}');
+INSERT INTO "records" VALUES(22,'000000000000000000000000000000fe','c1','n1',115,0,'batch',55000.0,55615.0,1001,'bob','Physik','cpu','none',50.0,1800000000.0,15,'{"schema":1,"cluster":"c1","node":"n1","job_id":115,"uid":1001,"policy":"none","start":55000.0,"end":55615.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":"batch","restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"000000000000000000000000000000fe"}');
+INSERT INTO "records" VALUES(23,'00000000000000000000000000000010','c1','n1',116,0,'',58600.0,59216.0,1000,'alice','physics','cpu','edp',5.05733333333333303022e+03,59221.0,16,'{"schema":1,"cluster":"c1","node":"n1","job_id":116,"uid":1000,"policy":"edp","start":58600.0,"end":59216.0,"components":[{"name":"cpu","energy_joules":1005.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":4004.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":48.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000010"}');
+INSERT INTO "records" VALUES(24,'0000000000000000000000000000010f','c1','n2',116,0,'',58600.0,59216.0,1000,'alice','physics','cpu','edp',50.0,1800000000.0,16,'{"schema":1,"cluster":"c1","node":"n2","job_id":116,"uid":1000,"policy":"edp","start":58600.0,"end":59216.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000010f"}');
+INSERT INTO "records" VALUES(25,'00000000000000000000000000000011','c1','n1',117,0,'',62200.0,62817.0,1001,'bob','Physik','cpu','edp',5.31091666666666696984e+03,62822.0,17,'{"schema":1,"cluster":"c1","node":"n1","job_id":117,"uid":1001,"policy":"edp","start":62200.0,"end":62817.0,"components":[{"name":"cpu","energy_joules":1005.6666666666666,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":4254.25,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":51.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000011"}');
+INSERT INTO "records" VALUES(26,'00000000000000000000000000000012','c1','n1',118,0,'',65800.0,66418.0,1000,'alice','physics','cpu','none',5564.5,66423.0,18,'{"schema":1,"cluster":"c1","node":"n1","job_id":118,"uid":1000,"policy":"none","start":65800.0,"end":66418.0,"components":[{"name":"cpu","energy_joules":1006.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":4504.5,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":54.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000012"}');
+INSERT INTO "records" VALUES(27,'00000000000000000000000000000013','c1','n1',119,0,'',69400.0,70019.0,1001,'bob','Physik','cpu','edp',5.81808333333333303023e+03,70024.0,19,'{"schema":1,"cluster":"c1","node":"n1","job_id":119,"uid":1001,"policy":"edp","start":69400.0,"end":70019.0,"components":[{"name":"cpu","energy_joules":1006.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":4754.75,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":57.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000013"}');
+INSERT INTO "records" VALUES(28,'00000000000000000000000000000014','c1','n1',120,0,'',73000.0,73620.0,1000,NULL,NULL,NULL,'edp',6.07166666666666696985e+03,73625.0,NULL,'{"schema":1,"cluster":"c1","node":"n1","job_id":120,"uid":1000,"policy":"edp","start":73000.0,"end":73620.0,"components":[{"name":"cpu","energy_joules":1006.6666666666666,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":5005.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":60.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000014"}');
+INSERT INTO "records" VALUES(29,'0000000000000000000000000000014f','c1','n2',120,0,'',73000.0,73620.0,1000,NULL,NULL,NULL,'edp',50.0,1800000000.0,NULL,'{"schema":1,"cluster":"c1","node":"n2","job_id":120,"uid":1000,"policy":"edp","start":73000.0,"end":73620.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000014f"}');
+INSERT INTO "records" VALUES(30,'0000000000000000000000000000014e','c1','n1',120,0,'batch',73000.0,73620.0,1000,NULL,NULL,NULL,'edp',50.0,1800000000.0,NULL,'{"schema":1,"cluster":"c1","node":"n1","job_id":120,"uid":1000,"policy":"edp","start":73000.0,"end":73620.0,"components":[{"name":"cpu","energy_joules":50.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":null,"source":null,"quality":"measured"}],"step":"batch","restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":null,"requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"0000000000000000000000000000014e"}');
+INSERT INTO "records" VALUES(31,'00000000000000000000000000000015','c1','n1',121,0,'',76600.0,77221.0,1001,NULL,NULL,NULL,'none',6325.25,77226.0,NULL,'{"schema":1,"cluster":"c1","node":"n1","job_id":121,"uid":1001,"policy":"none","start":76600.0,"end":77221.0,"components":[{"name":"cpu","energy_joules":1007.0,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":5255.25,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":63.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000015"}');
+INSERT INTO "records" VALUES(32,'00000000000000000000000000000016','c1','n1',122,0,'',80200.0,80822.0,1000,NULL,NULL,NULL,'edp',6.57883333333333303024e+03,80827.0,NULL,'{"schema":1,"cluster":"c1","node":"n1","job_id":122,"uid":1000,"policy":"edp","start":80200.0,"end":80822.0,"components":[{"name":"cpu","energy_joules":1007.3333333333334,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":5505.5,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":66.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000016"}');
+INSERT INTO "records" VALUES(33,'00000000000000000000000000000017','c1','n1',123,0,'',83800.0,84423.0,1001,NULL,NULL,NULL,'edp',6.83241666666666696986e+03,84428.0,NULL,'{"schema":1,"cluster":"c1","node":"n1","job_id":123,"uid":1001,"policy":"edp","start":83800.0,"end":84423.0,"components":[{"name":"cpu","energy_joules":1007.6666666666666,"source":"powercap:intel-rapl","quality":"measured"},{"name":"dram","energy_joules":5755.75,"source":"powercap:intel-rapl","quality":"measured"},{"name":"gpu[0]","energy_joules":69.0,"source":"nvml:total_energy","quality":"measured"}],"step":null,"restart_count":0,"sluid":null,"user":null,"partition":null,"model":null,"tag":null,"fingerprint":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","requested":{},"applied":[],"devices":[],"cpus":null,"gpus":[],"mean_watts":null,"peak_watts":null,"seconds_above_cap":null,"throttled_seconds":null,"budget_capped_seconds":null,"uncertain_seconds":0.0,"tuning":null,"notes":[],"record_id":"00000000000000000000000000000017"}');
+CREATE TABLE schema_version (version INTEGER NOT NULL, applied REAL NOT NULL);
+INSERT INTO "schema_version" VALUES(1,1.0);
+INSERT INTO "schema_version" VALUES(2,2.0);
+INSERT INTO "schema_version" VALUES(3,3.0);
+INSERT INTO "schema_version" VALUES(4,4.0);
+INSERT INTO "schema_version" VALUES(5,5.0);
+INSERT INTO "schema_version" VALUES(6,6.0);
+INSERT INTO "schema_version" VALUES(7,7.0);
+INSERT INTO "schema_version" VALUES(8,8.0);
+CREATE TABLE traces (
+        record INTEGER PRIMARY KEY REFERENCES records (id) ON DELETE CASCADE,
+        "end" REAL NOT NULL,
+        body TEXT NOT NULL
+    );
+INSERT INTO "traces" VALUES(1,1003.0,'{"start":1000.0,"interval_s":1.0,"columns":{"cpu":"eJxjYDhgz8Cg4MDA0OAAAA0DAiA="}}');
+INSERT INTO "traces" VALUES(11,22603.0,'{"start":22600.0,"interval_s":1.0,"columns":{"cpu":"eJxjYDhgz8Cg4MDA0OAAAA0DAiA="}}');
+INSERT INTO "traces" VALUES(19,44203.0,'{"start":44200.0,"interval_s":1.0,"columns":{"cpu":"eJxjYDhgz8Cg4MDA0OAAAA0DAiA="}}');
+INSERT INTO "traces" VALUES(26,65803.0,'{"start":65800.0,"interval_s":1.0,"columns":{"cpu":"eJxjYDhgz8Cg4MDA0OAAAA0DAiA="}}');
+CREATE TABLE tuning_pins (
+        owner TEXT NOT NULL,
+        workload TEXT NOT NULL,
+        hardware TEXT NOT NULL,
+        point TEXT NOT NULL,
+        pinned_by TEXT NOT NULL,
+        time REAL NOT NULL,
+        PRIMARY KEY (owner, workload, hardware)
+    ) WITHOUT ROWID;
+INSERT INTO "tuning_pins" VALUES('alice','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f','a100','{"gpu":{"cap_watts":200}}','bob',5000.0);
+CREATE TABLE tuning_runs (
+        id INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL UNIQUE REFERENCES jobs (id),
+        owner TEXT NOT NULL,
+        hardware TEXT NOT NULL,
+        fingerprint TEXT,
+        model TEXT,
+        workload TEXT NOT NULL,
+        "end" REAL NOT NULL,
+        body TEXT NOT NULL
+    );
+INSERT INTO "tuning_runs" VALUES(1,1,'alice','a100','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f','gpt2','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f',1600.0,'{"points":[1,2.5]}');
+INSERT INTO "tuning_runs" VALUES(2,2,'bob','a100','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f','gpt2','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f',5201.0,'{"points":[1,2.5]}');
+INSERT INTO "tuning_runs" VALUES(3,3,'alice','a100','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f','gpt2','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f',8802.0,'{"points":[1,2.5]}');
+INSERT INTO "tuning_runs" VALUES(4,4,'bob','a100','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f','gpt2','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f',12403.0,'{"points":[1,2.5]}');
+INSERT INTO "tuning_runs" VALUES(5,5,'alice','a100','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f','gpt2','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f',16004.0,'{"points":[1,2.5]}');
+INSERT INTO "tuning_runs" VALUES(6,6,'bob','a100','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f','gpt2','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f',19605.0,'{"points":[1,2.5]}');
+CREATE TABLE tuning_starts (
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        restart_count INTEGER NOT NULL,
+        hardware TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        workload TEXT NOT NULL,
+        exploration INTEGER NOT NULL,
+        time REAL NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (cluster, job_id, restart_count, hardware)
+    ) WITHOUT ROWID;
+INSERT INTO "tuning_starts" VALUES('c1',119,0,'a100','alice','9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f',1,6000.0,'{"point":{}}');
+CREATE INDEX jobs_array ON jobs (array_job_id) WHERE array_job_id IS NOT NULL;
+CREATE INDEX jobs_het ON jobs (het_job_id) WHERE het_job_id IS NOT NULL;
+CREATE INDEX jobs_unfinished ON jobs (updated) WHERE NOT finished;
+CREATE INDEX records_job_id ON records (job_id, start);
+CREATE INDEX records_end ON records ("end");
+CREATE INDEX records_uid ON records (uid, "end");
+CREATE INDEX records_account ON records (account, "end") WHERE account IS NOT NULL;
+CREATE INDEX records_job ON records (job) WHERE job IS NOT NULL;
+CREATE INDEX records_without_job ON records (received, cluster, job_id) WHERE job IS NULL;
+CREATE INDEX traces_end ON traces ("end");
+CREATE INDEX jobs_unlearned ON jobs (updated) WHERE finished AND NOT learned;
+CREATE INDEX history_kind ON history (kind, "end");
+CREATE INDEX history_end ON history ("end");
+CREATE INDEX decisions_job ON decisions (job_id, submit);
+CREATE INDEX decisions_time ON decisions (time);
+CREATE INDEX predictions_start ON predictions (start);
+CREATE INDEX history_user ON history (user, "end");
+CREATE INDEX jobs_tuning_unlearned ON jobs (updated) WHERE learned AND NOT tuning_learned;
+CREATE INDEX tuning_runs_workload ON tuning_runs (owner, workload, hardware, "end");
+CREATE INDEX tuning_runs_model ON tuning_runs (owner, model, hardware, "end") WHERE model IS NOT NULL;
+CREATE INDEX tuning_runs_end ON tuning_runs ("end");
+CREATE INDEX tuning_starts_workload ON tuning_starts (owner, workload, hardware) WHERE exploration;
+CREATE INDEX tuning_starts_time ON tuning_starts (time);
+CREATE INDEX budget_samples_time ON budget_samples (time);
+CREATE INDEX budget_changes_time ON budget_changes (cluster, time);
+CREATE INDEX node_periods_end ON node_periods ("end");
+CREATE INDEX periods_job ON periods (cluster, job_id, start);
+CREATE INDEX grid_series_end ON grid_series (quantity, "end");
+CREATE INDEX quota_changes_time ON quota_changes (cluster, time);
+COMMIT;
