@@ -82,7 +82,8 @@ def adjusted(name: str, default: T) -> T:
     program then uses: the request is recorded, and the run is compared with the runs before.
 
     Args:
-        name: `workers`, `pin-memory`, `batch-size` or `checkpoint-interval` (seconds).
+        name: `workers`, `pin-memory`, `batch-size`, `checkpoint-interval` (seconds), `accumulation` (steps
+            per exchange of gradients), `stage-data` or `balance`; docs/diagnosis.md describes them.
         default: value without an adjustment. The result has its type.
 
     Example:

@@ -27,6 +27,7 @@ from slurm_energy.profiling.torch_phases import (
     moved,
     report_loader,
 )
+from slurm_energy.profiling.worker_trial import EpochTimes, end_epoch, trial_of
 
 log = logging.getLogger("slurm_energy")
 
@@ -92,6 +93,11 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
         optimizer: a `torch.optim.Optimizer`, or several.
         device: move each batch to this device and record the time as `copy`; None: the program does so.
         total: number of steps of this process in all, if known.
+        max_workers: permit more loader processes, up to this number, from epoch to epoch while steps wait for
+            data; a number that does not make steps faster is undone. None: never change the loader.
+
+    Raises:
+        UsageError: `max_workers` is not a positive whole number.
     """
 
     def __init__(
@@ -102,8 +108,12 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
         *,
         device: Any = None,
         total: float | None = None,
+        max_workers: int | None = None,
     ) -> None:
-        self._loader = loader
+        if max_workers is not None and (type(max_workers) is not int or max_workers < 1):
+            todo = "use a whole number from 1 on, or leave it out"
+            raise UsageError(f"watch: max_workers={max_workers!r:.20} is not valid", todo=todo)
+        self._loader, self._max_workers = loader, max_workers
         self._model, self._optimizer, self._device, self._total = model, optimizer, device, total
 
     def __len__(self) -> int:
@@ -119,6 +129,8 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
     def __iter__(self) -> Iterator[_Item]:
         """Yield the items of the loader and record the steps."""
         phases = self._attach()
+        trial = None if self._max_workers is None else trial_of(self._loader, self._max_workers)
+        times = EpochTimes()
         size, thread, append = batch_size(self._loader), threading.get_ident(), recorder.append_step
         steps = reported = 0
         flush_ns = 0
@@ -130,6 +142,8 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
                     item = next(iterator)
                 except StopIteration:
                     recorder.add_samples(missing_samples(self._loader, steps))
+                    if trial is not None:
+                        end_epoch(self._loader, trial, times)
                     return
                 received_ns = _now()
                 if phases is not None:
@@ -141,6 +155,8 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
                 if phases is not None:
                     phases.end_step()
                 append((start_ns, received_ns, end_ns, size, thread))
+                if trial is not None:
+                    times.add((received_ns - start_ns) * 1e-9, (end_ns - start_ns) * 1e-9)
                 start_ns = end_ns
                 steps += 1
                 if end_ns >= flush_ns or steps % _MAX_STEPS == 0:
