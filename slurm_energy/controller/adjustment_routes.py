@@ -264,7 +264,7 @@ class AdjustmentRoutes:
 
         Raises:
             NotFoundError: the caller has no such job.
-            UsageError: the text names several jobs.
+            UsageError: the text names several jobs, or the job is in its first run.
         """
         selector = await asyncio.to_thread(JobSelector.parse, job)
         selection = RecordSelection(
@@ -272,6 +272,11 @@ class AdjustmentRoutes:
         )
         runs = await self._store.read(_runs, selection, self._config().cluster.name)
         if not runs:
+            if await self._advisor.is_running(selector.base, rights.uid):
+                why = "it is still running: adjustments need the record of an ended run"
+                raise UsageError(
+                    f"job {selector.text}", why, "try again after its end, or name an earlier run"
+                )
             todo = "adjustments apply to your own jobs"
             raise NotFoundError(f"job {selector.text}", "you have no energy record of it", todo)
         if len({run.job_id for run in runs}) > 1:

@@ -36,6 +36,7 @@ PINNED: Final = "pinned"
 OFF: Final = "off"
 ADVISE: Final = "advise"
 EARLIER_RUNS: Final = CurveSource.EARLIER_RUNS.value
+_RUNNING_MAX_AGE_S: Final = 2.0
 _MAX_FINGERPRINTS: Final = 10_000
 CurveOracle = Callable[[str, str], ResponseCurve | None]
 
@@ -147,6 +148,14 @@ class TuningAdvisor:
         if node not in job.nodes:
             raise ForbiddenError(f"job {job.job_id}", f"it does not run on node {shown(node)}")
         return job
+
+    async def is_running(self, job_id: int, uid: int) -> bool:
+        """Return whether Slurm runs a job of this id and user. False also if Slurm does not answer."""
+        try:
+            job = (await self._running.read(_RUNNING_MAX_AGE_S)).get(job_id)
+        except EnergyError:
+            return False
+        return job is not None and job.uid == uid
 
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
         """Return the fingerprint of a job from Slurm, or else the one that a node of the job reported.

@@ -160,6 +160,17 @@ def test_malformed_requests_are_refused(site, body):
         played(site.routes.apply(body, ALICE))
 
 
+def test_running_job_is_refused_and_only_its_owner_learns_that_it_runs(site):
+    async def play():
+        job = str(site.begin())
+        with pytest.raises(UsageError, match="still running"):
+            await site.routes.apply({"job": job, "permit": "workers"}, ALICE)
+        with pytest.raises(NotFoundError):
+            await site.routes.apply({"job": job, "permit": "workers"}, MALLORY)
+
+    played(play())
+
+
 def test_nothing_is_applied_without_permission(site):
     async def play():
         await site.run(with_workers, "workers")
