@@ -19,11 +19,16 @@ class AdjustmentKind(StrEnum):
     PIN_MEMORY = "pin-memory"
     BATCH_SIZE = "batch-size"
     CHECKPOINT_INTERVAL = "checkpoint-interval"
+    ACCUMULATION = "accumulation"
+    STAGE_DATA = "stage-data"
+    BALANCE = "balance"
     CPUS_PER_TASK = "cpus-per-task"
     GPUS_PER_NODE = "gpus-per-node"
     NODES = "nodes"
     TIME = "time"
+    MEMORY = "mem"
     GPU_CAP = "gpu-cap"
+    GPU_CLOCK = "gpu-clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,20 @@ KINDS: Final[Mapping[AdjustmentKind, KindProperties]] = {
     AdjustmentKind.PIN_MEMORY: KindProperties(0, 1, "", "", "pin_memory", "pinned memory, 0 or 1"),
     AdjustmentKind.BATCH_SIZE: KindProperties(1, 1e7, "", "", "batch_size", "samples per step and rank"),
     AdjustmentKind.CHECKPOINT_INTERVAL: KindProperties(1, 1e7, "s", "", "", "time between checkpoints"),
+    AdjustmentKind.ACCUMULATION: KindProperties(
+        1, 1024, "", "", "accumulation", "steps per exchange of gradients"
+    ),
+    AdjustmentKind.STAGE_DATA: KindProperties(
+        0, 1, "", "", "", "data set on fast storage of the node, 0 or 1"
+    ),
+    AdjustmentKind.BALANCE: KindProperties(0, 1, "", "", "", "work by the speed of the ranks, 0 or 1"),
     AdjustmentKind.CPUS_PER_TASK: KindProperties(1, 4096, "", "cpus-per-task", "", "CPUs per task"),
     AdjustmentKind.GPUS_PER_NODE: KindProperties(1, 64, "", "gpus-per-node", "", "GPUs per node"),
     AdjustmentKind.NODES: KindProperties(1, 1e5, "", "nodes", "", "nodes"),
     AdjustmentKind.TIME: KindProperties(1, 525_600, "min", "time", "", "time limit"),
+    AdjustmentKind.MEMORY: KindProperties(1, 1e5, "GiB", "mem", "", "memory per node"),
     AdjustmentKind.GPU_CAP: KindProperties(1, 1e4, "W", "energy-gpu-cap", "", "power limit per GPU"),
+    AdjustmentKind.GPU_CLOCK: KindProperties(1, 1e5, "MHz", "energy-gpu-clock", "", "clock limit per GPU"),
 }
 """All kinds of adjustments."""
 
@@ -86,7 +100,8 @@ class Adjustment:
     def sbatch_option(self) -> str | None:
         """The option of sbatch that sets the value; None: the program asks for it."""
         name = KINDS[self.kind].option
-        return f"--{name}={self.new}" if name else None
+        suffix = "G" if self.kind is AdjustmentKind.MEMORY else ""
+        return f"--{name}={self.new}{suffix}" if name else None
 
     def described(self) -> str:
         """Return the change as text, such as `workers 2 -> 8`."""

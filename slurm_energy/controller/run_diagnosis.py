@@ -89,7 +89,8 @@ def _parse(run: JobRun, records: list[str], documents: list[str], config: Config
     job = jobs[-1]
     observation = job_observation(job, parsed, config)
     joules = None if job.missing_nodes else job.energy_joules
-    return DiagnosableRun(job, observation, observed_figures(observation, job.display_id, joules))
+    figures = observed_figures(observation, job.display_id, joules, config.diagnosis)
+    return DiagnosableRun(job, observation, figures)
 
 
 def _change_sets(observed: DiagnosableRun, config: Config) -> list[ChangeSet]:

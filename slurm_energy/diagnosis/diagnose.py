@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
-from slurm_energy.diagnosis.advice import FindingAdvice, advise
+from slurm_energy.diagnosis.advice import advise
 from slurm_energy.diagnosis.causes import ordered
 from slurm_energy.diagnosis.finding import JobFinding
+from slurm_energy.diagnosis.finding_advice import FindingAdvice
 from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.rules import (

@@ -16,8 +16,7 @@ from slurm_energy.diagnosis.phase_times import PhaseTimes, phase_times
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.steps import RankSteps
 from slurm_energy.diagnosis.summary import total_joules
-
-_WAITING_PERCENTILE = 10.0
+from slurm_energy.diagnosis.waiting_power import waiting_power
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +259,8 @@ class JobView:
 
     @cached_property
     def waiting_watts(self) -> float | None:
-        """Power of the job while it waits: the 10th percentile of its power trace, else the mean power."""
-        nodes = [_low_watts(node) for node in self.observation.nodes]
-        known = [watts for watts in nodes if watts is not None]
-        if known and len(known) == len(self.observation.nodes):
-            low = math.fsum(known)
-            return low if self.mean_watts is None else min(low, self.mean_watts)
-        return self.mean_watts
+        """Power of the job while it waits, see `waiting_power`."""
+        return waiting_power(self.observation, self.mean_watts)
 
     def gpu_joules(self, gpu: GpuView) -> float | None:
         """Return the energy of a GPU during the job; None if unknown."""
@@ -376,14 +370,6 @@ def _active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, i
         return None
     active = [index for index, value in enumerate(busy.values) if value > threshold]
     return (active[0], active[-1] + 1) if active else None
-
-
-def _low_watts(node: NodeObservation) -> float | None:
-    """Return the 10th percentile of a node's power; None if unknown."""
-    traces = [series for series in node.series if series.name == "power_watts" and series.known()]
-    whole = [series for series in traces if series.part == "node"] or traces
-    lows = [percentile(sorted(series.known()), _WAITING_PERCENTILE) for series in whole]
-    return math.fsum(lows) if lows else None
 
 
 def median_of_others(values: Sequence[float], index: int) -> float | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slurm_energy.diagnosis.advice import FindingAdvice
 from slurm_energy.diagnosis.finding import JobFinding
+from slurm_energy.diagnosis.finding_advice import FindingAdvice
 from slurm_energy.diagnosis.summary import JobSummary, SignalSummary
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.figure_format import with_unit

@@ -55,6 +55,7 @@ class JobShape:
         gpu_memory_growth: increase of that share from the start to the end.
         host_memory_share, host_memory_growth: the same for the memory of the job.
         memory_stall: share of the time in which tasks wait for memory.
+        memory_slowdown: bandwidth of the storage with this memory over that with enough of it.
         cpu_throttled: share of the time stopped by the CPU quota.
         cpu_pressure: pressure in percent; None: from the load.
         cpu_clock: factor of the CPU clock by node; absent: 1.
@@ -87,6 +88,7 @@ class JobShape:
     host_memory_share: float = 0.3
     host_memory_growth: float = 0.0
     memory_stall: float = 0.0
+    memory_slowdown: float = 1.0
     cpu_throttled: float = 0.0
     cpu_pressure: float | None = None
     cpu_clock: dict[int, float] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
@@ -16,6 +17,13 @@ from slurm_energy_lab.diagnosis_corpus.training_loop import Loop, step_times
 RUN_NOISE: Final = 0.015
 """Relative standard deviation of the time that equal work takes in equal runs."""
 _PINNED_BYTES_PER_S: Final = 2e10
+_LOCAL_BYTES_PER_S: Final = 5e9
+"""Bandwidth of fast storage of a node."""
+EPOCHS: Final = 10.0
+"""Times that a training reads its data set."""
+_GPU_WATTS: Final = 400.0
+_GPU_IDLE_WATTS: Final = 60.0
+_GPU_MHZ: Final = 1980.0
 
 Effect = Callable[[JobShape, JobShape], None]
 """True effect of adjusted values: changes the adjusted job (first), given the original one."""
@@ -61,9 +69,21 @@ def next_run(
     if values.get("pin-memory"):
         loop.is_pinned, loop.copy_bytes_per_s = True, _PINNED_BYTES_PER_S
     adjusted.gpus = values.get("gpus-per-node", adjusted.gpus)
+    loop.accumulation = values.get("accumulation", loop.accumulation)
+    loop.is_balanced = bool(values.get("balance", loop.is_balanced))
+    if "mem" in values:
+        adjusted.memory_stall, loop.storage_bytes_per_s = (
+            0.0,
+            loop.storage_bytes_per_s / shape.memory_slowdown,
+        )
+    _set_limits(adjusted, values)
+    work = _samples(shape)
+    if values.get("stage-data"):
+        read_bytes = work * loop.sample_bytes / EPOCHS / loop.nodes
+        adjusted.startup_s += read_bytes / loop.storage_bytes_per_s
+        loop.storage_bytes_per_s = max(loop.storage_bytes_per_s, _LOCAL_BYTES_PER_S)
     if effect is not None:
         effect(adjusted, shape)
-    work = _samples(shape)
     work_s = work / _samples_per_s(adjusted) * noise
     adjusted.elapsed_s = adjusted.startup_s + work_s + adjusted.tail_s
     limit_s = 60.0 * values.get("time", float("inf"))
@@ -72,6 +92,23 @@ def next_run(
         adjusted.tail_s = max(0.0, limit_s - adjusted.startup_s - work_s)
         work *= min(1.0, (limit_s - adjusted.startup_s) / work_s)
     return NextRun(adjusted, work)
+
+
+def _set_limits(adjusted: JobShape, values: Mapping[str, int]) -> None:
+    """Set the limits of all GPUs. The clock of a GPU at its power limit follows the root of its power."""
+    loop, old = training_loop(adjusted), min(adjusted.gpu_clock.values(), default=1.0)
+    clock = old
+    if "gpu-cap" in values:
+        share = values["gpu-cap"] / _GPU_WATTS
+        low, high = (one * _GPU_WATTS - _GPU_IDLE_WATTS for one in (adjusted.cap_share, share))
+        clock = min(1.0, old * math.sqrt(high / low))
+        adjusted.cap_share = share
+        adjusted.power_throttled = adjusted.power_throttled if clock < 1 else 0.0
+    if "gpu-clock" in values:
+        clock = min(1.0, values["gpu-clock"] / _GPU_MHZ)
+    if clock != old:
+        for rank in range(loop.ranks):
+            adjusted.gpu_clock[divmod(rank, loop.gpus)] = loop.clock[rank] = clock
 
 
 def observe_run(run: NextRun, random: Random) -> JobObservation:

@@ -212,7 +212,8 @@ def _thrashing(random: Random) -> JobShape:
     shape = training_job(random, max_ranks=4)
     loop = _loop(shape)
     shape.host_memory_share, shape.memory_stall = 0.985, random.uniform(0.25, 0.7)
-    loop.storage_bytes_per_s *= 0.15
+    shape.memory_slowdown = 0.15
+    loop.storage_bytes_per_s *= shape.memory_slowdown
     loop.sample_cpu_s *= 2
     return shape
 

@@ -32,6 +32,8 @@ class Loop:
         clock: factor of the clock by rank; absent: 1.
         jitter: relative standard deviation of step times.
         is_pinned: whether the loader pins memory, as the program reports; None: it does not report it.
+        accumulation: steps per exchange of gradients.
+        is_balanced: whether each rank gets work in proportion to its speed.
     """
 
     nodes: int = 1
@@ -54,6 +56,8 @@ class Loop:
     clock: dict[int, float] = field(default_factory=dict)
     jitter: float = 0.03
     is_pinned: bool | None = None
+    accumulation: int = 1
+    is_balanced: bool = False
 
     @property
     def ranks(self) -> int:
@@ -89,10 +93,13 @@ def step_times(loop: Loop) -> list[RankStep]:
     cpu_s = loop.batch * loop.sample_cpu_s
     copy_s = loop.batch * loop.tensor_bytes / loop.copy_bytes_per_s
     compute = [_compute_s(loop, rank) for rank in range(loop.ranks)]
+    if loop.is_balanced:  # ranks with times t and work in proportion to 1/t end together
+        compute = [loop.ranks / sum(1 / seconds for seconds in compute)] * loop.ranks
     exchange_s = 0.0
     if loop.ranks > 1:
         full_s = 2 * loop.gradient_bytes / loop.network_bytes_per_s
         exchange_s = max(full_s - loop.overlap * min(full_s, 0.6 * min(compute)), 0.02 * full_s)
+        exchange_s /= loop.accumulation
     if loop.workers:
         parallel = min(loop.workers, max(0.5, loop.cpus / loop.gpus))
         load_s = max(cpu_s / parallel, io_s)
@@ -167,5 +174,5 @@ def rank_load(loop: Loop, step: RankStep) -> RankLoad:
         cpu_wanted=max(cores, spin + (0 if is_io else threads)),
         read_bytes_per_s=loop.batch * loop.sample_bytes / total,
         io_wait=min(0.97, io_s / total),
-        send_bytes_per_s=2 * loop.gradient_bytes / total if loop.ranks > 1 else 0.0,
+        send_bytes_per_s=2 * loop.gradient_bytes / loop.accumulation / total if loop.ranks > 1 else 0.0,
     )

@@ -174,6 +174,28 @@ def test_program_that_keeps_the_old_value_leaves_the_adjustment_unused():
     assert verdict([run()], [run(500.0, 5e5, hints={"num_workers": 8})]) is TrialVerdict.KEPT
 
 
+@pytest.mark.parametrize(
+    ("tail_s", "verdict"),
+    [(60.0, TrialVerdict.KEPT), (0.0, TrialVerdict.UNDONE), (5.0, TrialVerdict.UNDONE)],
+)
+def test_shorter_time_limit_of_a_silent_program_is_kept_if_its_activity_ended_before(tail_s, verdict):
+    change = AdvisedChange(AdjustmentKind.TIME, 10, None)
+    change_set = ChangeSet("idle-tail", (change,), 400.0, 1e5, "activity")
+    permitted = AdjustmentPermissions.everything()
+    (proposal,) = propose([change_set], permitted, elapsed_s=1000.0, energy_joules=1e6)
+    before = [RunFigures("1", "COMPLETED", 1000.0, 1e6, tail_s=460.0)] * 3
+    after = [RunFigures("2", "TIMEOUT", 600.0, 7e5, tail_s=tail_s)]
+    assert decide(proposal, before, after, 3).verdict is verdict
+    unknown = [replace(run, tail_s=None) for run in before]
+    assert decide(proposal, unknown, after, 3).verdict is TrialVerdict.UNDONE
+
+
+def test_memory_is_an_option_in_gibibytes():
+    assert Adjustment(AdjustmentKind.MEMORY, 12).sbatch_option == "--mem=12G"
+    assert Adjustment(AdjustmentKind.GPU_CLOCK, 1200).sbatch_option == "--energy-gpu-clock=1200"
+    assert Adjustment(AdjustmentKind.BALANCE, 1).sbatch_option is None
+
+
 def test_shorter_time_limit_is_kept_only_if_the_same_work_was_reported():
     limit = replace(PROPOSAL, adjustments=(Adjustment(AdjustmentKind.TIME, 10),))
     cut = run(600.0, 7e5, state="TIMEOUT", samples=1000.0)

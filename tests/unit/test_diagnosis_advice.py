@@ -7,8 +7,8 @@ import pytest
 from test_diagnosis_rules import job_of, series
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
-from slurm_energy.diagnosis.advice import FindingAdvice
 from slurm_energy.diagnosis.diagnose import diagnose
+from slurm_energy.diagnosis.finding_advice import FindingAdvice
 from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
 from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
@@ -80,6 +80,75 @@ def test_no_advice_without_the_figures_that_it_needs() -> None:
 def test_line_to_change(name: str, line: str) -> None:
     advice = only(build(JOBS[name], 6))
     assert advice.line.startswith(line) and advice.joules_gain is not None and advice.joules_gain > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("slow-storage", {"stage-data": 1}),
+        ("slow-storage-no-steps", {"stage-data": 1}),
+        ("slow-network", {"accumulation": 2}),
+        ("slow-network-no-steps", {"accumulation": 2}),
+        ("straggler", {"balance": 1}),
+        ("straggler-no-steps", {"balance": 1}),
+        ("uneven-work", {"balance": 1}),
+        ("one-hot-gpu", {"balance": 1}),
+        ("slow-copies-no-steps", {"pin-memory": 1}),
+        ("thrashing", {"mem": 299}),
+    ],
+)
+def test_change_that_can_be_applied(name: str, changes: dict[str, int]) -> None:
+    diagnosis = diagnose(build(JOBS[name], 6))
+    advice = next(one for one in diagnosis.advice if one.kind is diagnosis.findings[0].kind)
+    assert {change.kind.value: change.new for change in advice.changes} == changes
+    assert advice.joules_gain is not None and advice.joules_gain > 0
+
+
+@pytest.mark.parametrize("name", ["hot-gpus", "gpu-memory-leak", "slow-iterations"])
+def test_no_advice_where_no_setting_of_the_job_helps(name: str) -> None:
+    assert diagnose(build(JOBS[name], 6)).advice == ()
+
+
+def test_serial_loader_gets_the_idle_cpus_as_workers() -> None:
+    observation = build(JOBS["no-workers-no-steps"], 6)
+    advice = only(observation)
+    (change,) = advice.changes
+    gpus = len(observation.context.gpus["n1"])
+    cpus = (observation.context.cpus or 0) / len(observation.nodes)
+    assert change.old is None and 1 <= change.new < cpus / gpus
+
+
+def test_checkpoints_without_steps_are_counted_by_their_writes() -> None:
+    advice = only(build(JOBS["frequent-checkpoints-no-steps"], 6))
+    (change,) = advice.changes
+    assert change.kind.value == "checkpoint-interval" and change.old is not None and change.new > change.old
+
+
+def test_loader_on_too_few_cpus_gets_those_that_it_needs_but_never_more_than_its_processes() -> None:
+    observation = build(JOBS["oversubscribed-workers"], 6)
+    (change,) = only(observation).changes
+    workers = observation.ranks[0].hints["num_workers"]
+    assert change.kind.value == "cpus-per-task" and isinstance(workers, int)
+    assert change.old is not None and change.old < change.new <= workers + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_limit_is_raised_only_as_far_as_energy_falls(seed: int) -> None:
+    shape = next(job for job in PLANTED if job.name == "low-clock").build
+    observation = shape(Random(seed))
+    for advice in diagnose(observation).advice:
+        (change,) = advice.changes
+        assert change.kind.value == "gpu-clock" and change.old is not None
+        assert change.old < change.new <= 1980
+        assert advice.joules_gain is not None and advice.joules_gain > 0
+
+
+def test_gain_of_energy_takes_waiting_gpus_as_idle() -> None:
+    observation = build(JOBS["one-worker"], 3)
+    total = sum(sum(parts.values()) for parts in observation.context.energy_joules.values())
+    advice = only(observation)
+    time_share = advice.seconds_gain / observation.context.elapsed_s
+    assert advice.joules_gain is not None and advice.joules_gain / total < 0.8 * time_share
 
 
 def test_gain_is_never_more_than_the_finding_lost() -> None:

@@ -50,6 +50,15 @@ def idle_time(view: JobView) -> Iterator[JobFinding]:
     yield view.finding(kind, title, [fact], length, 0.9, joules_lost=joules)
 
 
+def idle_tail_s(view: JobView) -> float | None:
+    """Return the seconds without activity at the end of a job; None if its activity is unknown."""
+    activity = _activity(view)
+    if not activity:
+        return None
+    stretches = _idle_stretches(activity)
+    return view.context.start_s + view.elapsed_s - stretches[-1][0] if not activity[-1][2] else 0.0
+
+
 def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 from slurm_energy.diagnosis.cpu_waits import other_load
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
@@ -13,6 +14,8 @@ from slurm_energy.diagnosis.job_view import JobView, RankView, between, mean_of
 from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.steps import StepOutlier
 
+WRITE_STALLS: Final = "write_stalls"
+"""Fact of a finding: number of stretches with writes and idle GPUs."""
 _WRITES = ("block_write_bytes_per_s", "network_transmit_bytes_per_s", "infiniband_transmit_bytes_per_s")
 _IDLE_BUSY = 30.0
 _MIN_STALLS = 3
@@ -51,10 +54,11 @@ def _write_stalls(view: JobView) -> Iterator[JobFinding]:
     share = mean_of(shares)
     if share is None or stalls < _MIN_STALLS or share < view.threshold("checkpoint_share"):
         return
-    text = f"{stalls} times the job wrote data while its GPUs were idle, {share:.0f} % of the time."
+    text = f"The job wrote data while its GPUs were idle for {share:.0f} % of the time."
     fact = view.fact("block_write_bytes_per_s", share, text, "checkpoint_share")
+    count = view.fact(WRITE_STALLS, stalls, f"There were {stalls} such stretches of writes.")
     title = f"GPUs are idle during writes, probably checkpoints, {share:.0f} % of the time"
-    yield view.finding(FindingKind.CHECKPOINT_STALL, title, [fact], share / 100 * view.active_s, 0.65)
+    yield view.finding(FindingKind.CHECKPOINT_STALL, title, [fact, count], share / 100 * view.active_s, 0.65)
 
 
 def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | None, int]:

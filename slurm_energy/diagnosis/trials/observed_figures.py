@@ -6,20 +6,26 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.rules.allocation import idle_tail_s
 from slurm_energy.diagnosis.trials.verification import RunFigures
 
 if TYPE_CHECKING:
+    from slurm_energy.config.diagnosis_section import DiagnosisConfig
     from slurm_energy.diagnosis.observation import JobObservation
     from slurm_energy.diagnosis.steps import RankSteps
 
 
-def observed_figures(observation: JobObservation, job: str, energy_joules: float | None) -> RunFigures:
+def observed_figures(
+    observation: JobObservation, job: str, energy_joules: float | None, config: DiagnosisConfig
+) -> RunFigures:
     """Return the figures of a run.
 
     Args:
         observation: what was observed of the run.
         job: id of the job.
         energy_joules: energy on all nodes; None if unknown.
+        config: thresholds of activity.
     """
     ranks = observation.ranks
     return RunFigures(
@@ -32,6 +38,7 @@ def observed_figures(observation: JobObservation, job: str, energy_joules: float
         ranks=len(ranks),
         nodes=len(observation.nodes),
         hints=common_hints(ranks),
+        tail_s=idle_tail_s(JobView(observation, config)),
     )
 
 

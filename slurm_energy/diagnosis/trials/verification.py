@@ -25,6 +25,10 @@ _CONFIDENCE: Final = 3.5
 """Standard errors by which a difference exceeds the noise: Student's t at 99.5 %, 7 degrees of freedom."""
 _SAME_WORK: Final = 0.02
 """Relative difference of the reported units up to which two runs did the same work."""
+_SAME_ACTIVITY: Final = 0.1
+"""The same of the time to the last activity, for runs that report no units."""
+_MIN_TAIL: Final = 0.02
+"""Share of its time for which a run that a time limit ended was idle, if the limit did not cut its work."""
 _ENDED_WELL: Final = "COMPLETED"
 _TIMED_OUT: Final = "TIMEOUT"
 
@@ -51,6 +55,7 @@ class RunFigures:
         ranks: processes that reported steps.
         nodes: nodes with a record; 0 if unknown.
         hints: settings that every rank reported alike, by name, such as `num_workers`.
+        tail_s: seconds without activity at the end; None if unknown.
     """
 
     job: str
@@ -62,6 +67,7 @@ class RunFigures:
     ranks: int = 0
     nodes: int = 0
     hints: Mapping[str, float] = field(default_factory=dict)
+    tail_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
@@ -181,14 +187,22 @@ def _refusal(
         if run.state != _ENDED_WELL and not (ends_by_limit and run.state == _TIMED_OUT):
             return TrialDecision(TrialVerdict.UNDONE, f"run {run.job} ended with {run.state}")
     if ends_by_limit and not _same_work(before, after):
-        return TrialDecision(TrialVerdict.UNDONE, "the runs do not report that the same work was done")
+        return TrialDecision(TrialVerdict.UNDONE, "nothing shows that the runs did the same work")
     return None
 
 
 def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
+    """Return whether runs did the same work: equal progress, or activity that ends by itself as early."""
     amounts = [run.samples or run.steps for run in (*before, *after)]
     known = [amount for amount in amounts if amount]
-    return len(known) == len(amounts) and max(known) / min(known) <= 1 + _SAME_WORK
+    if known:
+        return len(known) == len(amounts) and max(known) / min(known) <= 1 + _SAME_WORK
+    active = [run.elapsed_s - run.tail_s for run in (*before, *after) if run.tail_s]
+    if len(active) < len(amounts) or min(active) <= 0:
+        return False
+    return max(active) / min(active) <= 1 + _SAME_ACTIVITY and all(
+        (run.tail_s or 0.0) >= _MIN_TAIL * run.elapsed_s for run in after
+    )
 
 
 def _units(

@@ -1,0 +1,63 @@
+"""The form of advice, and the figures of a job that several pieces of advice use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding, finite_or_none
+from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
+
+
+@dataclass(frozen=True, slots=True)
+class FindingAdvice:
+    """A change that removes the cause of a finding.
+
+    Attributes:
+        kind: kind of the finding.
+        text: what to change, in one or two sentences.
+        line: the exact line or argument.
+        seconds_gain: expected gain of time; 0 if the time does not change.
+        joules_gain: expected gain of energy; None if the energy of the job is unknown.
+        source: where the expectation comes from.
+        verify: how to check the gain.
+        changes: the same change as typed values, for `senergy diagnose --apply`; empty: it cannot be applied.
+    """
+
+    kind: FindingKind
+    text: str
+    line: str
+    seconds_gain: float
+    joules_gain: float | None
+    source: str
+    verify: str
+    changes: tuple[AdvisedChange, ...] = ()
+
+    @property
+    def change_set(self) -> ChangeSet:
+        """The typed changes with the expected gain."""
+        return ChangeSet(self.kind.value, self.changes, self.seconds_gain, self.joules_gain, self.source)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the advice as a JSON object."""
+        values = {name: finite_or_none(getattr(self, name)) for name in self.__slots__}
+        return values | {"changes": [change.to_json() for change in self.changes]}
+
+
+def joules_of_part(finding: JobFinding, seconds: float) -> float | None:
+    """Return the energy of a part of the time that a finding lost; None if unknown."""
+    if finding.joules_lost is None or not finding.seconds_lost:
+        return None
+    return finding.joules_lost * min(1.0, seconds / finding.seconds_lost)
+
+
+def cpus_per_rank(view: JobView) -> float | None:
+    """Return the CPUs of the job per rank; None if unknown."""
+    cpus = [
+        max(series.known())
+        for node in view.observation.nodes
+        if (series := view.node_series(node, "cpu_allocated_cores")) is not None
+    ]
+    total = sum(cpus) if len(cpus) == len(view.observation.nodes) else view.context.cpus
+    return total / len(view.ranks) if total and view.ranks else None

@@ -1,0 +1,102 @@
+"""Advice about power and clock limits that slow a job down: the limit with the least energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurm_energy.adjustment import AdjustmentKind
+from slurm_energy.diagnosis.finding import JobFinding
+from slurm_energy.diagnosis.finding_advice import FindingAdvice
+from slurm_energy.diagnosis.job_view import GpuView, JobView, mean_of
+from slurm_energy.diagnosis.rules.clocks import reference_mhz
+from slurm_energy.diagnosis.trials.change_set import AdvisedChange
+
+_MIN_RISE = 1.05
+_BUSY = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _PowerModel:
+    """Power of a job by the clock of its GPUs: constant power, and power that grows with the clock squared.
+
+    Attributes:
+        ratio: present clock over the highest one.
+        constant_watts: power of everything but the activity of the GPUs.
+        dynamic_watts: power of this activity at the present clock.
+        highest_mhz: highest clock.
+    """
+
+    ratio: float
+    constant_watts: float
+    dynamic_watts: float
+    highest_mhz: float
+
+    def best_ratio(self) -> float:
+        """Return the clock with the least energy per work, over the highest one.
+
+        The energy per work at clock c is (C + D c^2) / c, which is least at c = sqrt(C / D).
+        """
+        return min(1.0, self.ratio * math.sqrt(self.constant_watts / self.dynamic_watts))
+
+    def energy_ratio(self, ratio: float) -> float:
+        """Return the energy per work at another clock over that at the present one."""
+        change = ratio / self.ratio
+        power = self.constant_watts + self.dynamic_watts * change**2
+        return power / change / (self.constant_watts + self.dynamic_watts)
+
+
+def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield a higher limit, if the energy falls with it: a limit that saves energy is not wrong."""
+    gpus = [gpu for gpu in view.busy_gpus if gpu.name in finding.where]
+    model = _power_model(view, gpus) if gpus and len(gpus) == len(view.busy_gpus) else None
+    if model is None:
+        return
+    best = model.best_ratio()
+    if best < _MIN_RISE * model.ratio:
+        return
+    change = _limit_change(view, gpus, best, model)
+    joules = sum(sum(parts.values()) for parts in view.context.energy_joules.values())
+    share = view.active_s / view.elapsed_s
+    unit = "W" if change.kind is AdjustmentKind.GPU_CAP else "MHz"
+    yield FindingAdvice(
+        finding.kind,
+        f"At {100 * best:.0f} % of their highest clock instead of {100 * model.ratio:.0f} % the GPUs need"
+        f" less time and energy: a limit of {change.new} {unit}.",
+        f"#SBATCH --energy-{change.kind.value}={change.new}",
+        (1 - model.ratio / best) * view.active_s,
+        (1 - model.energy_ratio(best)) * share * joules,
+        "power of this job, if the activity of the GPUs draws power with the square of their clock",
+        "time and energy of the next run: senergy job OLD NEW --html FILE",
+        (change,),
+    )
+
+
+def _limit_change(view: JobView, gpus: list[GpuView], best: float, model: _PowerModel) -> AdvisedChange:
+    """Return the change of the power limit if it was lowered, else that of the clock limit."""
+    limits = [view.context.limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
+    highest = [view.context.max_limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
+    if all(a and b and a < 0.97 * b for a, b in zip(limits, highest, strict=True)):
+        low, high = min(one or 0.0 for one in limits), min(one or 0.0 for one in highest)
+        idle = mean_of([view.context.idle_watts[gpu.node][gpu.part] for gpu in gpus]) or 0.0
+        watts = min(high, idle + (low - idle) * (best / model.ratio) ** 2)
+        return AdvisedChange(AdjustmentKind.GPU_CAP, math.ceil(watts), low)
+    mhz = model.highest_mhz
+    return AdvisedChange(AdjustmentKind.GPU_CLOCK, round(best * mhz), round(model.ratio * mhz))
+
+
+def _power_model(view: JobView, gpus: list[GpuView]) -> _PowerModel | None:
+    """Return the model of the job's power; None if a power, an idle power or a clock is unknown."""
+    highest, watts = reference_mhz(view), view.mean_watts
+    clocks = [gpu.working_mean("sm_clock_mhz", _BUSY) for gpu in gpus]
+    idle = [view.context.idle_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
+    powers = [gpu.mean("power_watts") for gpu in gpus]
+    known = [value for value in (*clocks, *idle, *powers) if value is not None]
+    if not highest or watts is None or len(known) < 3 * len(gpus):
+        return None
+    clock = mean_of([value for value in clocks if value is not None]) or 0.0
+    dynamic = sum(value or 0.0 for value in powers) - sum(value or 0.0 for value in idle)
+    if dynamic <= 0 or clock <= 0 or dynamic >= watts:
+        return None
+    return _PowerModel(clock / highest, watts - dynamic, dynamic, highest)

@@ -1,0 +1,53 @@
+"""Advice about several ranks: fewer exchanges of gradients, and work in proportion to the speed of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_energy.adjustment import AdjustmentKind
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.diagnosis.finding_advice import FindingAdvice, joules_of_part
+from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.trials.change_set import AdvisedChange
+
+_ACCUMULATION_FACTOR = 2
+
+
+def accumulated_gradients(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield twice the steps per exchange of gradients: half of the exchanges cost half of their time."""
+    if finding.seconds_lost is None:
+        return
+    old = view.hint("accumulation")
+    steps = round(_ACCUMULATION_FACTOR * (old or 1))
+    gain_s = finding.seconds_lost * (1 - 1 / _ACCUMULATION_FACTOR)
+    yield FindingAdvice(
+        finding.kind,
+        f"Exchange gradients once in {steps} steps (gradient accumulation, `no_sync`): half as often as now"
+        + ("" if old else ", if the program exchanges them in each step")
+        + ". The effective batch doubles: check the learning rate and the result of the training.",
+        f'slurm_energy.adjusted("accumulation", default={old or 1:.0f}) -> {steps}',
+        gain_s,
+        joules_of_part(finding, gain_s),
+        "half of the time that this job spends in communication, an upper bound",
+        "phase communication and energy per sample of the next run: senergy diagnose",
+        (AdvisedChange(AdjustmentKind.ACCUMULATION, steps, old),),
+    )
+
+
+def balanced_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield a division of the work by the speed of the ranks, so that none waits for the slowest one."""
+    count = len(view.ranks) or len(view.busy_gpus)
+    is_partial = finding.kind is not FindingKind.THERMAL_THROTTLING or len(finding.where) < count
+    if finding.seconds_lost is None or count < 2 or not is_partial:
+        return
+    yield FindingAdvice(
+        finding.kind,
+        "Divide each batch by the measured speed of the ranks (docs/training-balanced.md), or give the slow"
+        " ones less work. If always the same node is slow, exclude it and report it.",
+        'slurm_energy.adjusted("balance", default=False) in the program; or #SBATCH --exclude=NODE',
+        finding.seconds_lost,
+        finding.joules_lost,
+        "time in which ranks wait for the slowest one, an upper bound",
+        "time per step of the slowest rank in the next run: senergy diagnose",
+        (AdvisedChange(AdjustmentKind.BALANCE, 1, None),),
+    )

@@ -1,0 +1,51 @@
+"""Power of a job while it waits, for the energy of lost time."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from slurm_energy.diagnosis.distribution import percentile
+from slurm_energy.diagnosis.observation import JobObservation, NodeObservation
+
+_WAITING_PERCENTILE: Final = 10.0
+
+
+def waiting_power(observation: JobObservation, mean_watts: float | None) -> float | None:
+    """Return the watts of a job while it waits: the lowest known of three figures; None if none is known.
+
+    They are the 10th percentile of its power trace, its mean power with its GPUs at idle power, and its mean
+    power. Steps that wait for less than a sampling interval leave no low power in the trace.
+
+    Args:
+        observation: the job.
+        mean_watts: mean power of the job; None if unknown.
+    """
+    lows = [watts for node in observation.nodes if (watts := _low_watts(node)) is not None]
+    trace = math.fsum(lows) if lows and len(lows) == len(observation.nodes) else None
+    idle = _idle_gpu_watts(observation, mean_watts)
+    return min((watts for watts in (trace, idle, mean_watts) if watts is not None), default=None)
+
+
+def _idle_gpu_watts(observation: JobObservation, mean_watts: float | None) -> float | None:
+    """Return the mean power of the job if its GPUs drew their idle power; None if unknown."""
+    context, above = observation.context, 0.0
+    parts = [(node, f"gpu[{gpu}]") for node, gpus in context.gpus.items() for gpu in gpus]
+    if mean_watts is None or not parts or context.elapsed_s <= 0:
+        return None
+    for node, part in parts:
+        joules, idle = (
+            table.get(node, {}).get(part) for table in (context.energy_joules, context.idle_watts)
+        )
+        if joules is None or idle is None:
+            return None
+        above += max(0.0, joules / context.elapsed_s - idle)
+    return max(0.0, mean_watts - above)
+
+
+def _low_watts(node: NodeObservation) -> float | None:
+    """Return the 10th percentile of a node's power; None if unknown."""
+    traces = [series for series in node.series if series.name == "power_watts" and series.known()]
+    whole = [series for series in traces if series.part == "node"] or traces
+    lows = [percentile(sorted(series.known()), _WAITING_PERCENTILE) for series in whole]
+    return math.fsum(lows) if lows else None
