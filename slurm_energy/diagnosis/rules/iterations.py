@@ -56,9 +56,9 @@ def _write_stalls(view: JobView) -> Iterator[JobFinding]:
         return
     text = f"The job wrote data while its GPUs were idle for {share:.0f} % of the time."
     fact = view.fact("block_write_bytes_per_s", share, text, "checkpoint_share")
-    count = view.fact(WRITE_STALLS, stalls, f"There were {stalls} such stretches of writes.")
+    number = view.fact(WRITE_STALLS, stalls, f"There were {stalls} such stretches of writes.")
     title = f"GPUs are idle during writes, probably checkpoints, {share:.0f} % of the time"
-    yield view.finding(FindingKind.CHECKPOINT_STALL, title, [fact, count], share / 100 * view.active_s, 0.65)
+    yield view.finding(FindingKind.CHECKPOINT_STALL, title, [fact, number], share / 100 * view.active_s, 0.65)
 
 
 def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | None, int]:
