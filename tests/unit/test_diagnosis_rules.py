@@ -57,6 +57,24 @@ def job_of(
     return JobObservation(context, (NodeObservation("n1", parts, ranks),))
 
 
+@pytest.mark.parametrize(("percent", "is_idle"), [(1.0, True), (40.0, False)])
+def test_node_without_any_step_of_the_job_is_unused_unless_its_cpus_are_busy(
+    percent: float, is_idle: bool
+) -> None:
+    allocated = [series("cpu_allocated_cores", [4.0] * 60, node=node) for node in ("n1", "n2")]
+    working = series("cpu_busy_cores", [3.0] * 60)
+    cpus = [series("cpu_busy_percent", [percent] * 60, f"cpu[{index}]", "n2") for index in range(4)]
+    nodes = (
+        NodeObservation("n1", (allocated[0], working)),
+        NodeObservation("n2", (allocated[1], *cpus)),  # no control group of the job
+    )
+    context = ObservedAllocation(1, 0.0, 600.0, state="COMPLETED", nodes=("n1", "n2"))
+    findings = find_causes(JobObservation(context, nodes), DiagnosisConfig())
+    assert [finding.where for finding in findings if finding.kind is K.IDLE_ALLOCATION] == (
+        [("n2",)] if is_idle else []
+    )
+
+
 def test_checkpoints_of_the_first_rank_alone_are_found() -> None:
     step = PhaseStatistics.of([1.0] * 400)
     first = RankSteps("n1", 0, None, 1, {"step": step, "checkpoint": PhaseStatistics.of([50.0] * 3)})

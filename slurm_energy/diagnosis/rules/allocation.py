@@ -15,6 +15,8 @@ from slurm_energy.diagnosis.signals import ObservedSeries
 
 _Activity = list[tuple[float, float, bool]]
 """Start, end and activity of equal intervals in order of time."""
+_USED_CORES = 0.2
+"""CPUs that tasks of the job use at least on a node that works."""
 _MAX_GAP = 3.5
 """Maximum time without a known value inside a stretch, in intervals."""
 
@@ -184,11 +186,14 @@ def _idle_stretches(activity: _Activity) -> list[tuple[float, float]]:
 def unused_nodes(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that some nodes of the job do nothing while others work."""
     uses: dict[str, float] = {}
+    idle: list[str] = []
     for node in view.observation.nodes:
-        series = view.node_series(node, "cpu_busy_cores")
-        if series is not None and not _has_gpu_activity(view, node.node):
+        test = _use_test(view, node)
+        if test is not None and not _has_gpu_activity(view, node.node):
+            series, limit = test
             uses[node.node] = max(_smoothed(series.known()))
-    idle = [name for name, cores in uses.items() if cores < 0.2]
+            if uses[node.node] < limit:
+                idle.append(node.node)
     if not idle or len(idle) == len(view.observation.nodes):
         return
     facts = [
@@ -209,6 +214,15 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
         time_share=1.0,
         where=idle,
     )
+
+
+def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
+    """Return the CPUs in use on a node and the limit below which the job does not use it; None if unknown.
+
+    A node on which no step ran has no control group of the job. The use of its CPUs includes the system's.
+    """
+    own = view.node_series(node, "cpu_busy_cores")
+    return (own, _USED_CORES) if own is not None else _cpu_test(view, node.node)
 
 
 def _has_gpu_activity(view: JobView, node: str) -> bool:
