@@ -54,6 +54,33 @@ for _ in slurm_energy.watch(range(5), outer, optimizer):
     torch.save(copy.deepcopy(model), file)
 assert b"slurm_energy" not in file.getvalue()
 """
+EPOCHS = """
+import time
+
+import slurm_energy
+import torch
+from slurm_energy.profiling import worker_trial
+from torch.utils.data import DataLoader, Dataset
+
+worker_trial.os.sched_getaffinity = lambda pid: set(range(8))
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 240
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.randn(4), index
+
+
+loader = DataLoader(Slow(), batch_size=8, num_workers=START)
+used = []
+for _ in range(3):
+    used.append(loader.num_workers)
+    assert len(list(slurm_energy.watch(loader, max_workers=4))) == 30
+assert used == [START, 4, 4], used
+"""
 CLOSURE = """
 import slurm_energy
 import torch
@@ -151,6 +178,13 @@ def test_compiled_models_and_closures(code: str, tmp_path: Path) -> None:
     else:
         assert counts["optimizer"] == 8
         assert counts["forward"] == counts["backward"] > 4
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("start", [0, 1])
+def test_loader_gets_further_processes_between_epochs(start: int, tmp_path: Path) -> None:
+    hints = run(EPOCHS.replace("START", str(start)), "torch", tmp_path)["hints"]
+    assert (hints["num_workers"], hints["worker_trial"]) == (4, f"kept {start} -> 4")
 
 
 @pytest.mark.soak
