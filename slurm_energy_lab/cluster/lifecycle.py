@@ -25,7 +25,7 @@ from slurm_energy_lab.cluster.startup import StartupStep, StepError, StepReport,
 from slurm_energy_lab.cluster.teardown import teardown
 from slurm_energy_lab.model import load_profile
 
-_PRIVATE, _PUBLIC = 0o700, 0o755
+_PRIVATE, _PUBLIC, _SHARED = 0o700, 0o755, 0o1777
 _BASHRC = """[ -f ~/.bashrc ] && . ~/.bashrc
 PATH=$SENERGY_LAB_PATH
 PS1='(lab) \\w\\$ '
@@ -167,7 +167,8 @@ def _make_directories(layout: LabLayout, spec: LabSpec) -> None:
     }
     for node in spec.nodes:
         own = layout.node(node.name)
-        modes |= {own: _PUBLIC, own / "state": _PRIVATE, own / "stage": _PRIVATE, own / "spool": _PUBLIC}
+        modes |= {own: _PUBLIC, own / "tmp": _SHARED}  # PMIx needs a directory of each node
+        modes |= {own / "state": _PRIVATE, own / "stage": _PRIVATE, own / "spool": _PUBLIC}
         modes |= {layout.tree(node.name): _PUBLIC, layout.node_run(node.name): _PUBLIC}
         modes |= {layout.node_run(node.name) / name: _PUBLIC for name in ("senergy", "senergy-lab")}
     for path, mode in modes.items():
