@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_controller
+import golden_files
 import pytest
 
 from slurm_energy.cli.main import main
@@ -232,10 +233,7 @@ def test_fetch(controller: fake_controller.FakeController, capsys: pytest.Captur
 def test_quota_show(controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quota", "show", "physics"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[2].split() == [
-        *("physics", "carbon", "month", "50.0", "kg", "CO2e", "46.5", "kg", "CO2e"),
-        *("93", "80", "100", "warning", "2026-04-01T00:00:00"),
-    ]
+    golden_files.compare("quota_show.txt", printed.out)
     assert "note: carbon: entsoe DE, hourly; PUE 1.25" in printed.err
     assert "over the warning level: jobs go after those of others" in printed.err
     raw = output(capsys, "quota", "show", "-Pn", "-o", "account,usedraw,unitraw,left,reason")
