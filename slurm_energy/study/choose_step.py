@@ -208,8 +208,8 @@ def _proposed(
             StudyAlternative(f"budget-{100 * share:.0f}", budget_watts=round(share * site.peak_watts, -1))
             for share in _BUDGET_SHARES
         ]
-    names, levers = {one.name for one in given}, [replace(one, name="") for one in given]
-    return [one for one in proposed if one.name not in names and replace(one, name="") not in levers]
+    taken, nameless = {one.name for one in given}, [replace(one, name="") for one in given]
+    return [one for one in proposed if one.name not in taken and replace(one, name="") not in nameless]
 
 
 def _nothing(tree: Sequence[DecisionNode]) -> str:

@@ -35,7 +35,7 @@ import numpy as np
 one = main[main.group != "control"] if report["results"]["validate"]["design"] != "switchback" else main
 day = (one.date - pd.Timestamp("1970-01-01")).dt.days.to_numpy(float)
 series = PeriodSeries(
-    day, one.date.dt.weekday.to_numpy(), (one.group == "treated").to_numpy(),
+    day, one.date.dt.day_of_week.to_numpy(), (one.group == "treated").to_numpy(),
     (one.group != "baseline").to_numpy(), one.relative.to_numpy(),
 )
 is_switchback = report["results"]["validate"]["design"] == "switchback"

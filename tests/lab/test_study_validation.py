@@ -14,6 +14,7 @@ from slurm_energy.cli.main import main
 from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.deploy_step import Deployment
 from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.effects import switchback_effect
 from slurm_energy_lab.study_weeks.site_directory import SiteDirectory
 from slurm_energy_lab.study_weeks.study_site import tuned_mode
 
@@ -151,9 +152,12 @@ def test_the_report_names_verdict_steps_and_hashes(validated, capsys):
     assert page.count("<svg") == 3  # pattern of the week, effects, days of the effect
     notebook = json.loads((validated.study.path / "report.ipynb").read_text())
     assert notebook["nbformat"] == 4
+    known: dict = {}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            compile(cell["source"], "cell", "exec")
+            exec(compile(cell["source"], "cell", "exec"), known)
+    again = switchback_effect(known["series"]).change
+    assert again == pytest.approx(validated.result()["targets"][0]["effect"]["change"], abs=0.03)
     report = json.loads((validated.study.path / "report.json").read_text())
     assert report["results"]["validate"]["targets"][0]["verdict"] == "reached"
 

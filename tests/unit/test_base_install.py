@@ -204,6 +204,8 @@ simulate budget-day --slurm --part 1/2 --out results --format csv --html x.html 
 simulate budget-day --max-runs 9
 study baseline s2 --jobs j.csv --column submit_s=arrived --energy e.csv --seed 1 --json
 study characterise s2 --curves c.json --sweep a/b=s.json --budget 5 --classes 3 --json --config energy.toml
+study characterise s2 --run --script a/b=s.sh --budget 5 --gpu-cap 200 --cap 500 --cpu-freq 2000
+study characterise s2 --run --script a/b=s.sh --budget 5 --gpu-clock 1200 --power-profile MAX_Q --policy edp
 study model s2 --nodes a=2 --held-out-days 7 --max-error energy_kwh=5 --accept-error --json
 study baseline s2 -S now-9days -E now --config energy.toml
 study choose s --alternative a:off=yes --only --seeds 2 --processes 1 --json
