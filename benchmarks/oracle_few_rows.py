@@ -6,8 +6,10 @@ the rows of a draw only, and the others are predicted. The prior of a GPU comes 
 only: the A40 is predicted from the Quadro RTX 6000, and vice versa. For each configuration with at least
 three withheld power limits, one limit is chosen for the energy-delay product (`senergy predict`, BEST edp).
 Its loss is the excess over the measured best of the withheld limits. It is compared with the limit nearest to
-a constant fraction of the design power, the one that is best on the other GPUs. Coverage is the share of
-withheld rows inside the 90 % range.
+a constant fraction of the design power, the one that is best on the other GPUs. The withheld rows differ
+between draws and numbers of rows. The change is therefore the loss minus that of the same oracle without any
+measurement of the GPU on the same withheld rows, with its 95 % interval over the draws. Coverage is the share
+of withheld rows inside the 90 % range, with its standard deviation over the draws.
 
 `--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU (KIND:
 name or hardware file), which is predicted from all shipped calibrations. An interrupted run resumes from
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import sys
@@ -33,6 +36,7 @@ for library in ("OPENBLAS", "MKL", "OMP"):  # threads only slow down operations 
 
 import numpy as np  # noqa: E402
 from claims import Claim, claim, publish  # noqa: E402
+from scipy.stats import t as student  # noqa: E402
 
 from slurm_energy.oracle.calibration.fitting import fit  # noqa: E402
 from slurm_energy.oracle.calibration.identification import configurations  # noqa: E402
@@ -55,12 +59,12 @@ DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
 SIZES = (0, 4, 6, 12, 24, 96)
 SEED, DRAWS = 300, 10
 HEADERS = (
-    *("rows", "loss", "worst draw", "constant", "time in range", "power in range"),
+    *("rows", "loss", "change", "worst draw", "constant", "time in range", "power in range"),
     *("time error", "power error", "fit"),
 )
 MARGIN, LEAST_COVERED, MOST_COVERED = 0.01, 0.85, 0.95
 Job = tuple["Study", int, int, int, int]
-"""Study, number of rows, seed, number of the draw, number of draws."""
+"""Study, number of rows, seed, number of the draw, number of balanced draws (0: independent draws)."""
 
 
 class Study(NamedTuple):
@@ -79,14 +83,15 @@ def main() -> int:
     ]
     studies = [*([] if arguments.only_studies else studies), *(Study(*entry) for entry in arguments.study)]
     jobs = [
-        (study, size, arguments.seed, draw, arguments.draws if size else 1)
+        (study, size, arguments.seed, draw, 0 if arguments.independent else arguments.draws if size else 1)
         for study in studies
         for size in arguments.sizes
         for draw in range(arguments.draws if size else 1)
     ]
     results = run(jobs, arguments.workers, arguments.state)
     claims = []
-    print(f"{arguments.draws} balanced draws with seed {arguments.seed}\n")
+    manner = "independent" if arguments.independent else "balanced"
+    print(f"{arguments.draws} {manner} draws with seed {arguments.seed}\n")
     for study in studies:
         own = {
             size: [results[key(*job)] for job in jobs if job[:2] == (study, size)] for size in arguments.sizes
@@ -106,6 +111,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of rows")
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"random draws of each (default {DRAWS})")
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the draws (default {SEED})")
+    parser.add_argument("--independent", action="store_true", help="draw rows independently in each draw")
     parser.add_argument("--state", type=Path, help="store results in FILE and resume from it")
     parser.add_argument("--json", metavar="FILE", help="also write the claims")
     return parser.parse_args()
@@ -170,10 +176,18 @@ def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int
     return found
 
 
+def independent_draw(rows: Sequence[Measurement], size: int, seed: int) -> set[int]:
+    """Return the indices of `size` rows drawn at random, without regard to other draws."""
+    numbers = np.random.default_rng([seed, size])
+    return set(numbers.choice(len(rows), size, replace=False).tolist())
+
+
 def evaluate(study: Study, size: int, seed: int, draw: int, draws: int) -> dict[str, Any]:
     """Return losses, coverage and errors on the rows that a calibration with `size` rows does not contain."""
     hardware, rows = measurements(study)
-    drawn = balanced_draws(rows, size, draws, seed)[draw]
+    drawn = (
+        balanced_draws(rows, size, draws, seed)[draw] if draws else independent_draw(rows, size, seed + draw)
+    )
     given = [rows[index] for index in sorted(drawn)]
     withheld = [row for index, row in enumerate(rows) if index not in drawn]
     prior, began_s = shipped_prior(hardware.name), time.monotonic()
@@ -184,15 +198,19 @@ def evaluate(study: Study, size: int, seed: int, draw: int, draws: int) -> dict[
     )
     fit_s = time.monotonic() - began_s
     oracle = TrainingOracle(lambda name: calibration, looping=True)
-    loss, constant = losses(oracle, hardware, withheld, prior.cap_share)
-    return {"loss": loss, "constant": constant, "fit_s": fit_s, **covered(oracle, hardware, withheld)}
+    results = losses(oracle, hardware, withheld, prior.cap_share)
+    return {**results, "fit_s": fit_s, **covered(oracle, hardware, withheld)}
 
 
 def losses(
     oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement], cap_share: float
-) -> tuple[float, float]:
-    """Return the mean loss of the chosen limits, and of a constant share of the design power."""
-    chosen, constant = [], []
+) -> dict[str, float]:
+    """Return the mean loss of the chosen limits, its change, and that of a constant limit.
+
+    The change is the loss minus that of the limits that the oracle chooses without measurements. The constant
+    limit is `cap_share` times the design power.
+    """
+    chosen, constant, changes = [], [], []
     for indices in configurations(rows).values():
         own = [rows[index] for index in indices]
         if len(own) < 3:
@@ -200,11 +218,16 @@ def losses(
         caps, products = column(own, "cap_watts"), column(own, "step_s") ** 2 * column(own, "power_watts")
         first = own[0]
         profile = find_profile(first.model)
-        found = sweep(oracle, profile, [hardware], [1.0], [first.batch], caps.tolist(), first.precision, 1e9)
+        settings = ([hardware], [1.0], [first.batch], caps.tolist(), first.precision, 1e9)
+        best, unmeasured = (
+            sweep(source, profile, *settings).best["edp"] for source in (oracle, oracle.prior)
+        )
         nearest = int(np.argmin(np.abs(caps - cap_share * hardware.tdp_watts)))
-        chosen.append(products[found.best["edp"]] / products.min() - 1.0)
+        chosen.append(products[best] / products.min() - 1.0)
+        changes.append((products[best] - products[unmeasured]) / products.min())
         constant.append(products[nearest] / products.min() - 1.0)
-    return float(np.mean(chosen)), float(np.mean(constant))
+    means = {"loss": chosen, "change": changes, "constant": constant}
+    return {name: float(np.mean(values)) for name, values in means.items()}
 
 
 def covered(oracle: TrainingOracle, hardware: Hardware, rows: Sequence[Measurement]) -> dict[str, float]:
@@ -238,9 +261,14 @@ def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim
     for size, draws in results.items():
         mean = means[size] = {field: float(np.mean([draw[field] for draw in draws])) for field in draws[0]}
         worst = max(draw["loss"] for draw in draws)
-        cells = [mean["loss"], worst, mean["constant"], mean["time_covered"], mean["power_covered"]]
-        cells += [mean["time_error"], mean["power_error"]]
-        print(f"| {size} | {' | '.join(f'{cell:.1%}' for cell in cells)} | {mean['fit_s']:.1f} s |")
+        in_range = [
+            f"{mean[field]:.1%} ± {np.std([draw[field] for draw in draws]):.1%}"
+            for field in ("time_covered", "power_covered")
+        ]
+        cells = [f"{value:.1%}" for value in (worst, mean["constant"])] + in_range
+        cells += [f"{mean[field]:.1%}" for field in ("time_error", "power_error")]
+        change = f"{mean['change']:+.2%} ± {half_interval(draws):.2%}"
+        print(f"| {size} | {mean['loss']:.1%} | {change} | {' | '.join(cells)} | {mean['fit_s']:.1f} s |")
         limit = mean["constant"] + MARGIN
         claims.append(
             claim(
@@ -256,10 +284,48 @@ def report(study: Study, results: dict[int, list[dict[str, Any]]]) -> list[Claim
     falls = means[sizes[-1]]["loss"] / means[sizes[0]]["loss"]
     claims.append(claim(f"oracle_few_rows_falls_{name}", falls, "<1", falls < 1.0))
     if len(sizes) > 1:
-        rise = float(np.max(np.diff([means[size]["loss"] for size in sizes])))
-        claims.append(claim(f"oracle_few_rows_largest_rise_{name}", rise, "<=0", rise <= 0.0))
+        claims += rises(name, {size: results[size] for size in sizes})
     print()
     return claims
+
+
+def rises(name: str, results: dict[int, list[dict[str, Any]]]) -> list[Claim]:
+    """Print the steps from one number of rows to the next in which the loss rises, and return two claims.
+
+    The first states the largest rise. The second states the largest lower end of the 95 % intervals of the
+    steps. It is positive only if draws by chance do not explain a rise.
+
+    Args:
+        name: name of the GPU.
+        results: results of the draws by number of rows, in rising order.
+    """
+    sizes = list(results)
+    steps, lower_ends = [], []
+    for fewer, more in itertools.pairwise(sizes):
+        step = float(np.mean(changes_of(results[more])) - np.mean(changes_of(results[fewer])))
+        width = float(np.hypot(half_interval(results[more]), half_interval(results[fewer])))
+        steps.append(step)
+        lower_ends.append(step - width)
+        if step > 0.0:
+            print(f"{name}: from {fewer} to {more} rows the loss rises by {step:.2%} ± {width:.2%}")
+    worst, certain = max(steps), max(lower_ends)
+    return [
+        claim(f"oracle_few_rows_largest_rise_{name}", worst, "<=0", worst <= 0.0),
+        claim(f"oracle_few_rows_rise_beyond_chance_{name}", certain, "<=0", certain <= 0.0),
+    ]
+
+
+def changes_of(draws: Sequence[dict[str, Any]]) -> list[float]:
+    """Return the change of the loss by measurements in each draw."""
+    return [draw["change"] for draw in draws]
+
+
+def half_interval(draws: Sequence[dict[str, Any]]) -> float:
+    """Return half the width of the 95 % interval of the mean change of the loss; 0 for a single draw."""
+    changes = changes_of(draws)
+    if len(changes) < 2:
+        return 0.0
+    return float(student.ppf(0.975, len(changes) - 1) * np.std(changes, ddof=1) / len(changes) ** 0.5)
 
 
 if __name__ == "__main__":
