@@ -163,7 +163,8 @@ def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int
         seed: seed of the random numbers.
     """
     numbers = np.random.default_rng([seed, size])
-    order = np.lexsort((column(rows, "cap_watts"), [row.batch for row in rows], [row.model for row in rows]))
+    models = np.array([row.model for row in rows])
+    order = np.lexsort((column(rows, "cap_watts"), column(rows, "batch"), models))
     uses, rest = divmod(size * draws, len(rows))
     times = np.full(len(rows), uses)
     times[order[((np.arange(rest) + numbers.random()) * len(rows) / max(rest, 1)).astype(int)]] += 1
