@@ -12,6 +12,7 @@ import gc
 import itertools
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -159,12 +160,22 @@ def empty_database(request, tmp_path, database_servers):
             yield url
 
 
+@pytest.fixture(scope="session")
+def prepared_sqlite(tmp_path_factory):
+    """SQLite file of a store without rows, to be copied: a copy costs much less than new tables."""
+    from slurm_energy.accounting import migrations
+
+    path = tmp_path_factory.mktemp("prepared") / "senergy.db"
+    migrations.prepare(path)
+    return path
+
+
 @pytest.fixture(params=STORES)
-def store_location(request, tmp_path, database_servers):
+def store_location(request, tmp_path, database_servers, prepared_sqlite):
     """Location of a store without rows, of each kind: the path of a SQLite file, or a URL."""
     if request.param != "sqlite":
         return database_servers.empty_store(request.param)
-    from slurm_energy.accounting import migrations
-
-    migrations.prepare(tmp_path / "senergy.db")
-    return str(tmp_path / "senergy.db")
+    path = tmp_path / "senergy.db"
+    if not path.exists():  # another fixture may have filled it
+        shutil.copy(prepared_sqlite, path)
+    return str(path)
