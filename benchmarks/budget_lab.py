@@ -15,6 +15,9 @@ Four programs keep the budget:
 - `cray`: the algorithm of Slurm's removed plugin power/cray_aries with its default parameters.
 - `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a virtual clock.
 
+Two further methods run only if `--methods` names them. They bound what a distribution can gain: `clairvoyant`
+knows every program, and `unlimited` has no limit (`budget_bounds.py`).
+
 Jobs arrive faster than the nodes can run them, so that throughput is not that of the arrivals. Every job
 starts as soon as nodes are free (`admission = "off"`); with `--admission` it also waits for power.
 
@@ -36,11 +39,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from budget_baselines import CrayBalancer, EqualCaps, is_feasible
+from budget_bounds import ClairvoyantCaps, UnlimitedPower
 from claims import Claim, at_least, at_most, publish
 from lab_runs import memory_folder
 
 from slurm_energy.controller.budget_facts import EngineSettings
 from slurm_energy_lab.model import NodeProfile, load_profile
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.virtual_cluster.budgeted_cluster import (
     BudgetController,
     BudgetedCluster,
@@ -63,6 +68,8 @@ STEPS = ((0.0, 0.60), (600.0, 0.45), (1200.0, 0.80))
 """Time in seconds, and the budget from then on as a share of the sum of the thermal design powers."""
 NODES = {"cpu": 4, "gpu": 4}
 METHODS = ("equal watts", "equal share", "cray", "budget")
+BOUNDS = ("clairvoyant", "unlimited")
+"""Methods that no program for real clusters can be. They are not among the default methods."""
 EVALUATION_SEED = 100
 """First seed of the evaluation; smaller seeds were used for the development."""
 ALLOWED_S = 5.0
@@ -113,7 +120,11 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=4, help="number of seeds (4)")
     parser.add_argument("--seed", type=int, default=EVALUATION_SEED, help=f"first seed ({EVALUATION_SEED})")
     parser.add_argument("--load", type=float, default=1.5, help="arriving work per node-second (1.5)")
-    parser.add_argument("--methods", default="", help="comma-separated methods (default: all)")
+    parser.add_argument(
+        "--methods",
+        default="",
+        help=f"comma-separated of {', '.join((*METHODS, *BOUNDS))} (default: {', '.join(METHODS)})",
+    )
     parser.add_argument("--admission", action="store_true", help="start only jobs that fit, as with licenses")
     parser.add_argument("--blind", action="store_true", help="without knowledge of the programs")
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
@@ -211,15 +222,25 @@ def run_lab(
             for node in bare.values():
                 stack.callback(node.close)
             models = {name: node.model for name, node in bare.items()}
-            if method == "cray":
-                manager = CrayBalancer(models, limit_watts)
-            else:
-                manager = EqualCaps(models, limit_watts, same_watts=method == "equal watts")
+            manager = bare_manager(method, models, limit_watts)
             nodes.update(bare)
         start_s = clock.now_s
         run = VirtualCluster(clock, nodes, jobs).run(seconds, manager)
     # A value of the power is the mean of the time before it.
     return run, [limit_watts(start_s + index * TICK_S + TICK_S / 2) for index in range(len(run.watts))]
+
+
+def bare_manager(
+    method: str, models: dict[str, RealtimeModel], limit_watts: Callable[[float], float]
+) -> PowerManager:
+    """Return the manager of a method that needs no agents."""
+    if method == "unlimited":
+        return UnlimitedPower()
+    if method == "clairvoyant":
+        return ClairvoyantCaps(models, limit_watts)
+    if method == "cray":
+        return CrayBalancer(models, limit_watts)
+    return EqualCaps(models, limit_watts, same_watts=method == "equal watts")
 
 
 def node_names() -> list[str]:
@@ -249,9 +270,11 @@ def budget_of(profiles: dict[str, NodeProfile], start_s: float) -> Callable[[flo
     return limit_watts
 
 
-def ratio(results: Sequence[LabResult], method: str, value: Callable[[LabResult], float]) -> float:
-    """Return the geometric mean over the seeds of a value of `budget` divided by that of a method."""
-    own = {item.seed: value(item) for item in results if item.method == "budget"}
+def ratio(
+    results: Sequence[LabResult], method: str, value: Callable[[LabResult], float], of: str = "budget"
+) -> float:
+    """Return the geometric mean over the seeds of a value of method `of` divided by that of a method."""
+    own = {item.seed: value(item) for item in results if item.method == of}
     logs = [math.log(own[i.seed] / value(i)) for i in results if i.method == method and i.seed in own]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
@@ -270,15 +293,30 @@ def table(results: Sequence[LabResult]) -> str:
             f" {item.kilojoules / 1e3:.1f} MJ | {item.ended} | {item.killed} | {item.used_share:.0%} |"
             f" {item.max_share:.1%} | {item.above_s:.1f} s | {item.otherwise_s:.1f} s |"
         )
-    for method in METHODS[:-1]:
-        gains = ratio(results, method, lambda i: i.throughput), ratio(results, method, lambda i: i.edp)
-        rows.append(f"\nbudget / {method}: throughput {gains[0]:.3f}, EDP {gains[1]:.3f}")
+    methods = {item.method for item in results}
+    for of in (one for one in ("budget", *BOUNDS) if one in methods):
+        for method in (one for one in METHODS[:-1] if one in methods):
+            gains = [ratio(results, method, value, of) for value in (_throughput, _edp)]
+            rows.append(f"\n{of} / {method}: throughput {gains[0]:.3f}, EDP {gains[1]:.3f}")
     return "\n".join(rows)
 
 
+def _throughput(result: LabResult) -> float:
+    return result.throughput
+
+
+def _edp(result: LabResult) -> float:
+    return result.edp
+
+
 def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
-    """Return the claims about the limit, the jobs, throughput and energy-delay product."""
+    """Return the claims about the limit, the jobs, throughput and energy-delay product.
+
+    There are none without results of `budget`.
+    """
     own = [item for item in results if item.method == "budget"]
+    if not own:
+        return []
     claims = [
         at_most("budget_lab_above_after_step_s", max(item.above_s for item in own), ALLOWED_S),
         at_most("budget_lab_above_otherwise_s", max(item.otherwise_s for item in own), 0.0),
@@ -288,8 +326,7 @@ def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
     for method, gain in (("equal watts", 0.10), ("equal share", 0.10), ("cray", 0.05)):
         if method in known:
             name = method.replace(" ", "_")
-            throughput = ratio(results, method, lambda item: item.throughput)
-            edp = ratio(results, method, lambda item: item.edp)
+            throughput, edp = ratio(results, method, _throughput), ratio(results, method, _edp)
             claims.append(at_least(f"budget_lab_throughput_over_{name}", throughput, 1.0 + gain))
             claims.append(at_most(f"budget_lab_edp_over_{name}", edp, 1.0 - gain))
     return claims
