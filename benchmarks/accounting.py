@@ -25,8 +25,9 @@ import store_rates
 import usage_report
 from claims import Claim, at_least, at_most, publish
 
-from slurm_energy.accounting import ingest, migrations
 from slurm_energy.accounting.engine import connect
+from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.errors import UnavailableError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy_lab.cluster import layout, lifecycle, nodes_file

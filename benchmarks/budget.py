@@ -25,8 +25,8 @@ import numpy as np
 from claims import Claim, at_most, publish
 
 from slurm_energy.budget.messages import DeviceReport, JobReport, NodePoll
-from slurm_energy.controller.budget_engine import BudgetEngine
-from slurm_energy.controller.budget_facts import (
+from slurm_energy.controller.budgets.engine import BudgetEngine
+from slurm_energy.controller.budgets.facts import (
     BudgetedJob,
     BudgetedNode,
     BudgetInForce,
@@ -36,13 +36,13 @@ from slurm_energy.controller.budget_facts import (
 )
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
-from slurm_energy.simulator.budget_control import BudgetControl
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.power.budget_control import BudgetControl
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.schedule_settings import BudgetRules, ScheduleSettings
-from slurm_energy.simulator.simulation_result import SimulationResult
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workloads.workload import Workload, workload
 
 NODES, DAYS, LOAD, SEED = 10_000, 7.0, 0.95, 13
 PERIOD_S, CYCLE_TARGET_S, CYCLES = 5.0, 1.0, 7

@@ -43,7 +43,7 @@ from budget_bounds import ClairvoyantCaps, UnlimitedPower
 from claims import Claim, at_least, at_most, publish
 from lab_runs import memory_folder
 
-from slurm_energy.controller.budget_facts import EngineSettings
+from slurm_energy.controller.budgets.facts import EngineSettings
 from slurm_energy_lab.model import NodeProfile, load_profile
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.virtual_cluster.budgeted_cluster import (

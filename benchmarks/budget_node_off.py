@@ -25,10 +25,10 @@ from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.schedule_settings import BudgetRules, PowerSaving, Preemption, ScheduleSettings
-from slurm_energy.simulator.simulation_result import SimulationResult
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workloads.workload import Workload, workload
 
 RUNS = 5000
 TOLERANCE_WATTS, TOLERANCE_S = 1e-5, 1e-6

@@ -37,12 +37,13 @@ from slurm_energy.signals.csv_files import read_signal
 from slurm_energy.signals.feed import SignalFeed, SignalSource
 from slurm_energy.signals.forecast import ForecastMode
 from slurm_energy.signals.signal_series import SignalSeries
-from slurm_energy.simulator import engine, fast_path
+from slurm_energy.simulator import engine
 from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.deferral.signal_costs import signal_costs
+from slurm_energy.simulator.kernels import fast_path
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.schedule_settings import Deferral, ScheduleSettings
-from slurm_energy.simulator.signal_costs import signal_costs
-from slurm_energy.simulator.simulation_result import SimulationResult
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workloads.workload import Workload, workload
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 NODES, NODE_WATTS = 16, 1000.0

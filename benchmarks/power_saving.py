@@ -37,9 +37,9 @@ from slurm_energy.scheduling.registry import policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.inputs.workload_file import WorkloadFormat, read_workload
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.schedule_settings import PowerSaving, ScheduleSettings
-from slurm_energy.simulator.simulation_result import SimulationResult
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workloads.workload import Workload, workload
 
 IDLE_TIMES_S = (60.0, 300.0, 1200.0, 3600.0)
 RISKS = ((0.02, 0.06), (0.05, 0.15), (0.2, 0.5))

@@ -15,9 +15,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, text
 
-from slurm_energy.accounting import tables, usage_tables
-from slurm_energy.accounting.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
-from slurm_energy.accounting.usage_groups import GroupKey
+from slurm_energy.accounting.schema import tables, usage_tables
+from slurm_energy.accounting.usage.groups import GroupKey
+from slurm_energy.accounting.usage.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
 from slurm_energy_lab.simulated_nodes import SimulatedNode, SimulatedWorkload
 
 JOBS_PER_DAY = 30_000

@@ -21,9 +21,9 @@ import store_rates
 from claims import Claim, at_most
 from process_figures import cpu_s, with_children
 
-from slurm_energy.accounting import migrations
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import connect
+from slurm_energy.accounting.schema import migrations
 
 LIMIT_S = 1.0
 ROUNDS = 3

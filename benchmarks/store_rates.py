@@ -19,9 +19,10 @@ from typing import Any
 
 from claims import at_least, publish
 
-from slurm_energy.accounting import ingest, migrations, record_queries
 from slurm_energy.accounting.engine import Database
-from slurm_energy.accounting.record_selection import RecordSelection
+from slurm_energy.accounting.records import ingest, record_queries
+from slurm_energy.accounting.records.record_selection import RecordSelection
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.errors import UnavailableError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy_lab.database_servers import SERVERS

@@ -32,9 +32,9 @@ from typing import Any
 from claims import Claim, at_least, at_most, publish
 
 from slurm_energy.cli.main import main as senergy
-from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
-from slurm_energy.study.deploy_step import Deployment
+from slurm_energy.study.choice.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.rollout.deploy_step import Deployment
 from slurm_energy_lab.study_weeks.site_directory import SiteDirectory
 from slurm_energy_lab.study_weeks.study_site import SiteMode, tuned_mode
 

@@ -25,12 +25,12 @@ from typing import Any
 
 from claims import Claim, at_most, publish
 
-from slurm_energy.accounting import migrations, tables, usage_tables
 from slurm_energy.accounting.engine import connect, transaction
-from slurm_energy.accounting.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
-from slurm_energy.accounting.usage_groups import GroupIds, GroupKey
-from slurm_energy.accounting.usage_queries import UsageQuery, read_usage, visible_groups
-from slurm_energy.controller.usage_document import GridRates, usage_rows
+from slurm_energy.accounting.schema import migrations, tables, usage_tables
+from slurm_energy.accounting.usage.groups import GroupIds, GroupKey
+from slurm_energy.accounting.usage.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
+from slurm_energy.accounting.usage.usage_queries import UsageQuery, read_usage, visible_groups
+from slurm_energy.controller.records.usage_document import GridRates, usage_rows
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.grid.series import GridSeries, SeriesSource

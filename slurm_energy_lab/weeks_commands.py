@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _ticks(study: Path) -> Callable[[datetime], None]:
     """Return the function that sets the arm of a switchback at midnight, as a timer of a site does."""
-    from slurm_energy.study.deploy_step import Deployment
     from slurm_energy.study.directory import StudyDirectory
+    from slurm_energy.study.rollout.deploy_step import Deployment
 
     def tick(now: datetime) -> None:
         deployment = Deployment(StudyDirectory(study), now.timestamp(), lambda _: [])

@@ -121,7 +121,8 @@ class _DatabaseServers:
 
     def empty_store(self, name):
         """Return the URL of a store without rows, which the tests of a session use one after the other."""
-        from slurm_energy.accounting import engine, migrations, tables
+        from slurm_energy.accounting import engine
+        from slurm_energy.accounting.schema import migrations, tables
 
         if name not in self._prepared:
             self._prepared[name] = self.get(name).create_database("senergy_prepared")
@@ -163,7 +164,7 @@ def empty_database(request, tmp_path, database_servers):
 @pytest.fixture(scope="session")
 def prepared_sqlite(tmp_path_factory):
     """SQLite file of a store without rows, to be copied: a copy costs much less than new tables."""
-    from slurm_energy.accounting import migrations
+    from slurm_energy.accounting.schema import migrations
 
     path = tmp_path_factory.mktemp("prepared") / "senergy.db"
     migrations.prepare(path)

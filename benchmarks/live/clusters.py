@@ -19,9 +19,9 @@ from slurm_energy.signals import SignalColumns, SignalForecast
 from slurm_energy.simulator import engine
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.site_placement import SiteNodes, plan_jobs
-from slurm_energy.simulator.site_workload import on_all_sites, part_at_site
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.sites.site_placement import SiteNodes, plan_jobs
+from slurm_energy.simulator.sites.site_workload import on_all_sites, part_at_site
+from slurm_energy.simulator.workloads.workload import workload
 
 Json = dict[str, Any]
 SPEED = 180.0

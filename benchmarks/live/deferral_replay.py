@@ -19,7 +19,7 @@ from slurm_energy.signals.signal_series import SignalSeries
 from slurm_energy.simulator import engine
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.schedule_settings import Deferral, ScheduleSettings
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 Json = dict[str, Any]
 

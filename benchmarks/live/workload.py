@@ -21,7 +21,7 @@ import numpy as np
 
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator.model_predictions import predict
-from slurm_energy.simulator.workload_generator import generate
+from slurm_energy.simulator.workloads.workload_generator import generate
 from slurm_energy_lab.cluster.nodes_file import NodeSpec
 from slurm_energy_lab.model import load_profile
 from slurm_energy_lab.model.gpu_physics import GpuPhysics

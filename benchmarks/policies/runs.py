@@ -15,8 +15,8 @@ from slurm_energy.simulator import engine
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator.model_predictions import predict
 from slurm_energy.simulator.scenario import Scenario
-from slurm_energy.simulator.workload import Workload, workload
-from slurm_energy.simulator.workload_generator import generate
+from slurm_energy.simulator.workloads.workload import Workload, workload
+from slurm_energy.simulator.workloads.workload_generator import generate
 
 
 @dataclass(frozen=True)

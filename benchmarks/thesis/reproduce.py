@@ -17,12 +17,12 @@ import thesis_claims
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError
 from slurm_energy.scheduling import load_file
-from slurm_energy.simulator import campaign, sweeps
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.campaign import RunResult
+from slurm_energy.simulator.campaigns import campaign, sweeps
+from slurm_energy.simulator.campaigns.campaign import RunResult
 from slurm_energy.simulator.model_predictions import predict
+from slurm_energy.simulator.results.summary_table import aligned, means, summary_lines
 from slurm_energy.simulator.scenario import Scenario
-from slurm_energy.simulator.summary_table import aligned, means, summary_lines
 
 FOLDER = Path(__file__).parent
 RANKINGS = FOLDER / "printed_rankings.py"

@@ -16,7 +16,7 @@ from reproduce import read
 from sweep_points import QUANTITIES, ThesisPoint, Verdict, as_object, points, values, verdicts
 
 from slurm_energy.errors import EXIT_OK, EnergyError
-from slurm_energy.simulator import campaign
+from slurm_energy.simulator.campaigns import campaign
 from slurm_energy.simulator.model_predictions import predict
 
 

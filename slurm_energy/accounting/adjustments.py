@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from slurm_energy.accounting.adjustment_tables import adjustment_permissions as _permissions
-from slurm_energy.accounting.adjustment_tables import adjustment_runs as _runs
-from slurm_energy.accounting.adjustment_tables import adjustment_trials as _trials
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.history.tuning_starts import JobRun
 from slurm_energy.accounting.json_fields import text_value
-from slurm_energy.accounting.tables import jobs as _jobs
-from slurm_energy.accounting.tables import records as _records
-from slurm_energy.accounting.tuning_starts import JobRun
+from slurm_energy.accounting.schema.adjustment_tables import adjustment_permissions as _permissions
+from slurm_energy.accounting.schema.adjustment_tables import adjustment_runs as _runs
+from slurm_energy.accounting.schema.adjustment_tables import adjustment_trials as _trials
+from slurm_energy.accounting.schema.tables import jobs as _jobs
+from slurm_energy.accounting.schema.tables import records as _records
 from slurm_energy.accounting.upserts import delete_selected, insert_or_replace
 
 PENDING: Final = "pending"

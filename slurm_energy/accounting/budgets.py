@@ -16,11 +16,11 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, Row, delete, func, insert, or_, select
 
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.row_pages import read_pages
-from slurm_energy.accounting.tables import budget_changes as _changes
-from slurm_energy.accounting.tables import budget_nodes as _nodes
-from slurm_energy.accounting.tables import budget_overrides as _overrides
-from slurm_energy.accounting.tables import budget_samples as _samples
+from slurm_energy.accounting.records.row_pages import read_pages
+from slurm_energy.accounting.schema.tables import budget_changes as _changes
+from slurm_energy.accounting.schema.tables import budget_nodes as _nodes
+from slurm_energy.accounting.schema.tables import budget_overrides as _overrides
+from slurm_energy.accounting.schema.tables import budget_samples as _samples
 from slurm_energy.accounting.upserts import insert_or_replace
 
 FINE_SPAN_S: Final = 10.0

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, or_, select
 
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.lease_tables import controller_lease, controllers
+from slurm_energy.accounting.schema.lease_tables import controller_lease, controllers
 from slurm_energy.accounting.upserts import insert_missing, insert_or_replace
 from slurm_energy.errors import UnavailableError
 

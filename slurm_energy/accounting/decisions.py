@@ -11,9 +11,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
 
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.tables import decisions as _decisions
-from slurm_energy.accounting.tables import jobs as _jobs
-from slurm_energy.accounting.tables import records as _records
+from slurm_energy.accounting.schema.tables import decisions as _decisions
+from slurm_energy.accounting.schema.tables import jobs as _jobs
+from slurm_energy.accounting.schema.tables import records as _records
 
 SHAPE: Final = "shape"
 REQUEUE: Final = "requeue"
@@ -50,7 +50,7 @@ class Decision:
         details: further values, which depend on `kind`. `shape`: `offered` (list of the GPU requests that
             were compared), `chosen`, `requested_gres` and `excluded_nodes`; the last two are the values
             before the first change. `requeue`: `for_job` (id of the job that preempted it) and `lost_joules`.
-            `defer`: the plan, see `controller.deferral_jobs`. `release`: `planned_start_s` and `held_s`.
+            `defer`: the plan, see `controller.deferral.jobs`. `release`: `planned_start_s` and `held_s`.
     """
 
     job_id: int

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, bindparam, func, select
 from sqlalchemy.sql import ColumnElement
 
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.tables import grid_series
+from slurm_energy.accounting.schema.tables import grid_series
 from slurm_energy.grid.series import Sample
 
 

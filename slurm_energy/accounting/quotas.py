@@ -10,7 +10,7 @@ from sqlalchemy import Connection, and_, select
 from sqlalchemy.sql import ColumnElement
 
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.tables import quota_changes, quotas
+from slurm_energy.accounting.schema.tables import quota_changes, quotas
 
 
 class QuotaResource(StrEnum):

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, true
 
-from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.engine import transaction
-from slurm_energy.accounting.observation_tables import observations
-from slurm_energy.accounting.usage_rollup import LAST_PERIOD
+from slurm_energy.accounting.schema import tables, usage_tables
+from slurm_energy.accounting.schema.observation_tables import observations
+from slurm_energy.accounting.usage.usage_rollup import LAST_PERIOD
 
 BATCH: Final = 500
 MIN_AGE_S: Final = 7 * 86400.0

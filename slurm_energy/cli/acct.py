@@ -16,8 +16,8 @@ from slurm_energy.cli.output import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.reports.acct_rows import AcctRow
-    from slurm_energy.reports.fields import Style
+    from slurm_energy.reports.acct.fields import Style
+    from slurm_energy.reports.acct.rows import AcctRow
     from slurm_energy.reports.table import Column
     from slurm_energy.slurm.release import Release
 
@@ -99,12 +99,12 @@ def _report(args: argparse.Namespace) -> int:
         return EXIT_OK
     release = acct_query.installed_release()
     if args.helpformat:
-        from slurm_energy.reports.acct_fields import catalogue
+        from slurm_energy.reports.acct.acct_fields import catalogue
         from slurm_energy.reports.table import field_lines
 
         emit(field_lines(catalogue(release), with_meaning=args.verbose))
         return EXIT_OK
-    from slurm_energy.reports.acct_row_fields import in_currency
+    from slurm_energy.reports.acct.acct_row_fields import in_currency
 
     style = _style(args)
     columns = _columns(args, release)
@@ -116,7 +116,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _columns(args: argparse.Namespace, release: Release | None) -> list[Column[AcctRow]]:
-    from slurm_energy.reports.acct_fields import (
+    from slurm_energy.reports.acct.acct_fields import (
         BRIEF_FORMAT,
         BRIEF_FORMAT_OF_RECORDS,
         LONG_FORMAT,
@@ -141,7 +141,7 @@ def _columns(args: argparse.Namespace, release: Release | None) -> list[Column[A
 
 
 def _style(args: argparse.Namespace) -> Style:
-    from slurm_energy.reports.fields import Style
+    from slurm_energy.reports.acct.fields import Style
     from slurm_energy.reports.figure_format import DisplayUnits
 
     make = Style.parsable if args.parsable else Style

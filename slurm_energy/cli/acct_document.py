@@ -8,10 +8,10 @@ from typing import Any
 from slurm_energy.cli import acct_options, acct_query, connection
 from slurm_energy.cli.output import emit_json, emit_verbatim, note
 from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.reports import acct_json
-from slurm_energy.reports.acct_fields import rows_of_records
-from slurm_energy.reports.acct_rows import joined
-from slurm_energy.reports.yaml_text import yaml_lines
+from slurm_energy.reports.acct import acct_json
+from slurm_energy.reports.acct.acct_fields import rows_of_records
+from slurm_energy.reports.acct.rows import joined
+from slurm_energy.reports.acct.yaml_text import yaml_lines
 from slurm_energy.slurm import sacct
 from slurm_energy.slurm.release import Release
 

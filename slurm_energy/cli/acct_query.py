@@ -25,9 +25,9 @@ from slurm_energy.protocol.untuned_runs import (
 )
 from slurm_energy.quantities import shown
 from slurm_energy.records import EnergyRecord
-from slurm_energy.reports import acct_fields, acct_row_fields
-from slurm_energy.reports.acct_rows import AcctRow, VisibleJobs, joined, program_of
-from slurm_energy.reports.reserved_hardware import reservation_of
+from slurm_energy.reports.acct import acct_fields, acct_row_fields
+from slurm_energy.reports.acct.rows import AcctRow, VisibleJobs, joined, program_of
+from slurm_energy.reports.labels.reserved_hardware import reservation_of
 from slurm_energy.reports.usage import AccountedRecord, JobInfo, JobUsage, summarise
 from slurm_energy.slurm import sacct
 from slurm_energy.slurm.release import Release
@@ -104,7 +104,7 @@ def jobs_of_records(
         why: why Slurm's accounting does not supply the rows.
     """
     from slurm_energy.cli import record_query
-    from slurm_energy.reports.job_filter import filter_jobs, job_states
+    from slurm_energy.reports.acct.job_filter import filter_jobs, job_states
 
     selection = acct_options.record_selection(args, why)
     states = job_states(selection.state) if selection.state else None

@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from slurm_energy.reports import budget_table
+    from slurm_energy.reports.budgets import budget_table
     from slurm_energy.reports.table import TableLayout, check_columns, field_lines
 
     if args.helpformat:
@@ -162,7 +162,7 @@ def _plan(args: argparse.Namespace) -> None:
     if args.json:
         emit_json(response)
         return
-    from slurm_energy.reports import budget_table
+    from slurm_energy.reports.budgets import budget_table
 
     emit_fitted(budget_table.plan_lines(response))
 
@@ -208,7 +208,7 @@ def _set(args: argparse.Namespace) -> None:
     if args.json:
         emit_json(response)
         return
-    from slurm_energy.reports import budget_table
+    from slurm_energy.reports.budgets import budget_table
 
     emit_fitted([budget_table.change_line(response)])
 
@@ -243,18 +243,18 @@ def _history(args: argparse.Namespace) -> None:
     query = HistoryQuery(begin, end, args.budget, args.points)
     response = connection.connect(args).get(budget_requests.HISTORY_PATH, query.parameters())
     if args.png:
-        from slurm_energy.reports.budget_png import write_png
+        from slurm_energy.reports.plots.budget_png import write_png
 
         write_png(response, begin, end, args.png)
     if args.html:
-        from slurm_energy.reports.budget_page import page
+        from slurm_energy.reports.budgets.page import page
 
         write_file(args.html, page(response, begin, end, now=now))
     if args.json:
         emit_json(response)
     elif not (args.png or args.html):
-        from slurm_energy.reports.budget_history import change_lines, history_lines
-        from slurm_energy.reports.text_plot import ASCII, glyphs_for
+        from slurm_energy.reports.budgets.history import change_lines, history_lines
+        from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
         glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
         changes = change_lines(response.get("changes") or []) or ["no changes in this time"]
@@ -267,6 +267,6 @@ def _explain(args: argparse.Namespace) -> None:
     if args.json:
         emit_json(response)
         return
-    from slurm_energy.reports import budget_table
+    from slurm_energy.reports.budgets import budget_table
 
     emit_fitted(budget_table.explanation_lines(response))

@@ -102,13 +102,13 @@ def _scenarios() -> tuple[str, ...]:
 
 
 def _states() -> tuple[str, ...]:
-    from slurm_energy.reports.job_filter import STATES
+    from slurm_energy.reports.acct.job_filter import STATES
 
     return tuple(dict.fromkeys(STATES.values()))
 
 
 def _acct_fields() -> tuple[str, ...]:
-    from slurm_energy.reports.acct_fields import catalogue
+    from slurm_energy.reports.acct.acct_fields import catalogue
     from slurm_energy.slurm.sacct_fields import NEWEST
 
     return ("ALL", *(field.name for field in catalogue(NEWEST)))
@@ -141,18 +141,18 @@ def _fields_of(module: str, attribute: str) -> Callable[[], tuple[str, ...]]:
 
 _WORDS: Final[dict[str, Callable[[], tuple[str, ...]]]] = {
     "acct_fields": _acct_fields,
-    "budget_fields": _fields_of("slurm_energy.reports.budget_table", "BUDGET_FIELDS"),
+    "budget_fields": _fields_of("slurm_energy.reports.budgets.budget_table", "BUDGET_FIELDS"),
     "gpu_kinds": _gpu_kinds,
     "models": _models,
     "objectives": _objectives,
     "policies": _policies,
     "power_profiles": _power_profiles,
-    "queue_fields": _fields_of("slurm_energy.reports.queue_fields", "FIELDS"),
+    "queue_fields": _fields_of("slurm_energy.reports.queue.queue_fields", "FIELDS"),
     "queue_policies": _queue_policies,
-    "quota_fields": _fields_of("slurm_energy.reports.quota_table", "QUOTA_FIELDS"),
+    "quota_fields": _fields_of("slurm_energy.reports.queue.quota_table", "QUOTA_FIELDS"),
     "report_words": _report_words,
     "scenarios": _scenarios,
-    "share_fields": _fields_of("slurm_energy.reports.share_page", "FIELDS"),
+    "share_fields": _fields_of("slurm_energy.reports.queue.share_page", "FIELDS"),
     "states": _states,
     "templates": _templates,
     "times": lambda: _TIMES,

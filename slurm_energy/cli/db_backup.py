@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from slurm_energy.accounting import backup, restore
+from slurm_energy.accounting.backups import backup, restore
 from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.cli.progress_line import ProgressLine

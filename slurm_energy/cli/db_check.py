@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from sqlalchemy import func, select
 
-from slurm_energy.accounting import backup, integrity, migrations, restore, tables
 from slurm_energy.accounting.backends import backend_of
-from slurm_energy.accounting.content_check import content_problems
+from slurm_energy.accounting.backups import backup, integrity, restore
+from slurm_energy.accounting.backups.content_check import content_problems
 from slurm_energy.accounting.engine import Database, explained
+from slurm_energy.accounting.schema import migrations, tables
 from slurm_energy.accounting.writer_lock import writer_lock
 from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json, note

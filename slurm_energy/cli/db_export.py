@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
-from slurm_energy.accounting.backup_file import temporary_name
+from slurm_energy.accounting.backups.backup_file import temporary_name
+from slurm_energy.accounting.backups.export import EXPORTS, ExportColumn, ExportPeriod
 from slurm_energy.accounting.engine import explained
-from slurm_energy.accounting.export import EXPORTS, ExportColumn, ExportPeriod
 from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.cli.progress_line import ProgressLine

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_energy.accounting import backup
+from slurm_energy.accounting.backups import backup
 from slurm_energy.accounting.engine import Database
 from slurm_energy.cli import connection
 from slurm_energy.config.database_location import DatabaseLocation, parse_database

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from datetime import datetime
 
-from slurm_energy.accounting import migrations, retention
+from slurm_energy.accounting import retention
 from slurm_energy.accounting.engine import Database, explained
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.cli.db_location import opened
 from slurm_energy.cli.output import emit, emit_json, note
 from slurm_energy.cli.progress_line import ProgressLine

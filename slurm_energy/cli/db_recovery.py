@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from slurm_energy.accounting import recovery
+from slurm_energy.accounting.backups import recovery
 from slurm_energy.cli.output import emit, emit_json, note
 from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK

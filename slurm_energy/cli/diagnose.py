@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if "." in ids[0]:
         raise UsageError("senergy diagnose", "it shows jobs, not steps", f"name {ids[0].partition('.')[0]}")
     from slurm_energy.diagnosis.diagnose import diagnose
-    from slurm_energy.reports.diagnosis_input import job_observation
-    from slurm_energy.reports.recommendation import recommendations
+    from slurm_energy.reports.diagnosis.input import job_observation
+    from slurm_energy.reports.labels.recommendation import recommendations
 
     client = connection.connect(args)
     job, documents = fetch_observed_job(args, client, ids[0])
@@ -82,16 +82,16 @@ def run(args: argparse.Namespace) -> int:
     diagnosis = diagnose(observation, config.diagnosis)
     settings = list(recommendations(job, config))
     if args.json:
-        from slurm_energy.reports.diagnosis_json import diagnosis_json
+        from slurm_energy.reports.diagnosis.json import diagnosis_json
 
         emit_json(diagnosis_json(job, diagnosis, settings))
     if args.html:
-        from slurm_energy.reports.diagnosis_html import diagnosis_document
+        from slurm_energy.reports.diagnosis.html import diagnosis_document
 
         write_file(args.html, diagnosis_document(job, diagnosis, settings, config.diagnosis, datetime.now()))
     if not (args.json or args.html):
-        from slurm_energy.reports.diagnosis_text import diagnosis_page
-        from slurm_energy.reports.text_plot import ASCII, glyphs_for
+        from slurm_energy.reports.diagnosis.text import diagnosis_page
+        from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
         glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
         emit_fitted(diagnosis_page(job, diagnosis, settings, config.diagnosis, glyphs))

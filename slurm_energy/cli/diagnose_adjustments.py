@@ -98,7 +98,7 @@ def _permit(client: ControllerClient, args: argparse.Namespace) -> int:
 
 def _apply(client: ControllerClient, args: argparse.Namespace) -> int:
     """Start a trial; without any permission, show what could be applied."""
-    from slurm_energy.reports.adjustment_text import proposal_lines
+    from slurm_energy.reports.diagnosis.adjustment_text import proposal_lines
 
     if args.permit is None:
         shown = client.get(_path(), {"job": args.job})
@@ -128,7 +128,7 @@ def _apply(client: ControllerClient, args: argparse.Namespace) -> int:
 
 
 def _undo(client: ControllerClient, args: argparse.Namespace) -> int:
-    from slurm_energy.reports.adjustment_text import change_text
+    from slurm_energy.reports.diagnosis.adjustment_text import change_text
 
     answer = client.post(_path("undo"), {"job": args.job})
     if args.json:
@@ -139,7 +139,7 @@ def _undo(client: ControllerClient, args: argparse.Namespace) -> int:
 
 
 def _list(client: ControllerClient, args: argparse.Namespace) -> int:
-    from slurm_energy.reports.adjustment_text import trial_lines
+    from slurm_energy.reports.diagnosis.adjustment_text import trial_lines
 
     answer = client.get(_path(), {} if args.job is None else {"job": args.job})
     if args.json:

@@ -46,8 +46,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Diagnose the jobs of a window that used most energy, and show their findings summed by kind."""
+    from slurm_energy.reports.diagnosis.waste_patterns import patterns_json, patterns_table, waste_patterns
     from slurm_energy.reports.usage import AccountedRecord, summarise
-    from slurm_energy.reports.waste_patterns import patterns_json, patterns_table, waste_patterns
 
     if not 1 <= args.max_jobs <= _MAX_JOBS or args.top < 1:
         raise UsageError("senergy diagnose", f"--max-jobs is 1 to {_MAX_JOBS}, --top at least 1")
@@ -78,7 +78,7 @@ def _diagnosed(
 ) -> Iterator[tuple[JobUsage, Sequence[JobFinding]]]:
     """Yield jobs with their findings. A job whose record was deleted meanwhile is left out."""
     from slurm_energy.diagnosis.diagnose import find_causes
-    from slurm_energy.reports.diagnosis_input import job_observation
+    from slurm_energy.reports.diagnosis.input import job_observation
 
     for usage in usages:
         try:

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     jobs = _filter_jobs(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
     report = summary_page.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))
     if args.png:
-        from slurm_energy.reports.summary_png import write_png
+        from slurm_energy.reports.plots.summary_png import write_png
 
         write_png(report, args.png)
     if args.json:

@@ -127,7 +127,7 @@ def _show(args: argparse.Namespace) -> None:
     answer = _answer(args, start, end)
     factors = factors_of(answer)
     if args.png:
-        from slurm_energy.reports.grid_png import write_grid_png
+        from slurm_energy.reports.plots.grid_png import write_grid_png
 
         write_grid_png(factors, start, end, args.png)
     if args.json:

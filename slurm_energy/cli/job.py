@@ -92,17 +92,17 @@ def run(args: argparse.Namespace) -> int:
             raise _explained(args, job_id, error) from None
     jobs = [runs_of_job[-1] for runs_of_job in runs]
     if args.json:
-        from slurm_energy.reports.json_view import document
+        from slurm_energy.reports.labels.json_view import document
 
         emit_json(document(jobs, decisions_by_job, scopes[-1]))
     if args.html:
-        from slurm_energy.reports.job_page import page
+        from slurm_energy.reports.labels.job_page import page
 
         budgets = _budget_cards(args, jobs) if args.budget else ()
         config = connection.configuration(args)
         write_file(args.html, page(jobs, args.title, args.note, datetime.now(), config, budgets))
     if args.png:
-        from slurm_energy.reports.png import write_png
+        from slurm_energy.reports.plots.png import write_png
 
         if len(jobs) > 1:
             raise UsageError("--png", f"it shows one job, not {len(jobs)}", "use --html to compare")
@@ -145,7 +145,7 @@ def _fetch(
 def _budget_cards(args: argparse.Namespace, jobs: Sequence[JobUsage]) -> list[dict[str, Any]]:
     """Return the power under the budget `args.budget` from the first start to the last end of the jobs."""
     from slurm_energy.protocol.budget_requests import HISTORY_PATH, HistoryQuery
-    from slurm_energy.reports.budget_page import budget_cards
+    from slurm_energy.reports.budgets.page import budget_cards
 
     begin, end = min(job.start for job in jobs), max(job.end for job in jobs)
     margin_s = max(_MIN_MARGIN_S, _MARGIN * (end - begin))
@@ -157,9 +157,9 @@ def _budget_cards(args: argparse.Namespace, jobs: Sequence[JobUsage]) -> list[di
 def _print_labels(
     args: argparse.Namespace, runs: list[list[JobUsage]], decisions_by_job: dict[int, list[dict[str, Any]]]
 ) -> None:
-    from slurm_energy.reports.fields import Style
-    from slurm_energy.reports.label import label
-    from slurm_energy.reports.text_plot import ASCII, glyphs_for
+    from slurm_energy.reports.acct.fields import Style
+    from slurm_energy.reports.labels.label import label
+    from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
     glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
     config = connection.configuration(args)
@@ -222,8 +222,8 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
 
 def _deferred(args: argparse.Namespace, job_id: str) -> bool:
     """Print until when and why a pending job is deferred. Return whether it is; if not, print nothing."""
-    from slurm_energy.reports.deferral_text import deferral_lines
-    from slurm_energy.reports.fields import Style
+    from slurm_energy.reports.acct.fields import Style
+    from slurm_energy.reports.queue.deferral_text import deferral_lines
 
     try:
         jobs = connection.connect(args).get("/v1/priority", {"job": job_id}).get("jobs") or []

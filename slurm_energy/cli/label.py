@@ -15,7 +15,7 @@ from slurm_energy.quantities import shown
 if TYPE_CHECKING:
     from slurm_energy.grid.footprint import Footprint
     from slurm_energy.protocol.controller_client import ControllerClient
-    from slurm_energy.reports.publication_label import LabelledWork
+    from slurm_energy.reports.labels.publication_label import LabelledWork
     from slurm_energy.reports.usage import JobUsage
 
 HELP = "energy label of a job for papers and model cards, as text, JSON or SVG"
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write the label of one job."""
     from slurm_energy.cli.output_files import write_file
-    from slurm_energy.reports.publication_label import PublicationLabel
+    from slurm_energy.reports.labels.publication_label import PublicationLabel
 
     work = _work(args)
     controller = connection.connect(args)
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _work(args: argparse.Namespace) -> LabelledWork | None:
-    from slurm_energy.reports.publication_label import LabelledWork
+    from slurm_energy.reports.labels.publication_label import LabelledWork
 
     if args.work is None:
         return None
@@ -100,7 +100,7 @@ def _job(controller: ControllerClient, job_id: str) -> JobUsage:
 def _footprint(controller: ControllerClient, job: JobUsage) -> Footprint | None:
     """Return emissions and cost; None with a note if the controller returns no factors."""
     from slurm_energy.protocol.grid_requests import grid_factors
-    from slurm_energy.reports.reserved_hardware import reservation_of
+    from slurm_energy.reports.labels.reserved_hardware import reservation_of
 
     if job.energy_joules is None:
         return None

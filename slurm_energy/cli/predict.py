@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         emit_fitted(_lines(names, sweep_result))
     if args.plot:
-        from slurm_energy.reports.tradeoff_png import write_png
+        from slurm_energy.reports.plots.tradeoff_png import write_png
 
         write_png(sweep_result, f"{profile.name}, {names['precision']}", args.plot)
     return EXIT_OK

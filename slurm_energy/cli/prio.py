@@ -17,7 +17,7 @@ from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.reports.fields import Style
+    from slurm_energy.reports.acct.fields import Style
 
 HELP = "order of the queue: place, score and prediction of each job, modelled on sprio"
 
@@ -100,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(answer)
         return EXIT_OK
-    from slurm_energy.reports import queue_page
-    from slurm_energy.reports.fields import Style
+    from slurm_energy.reports.acct.fields import Style
+    from slurm_energy.reports.queue import queue_page
     from slurm_energy.reports.table import TableLayout
 
     make = Style.parsable if args.parsable2 else Style
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_fields(with_meaning: bool) -> int:
-    from slurm_energy.reports.queue_fields import FIELDS
+    from slurm_energy.reports.queue.queue_fields import FIELDS
     from slurm_energy.reports.table import field_lines
 
     emit(field_lines(FIELDS, with_meaning=with_meaning))
@@ -185,7 +185,7 @@ def _base(job: Mapping[str, Any]) -> str:
 def _page(
     job_id: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], style: Style
 ) -> list[str]:
-    from slurm_energy.reports.queue_page import job_lines
+    from slurm_energy.reports.queue.queue_page import job_lines
 
     lines: list[str] = []
     for job in _rows_of(job_id, jobs):

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> None:
     from slurm_energy.protocol.quota_requests import QUOTA_PATH
-    from slurm_energy.reports import quota_table
+    from slurm_energy.reports.queue import quota_table
     from slurm_energy.reports.table import TableLayout, check_columns, field_lines
 
     if args.helpformat:
@@ -158,7 +158,7 @@ def _remove(args: argparse.Namespace) -> None:
 
 def _changes(args: argparse.Namespace) -> None:
     from slurm_energy.protocol.quota_requests import CHANGES_PATH
-    from slurm_energy.reports.quota_table import change_lines
+    from slurm_energy.reports.queue.quota_table import change_lines
 
     answer = connection.connect(args).get(CHANGES_PATH, {})
     if args.json:

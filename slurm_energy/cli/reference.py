@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from slurm_energy.cli.main import EPILOG
 from slurm_energy.cli.subcommands import BUILT_IN, EXTRAS, module_of
 from slurm_energy.command_line.parser import CommandParser
-from slurm_energy.reports.acct_fields import catalogue
+from slurm_energy.reports.acct.acct_fields import catalogue
 from slurm_energy.slurm.sacct_fields import NEWEST, SACCT_FIELDS, SacctField
 from slurm_energy.slurm.sacct_options import SACCT_OPTIONS
 

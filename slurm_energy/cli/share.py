@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tree of Slurm accounts and users."""
-    from slurm_energy.reports import share_page
+    from slurm_energy.reports.queue import share_page
     from slurm_energy.reports.table import TableLayout, check_columns, field_lines
 
     if args.helpformat:

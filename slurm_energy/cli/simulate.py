@@ -17,10 +17,10 @@ from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaign import RunResult
-    from slurm_energy.simulator.job_array import JobArray
+    from slurm_energy.simulator.campaigns.campaign import RunResult
     from slurm_energy.simulator.scenario import Scenario
-    from slurm_energy.simulator.workload_generator import Predict
+    from slurm_energy.simulator.workloads.job_array import JobArray
+    from slurm_energy.simulator.workloads.workload_generator import Predict
 
 HELP = "simulate scheduling policies on a workload: time, energy, fairness, deadlines"
 _REPORT_INTERVAL_S = 10.0
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from slurm_energy.scheduling import load_file
 
-        importlib.import_module("slurm_energy.simulator.campaign")
+        importlib.import_module("slurm_energy.simulator.campaigns.campaign")
     except ImportError as error:
         raise UnavailableError(
             "senergy simulate", f"needs {error.name}", install_extra("simulation")
@@ -145,7 +145,8 @@ def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
 
     Results go to the output folder.
     """
-    from slurm_energy.simulator import campaign, job_array
+    from slurm_energy.simulator.campaigns import campaign
+    from slurm_energy.simulator.workloads import job_array
 
     part, parts = job_array.split(args.part)
     own_tasks = [(v, task) for v in variants for task in campaign.tasks(v)][part::parts]
@@ -162,7 +163,8 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
 
     Afterwards the output folder holds every result.
     """
-    from slurm_energy.simulator import campaign, job_array
+    from slurm_energy.simulator.campaigns import campaign
+    from slurm_energy.simulator.workloads import job_array
 
     def missing() -> int:
         caches = [
@@ -237,8 +239,8 @@ def _same_command(args: argparse.Namespace) -> list[str]:
 def _variants(scenario: Scenario, args: argparse.Namespace) -> list[Scenario]:
     from slurm_energy import deferral
     from slurm_energy.scheduling import policy
-    from slurm_energy.simulator import sweeps
-    from slurm_energy.simulator.deferral_schema import split_policy
+    from slurm_energy.simulator.campaigns import sweeps
+    from slurm_energy.simulator.deferral.deferral_schema import split_policy
 
     variants = sweeps.variants(scenario, args.max_runs or sweeps.MAX_RUNS)
     for name in dict.fromkeys(name for variant in variants for name in variant.schedule.policies):
@@ -249,7 +251,7 @@ def _variants(scenario: Scenario, args: argparse.Namespace) -> list[Scenario]:
 
 
 def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
-    from slurm_energy.simulator import sweeps
+    from slurm_energy.simulator.campaigns import sweeps
 
     schedule, workload = scenario.schedule, scenario.workload
     if args.policies:
@@ -263,7 +265,7 @@ def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
 
 
 def _run(variants: list[Scenario], args: argparse.Namespace) -> list[list[RunResult]]:
-    from slurm_energy.simulator import campaign
+    from slurm_energy.simulator.campaigns import campaign
 
     with ProgressLine("simulating", "runs") as line:
         return campaign.sweep(
@@ -301,8 +303,8 @@ def _list(*, as_json: bool) -> None:
 
 def _print(results: list[tuple[Scenario, list[RunResult]]]) -> None:
     """Print one table per variant; for more variants than fit a screen, or several keys, one table of all."""
-    from slurm_energy.simulator.summary_table import aligned, means, summary_lines
-    from slurm_energy.simulator.sweep_results import table_rows
+    from slurm_energy.simulator.campaigns.sweep_results import table_rows
+    from slurm_energy.simulator.results.summary_table import aligned, means, summary_lines
 
     first = results[0][0]
     if simulate_output.needs_one_table(results):

@@ -12,9 +12,9 @@ from slurm_energy.cli.output_files import check_writable, report_written, write_
 from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaign import RunResult
+    from slurm_energy.simulator.campaigns.campaign import RunResult
     from slurm_energy.simulator.scenario import Scenario
-    from slurm_energy.simulator.workload_generator import Predict
+    from slurm_energy.simulator.workloads.workload_generator import Predict
 
 MAX_DETAILED = 12
 """Maximum number of variants of a sweep whose jobs and power are written and drawn."""
@@ -46,14 +46,14 @@ def write_all(
     detailed = len(results) <= MAX_DETAILED
     outcomes = [_write_variant(v, runs, args, predict, detailed=detailed) for v, runs in results]
     if len(results) > 1 and args.out:
-        from slurm_energy.simulator import result_files
-        from slurm_energy.simulator.sweep_results import run_columns
+        from slurm_energy.simulator.campaigns.sweep_results import run_columns
+        from slurm_energy.simulator.results import result_files
 
         path = args.out / f"sweep.{args.format}"
         result_files.write(run_columns(results), path, args.format)
         report_written(path, f"all {sum(len(runs) for _, runs in results)} simulations as rows")
     if len(results) > 1 and args.plots:
-        from slurm_energy.simulator.sweep_plots import sweep_figures
+        from slurm_energy.simulator.campaigns.sweep_plots import sweep_figures
 
         _save(sweep_figures(scenario.sweep, results), args.plots)
     return outcomes if detailed else []
@@ -67,9 +67,9 @@ def _write_variant(
     *,
     detailed: bool,
 ) -> dict[str, Any]:
-    from slurm_energy.simulator import result_files as files
-    from slurm_energy.simulator.campaign import CampaignTask
-    from slurm_energy.simulator.campaign import run as simulate
+    from slurm_energy.simulator.campaigns.campaign import CampaignTask
+    from slurm_energy.simulator.campaigns.campaign import run as simulate
+    from slurm_energy.simulator.results import result_files as files
 
     outcomes = {
         name: simulate(scenario, CampaignTask(name, 0), predict)
@@ -94,8 +94,8 @@ def _write_variant(
 
 
 def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any], folder: Path) -> None:
-    from slurm_energy.simulator.plots import all_figures
-    from slurm_energy.simulator.summary_table import means
+    from slurm_energy.simulator.results.plots import all_figures
+    from slurm_energy.simulator.results.summary_table import means
 
     _save(all_figures(outcomes, means(results), scenario.budget()), folder)
 
@@ -125,8 +125,8 @@ def write_page(
         path: the file.
     """
     from slurm_energy.reports import simulation_page, sweep_maps
-    from slurm_energy.simulator.summary_table import means
-    from slurm_energy.simulator.sweep_results import maps, table_rows
+    from slurm_energy.simulator.campaigns.sweep_results import maps, table_rows
+    from slurm_energy.simulator.results.summary_table import means
 
     notes = list(dict.fromkeys(note for _, runs in results for run in runs for note in run.notes))
     seeds = scenario.schedule.seeds

@@ -17,9 +17,9 @@ from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.study.curve_sources import CurveProgram
+    from slurm_energy.study.characterisation.curve_sources import CurveProgram
+    from slurm_energy.study.characterisation.planned_sweeps import SweepOutcome
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.planned_sweeps import SweepOutcome
     from slurm_energy.sweep.runner import SweepLimits
     from slurm_energy.sweep.state import SweepState
     from slurm_energy.tuning.sweep.design import SweepPoint
@@ -70,8 +70,8 @@ def configure(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Classify the jobs of the baseline, measure with --run, and print classes, curves and plan."""
+    from slurm_energy.study.characterisation.planned_sweeps import stored_sweeps
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.planned_sweeps import stored_sweeps
 
     points = _check(args)
     sweeps = dict(_program_file("--sweep", text) for text in args.sweep)
@@ -122,9 +122,9 @@ def _characterise(
     args: argparse.Namespace, study: StudyDirectory, sweeps: Mapping[str, Path], settings: int
 ) -> dict[str, Any]:
     """Run the step with all curves that are known now, and return its result."""
-    from slurm_energy.study.characterise import SETTINGS, run_characterise
-    from slurm_energy.study.curve_sources import read_curves, read_sweep_curve
-    from slurm_energy.study.planned_sweeps import stored_sweeps
+    from slurm_energy.study.characterisation.characterise import SETTINGS, run_characterise
+    from slurm_energy.study.characterisation.curve_sources import read_curves, read_sweep_curve
+    from slurm_energy.study.characterisation.planned_sweeps import stored_sweeps
 
     programs = read_curves(args.curves) if args.curves else _learned(args)
     files = {**({"curves": args.curves} if args.curves else {}), **stored_sweeps(study), **sweeps}
@@ -152,7 +152,7 @@ def _measure(
     """Run or continue the sweeps of the plan for which there is a script."""
     from slurm_energy.cli import sweep
     from slurm_energy.cli.sweep_output import ProgressBar
-    from slurm_energy.study.planned_sweeps import PlannedSweeps, stored_sweeps, sweep_orders
+    from slurm_energy.study.characterisation.planned_sweeps import PlannedSweeps, stored_sweeps, sweep_orders
 
     bars: dict[str, ProgressBar] = {}
 
@@ -177,7 +177,7 @@ def _measure(
 
 def _learned(args: argparse.Namespace) -> list[CurveProgram]:
     """Return the programs that senergyctld has learned; none if it does not answer."""
-    from slurm_energy.study.curve_sources import curve_programs
+    from slurm_energy.study.characterisation.curve_sources import curve_programs
 
     try:
         return curve_programs(connection.connect(args).get("/v1/tuning", {}))

@@ -42,8 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate the alternatives and print the recommendation."""
-    from slurm_energy.study.alternatives import parse_alternative
-    from slurm_energy.study.choose_step import ChoiceRequest, run_choose
+    from slurm_energy.study.choice.alternatives import parse_alternative
+    from slurm_energy.study.choice.choose_step import ChoiceRequest, run_choose
     from slurm_energy.study.directory import StudyDirectory
 
     if not 2 <= args.seeds <= _MAX_SEEDS:

@@ -14,12 +14,12 @@ from slurm_energy.cli.study_command import command_line
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.study.assignment import ArmAssignment
-    from slurm_energy.study.deploy_plan import StageRequest
-    from slurm_energy.study.deploy_step import Deployment
-    from slurm_energy.study.deployment import DeploymentState
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.site_configuration import ConfigurationStep
+    from slurm_energy.study.rollout.assignment import ArmAssignment
+    from slurm_energy.study.rollout.deploy_plan import StageRequest
+    from slurm_energy.study.rollout.deploy_step import Deployment
+    from slurm_energy.study.rollout.deployment import DeploymentState
+    from slurm_energy.study.rollout.site_configuration import ConfigurationStep
 
 _STAGES = ("shadow", "advise", "partition", "all")
 _DAYS = 28
@@ -66,8 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Begin a stage, set an arm, or take the deployment back."""
-    from slurm_energy.study.deploy_step import Deployment
     from slurm_energy.study.directory import StudyDirectory
+    from slurm_energy.study.rollout.deploy_step import Deployment
 
     _check(args)
     study = StudyDirectory(Path(args.directory))
@@ -146,9 +146,9 @@ def _show(step: ConfigurationStep, remarks: list[str], request: StageRequest) ->
 
 def _request(args: argparse.Namespace) -> StageRequest:
     from slurm_energy.config.loader import locate
-    from slurm_energy.study.assignment import AssignmentDesign
-    from slurm_energy.study.deploy_plan import StageRequest
-    from slurm_energy.study.stages import DeploymentStage
+    from slurm_energy.study.rollout.assignment import AssignmentDesign
+    from slurm_energy.study.rollout.deploy_plan import StageRequest
+    from slurm_energy.study.rollout.stages import DeploymentStage
 
     first_day = None
     if args.first_day:
@@ -224,7 +224,7 @@ def _lines(state: DeploymentState, timezone: str) -> list[str]:
 
 
 def _assignment_lines(assignment: ArmAssignment, timezone: str) -> list[str]:
-    from slurm_energy.study.days import date_of
+    from slurm_energy.study.data.days import date_of
 
     if assignment.periods:
         first = date_of(assignment.periods[0].begin_s, timezone)

@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Create the study."""
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.objective import FILE_NAME
-    from slurm_energy.study.objective_document import objective_example
+    from slurm_energy.study.goals.objective import FILE_NAME
+    from slurm_energy.study.goals.objective_document import objective_example
 
     folder = Path(args.directory)
     if args.objective is not None and args.title:

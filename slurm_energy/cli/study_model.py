@@ -41,8 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Calibrate the twin, and print the errors of its replay."""
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.model import ModelOptions, TwinError, run_model
-    from slurm_energy.study.replay import REPLAY_KPIS
+    from slurm_energy.study.modelling.model import ModelOptions, TwinError, run_model
+    from slurm_energy.study.modelling.replay import REPLAY_KPIS
 
     if not 1 <= args.held_out_days <= 366:
         raise UsageError("--held-out-days", "must be from 1 to 366")

@@ -22,9 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write report.html, report.ipynb and report.json, and print the conclusion."""
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.report_document import report_document
-    from slurm_energy.study.report_notebook import study_notebook
-    from slurm_energy.study.report_page import study_page
+    from slurm_energy.study.report.report_document import report_document
+    from slurm_energy.study.report.report_notebook import study_notebook
+    from slurm_energy.study.report.report_page import study_page
 
     study = StudyDirectory(Path(args.directory))
     report = report_document(study)

@@ -11,9 +11,9 @@ from slurm_energy.cli import connection
 from slurm_energy.errors import UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.study.jobs_file import LoadedJobs
-    from slurm_energy.study.kpis import EnergySeries
-    from slurm_energy.study.source_data import StudySources
+    from slurm_energy.study.data.jobs_file import LoadedJobs
+    from slurm_energy.study.data.kpis import EnergySeries
+    from slurm_energy.study.data.source_data import StudySources
 
 
 _EARLIER_S = 7 * 86400.0
@@ -62,7 +62,7 @@ def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = 
     Raises:
         UsageError: an option is malformed, --column or --energy is given without --jobs, or a time with it.
     """
-    from slurm_energy.study.source_data import StudySources
+    from slurm_energy.study.data.source_data import StudySources
 
     renamed = dict(_column(text) for text in args.column)
     if not args.jobs:
@@ -84,7 +84,7 @@ def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = 
 
 
 def _site(args: argparse.Namespace, start_s: float, end_s: float) -> tuple[LoadedJobs, EnergySeries | None]:
-    from slurm_energy.study.site_data import read_site
+    from slurm_energy.study.data.site_data import read_site
 
     data = read_site(connection.connect(args), start_s, end_s)
     return data.jobs, data.energy
@@ -93,9 +93,9 @@ def _site(args: argparse.Namespace, start_s: float, end_s: float) -> tuple[Loade
 def _files(
     args: argparse.Namespace, renamed: dict[str, str], timezone: str
 ) -> tuple[LoadedJobs, EnergySeries | None]:
-    from slurm_energy.study.energy_file import read_energy
-    from slurm_energy.study.jobs_file import LoadedJobs, read_jobs
-    from slurm_energy.study.jobs_table import concatenated
+    from slurm_energy.study.data.energy_file import read_energy
+    from slurm_energy.study.data.jobs_file import LoadedJobs, read_jobs
+    from slurm_energy.study.data.jobs_table import concatenated
 
     loaded = [read_jobs(path, renamed, timezone) for path in args.jobs]
     jobs = LoadedJobs(

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Validate the deployment and print the verdicts."""
     from slurm_energy.study.directory import StudyDirectory
-    from slurm_energy.study.validation import ValidationOptions, deployment_begin_s, run_validation
+    from slurm_energy.study.effects.validation import ValidationOptions, deployment_begin_s, run_validation
 
     if args.washout is not None and not 0.0 <= args.washout < 24.0:
         raise UsageError(
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(result: dict[str, Any], title: str) -> list[str]:
-    from slurm_energy.study.report_document import conclusion
+    from slurm_energy.study.report.report_document import conclusion
 
     period, deployment = result["period"], result["deployment"]
     interval = f"{result['confidence']:.0%} interval"

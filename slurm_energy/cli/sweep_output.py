@@ -144,7 +144,7 @@ def print_result(result: SweepResult, design: SweepDesign, args: argparse.Namesp
         note(f"the energy lacks {missing}, so it understates the cost of slower runs (senergy doctor)")
     if args.plots:
         from slurm_energy.cli.output_files import report_written
-        from slurm_energy.reports.sweep_png import write_plots
+        from slurm_energy.reports.plots.sweep_png import write_plots
 
         for path in write_plots(result, args.plots):
             report_written(path)

@@ -131,7 +131,7 @@ def _summary(builder: TimelineBuilder, sources: CollectedSources) -> str:
 
 
 def _page(job_id: str, sources: CollectedSources, overview: Overview, builder: TimelineBuilder) -> str:
-    from slurm_energy.reports.timeline_page import TimelinePage, timeline_page
+    from slurm_energy.reports.diagnosis.timeline_page import TimelinePage, timeline_page
 
     job = sources.usage.job if sources.usage else None
     user = sources.usage and (sources.usage.job.user or sources.usage.first.user)

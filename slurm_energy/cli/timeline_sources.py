@@ -93,7 +93,7 @@ def _ask_controller(args: argparse.Namespace, job_id: str, sources: CollectedSou
         EnergyError: senergyctld does not answer, or the job is unknown or belongs to another user.
     """
     from slurm_energy.diagnosis.diagnose import diagnose
-    from slurm_energy.reports.diagnosis_input import job_observation
+    from slurm_energy.reports.diagnosis.input import job_observation
 
     client = connection.connect(args)
     job, documents = fetch_observed_job(args, client, job_id)

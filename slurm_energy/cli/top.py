@@ -16,7 +16,7 @@ from slurm_energy.protocol import agent_socket
 from slurm_energy.safe_text import escape_controls
 
 if TYPE_CHECKING:
-    from slurm_energy.reports.text_plot import Glyphs
+    from slurm_energy.reports.plots.text_plot import Glyphs
 
 HELP = "live power of this node, its jobs and components, or of the cluster"
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 60.0
@@ -129,10 +129,10 @@ def _run_cluster(args: argparse.Namespace) -> int:
 def _cluster_lines(args: argparse.Namespace, response: dict[str, Any]) -> list[str]:
     clock = time.strftime("%H:%M:%S")
     if args.findings:
-        from slurm_energy.reports.running_findings import findings_screen
+        from slurm_energy.reports.diagnosis.running_findings import findings_screen
 
         return findings_screen(response, clock)
-    from slurm_energy.reports.cluster_power import cluster_screen
+    from slurm_energy.reports.budgets.cluster_power import cluster_screen
 
     max_rows = None if args.once or not _is_screen() else _MAX_ROWS
     return cluster_screen(response, clock, _glyphs(args), max_rows)
@@ -152,7 +152,7 @@ def _show(args: argparse.Namespace, status: dict[str, Any], full_bar_watts: floa
 
 
 def _glyphs(args: argparse.Namespace) -> Glyphs:
-    from slurm_energy.reports.text_plot import ASCII, glyphs_for
+    from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
     return ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the statistics of workload files."""
     try:
         from slurm_energy.simulator.inputs import read_workload
-        from slurm_energy.simulator.workload_statistics import statistics
+        from slurm_energy.simulator.workloads.workload_statistics import statistics
     except ImportError as error:
         raise UnavailableError(
             "senergy workload", f"needs {error.name}", install_extra("simulation")
@@ -84,7 +84,7 @@ def _inputs(
 ) -> tuple[list[Path], WorkloadFormat, list[NodeKind], TraceSection | None]:
     """Return files, format, cluster and selection that the arguments name."""
     from slurm_energy.simulator import scenario as scenarios
-    from slurm_energy.simulator.campaign import format_of
+    from slurm_energy.simulator.campaigns.campaign import format_of
     from slurm_energy.simulator.cluster import NodeKind
     from slurm_energy.simulator.inputs import WorkloadFormat
 
@@ -135,7 +135,7 @@ def _cluster_lines(cluster: dict[str, Any] | None) -> list[str]:
 
 
 def _tables(table: dict[str, Any]) -> list[str]:
-    from slurm_energy.simulator.summary_table import aligned
+    from slurm_energy.simulator.results.summary_table import aligned
 
     rows = [["quantity", "jobs", *_COLUMNS]]
     for name, (label, unit) in _ROWS.items():

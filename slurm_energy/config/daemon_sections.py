@@ -227,7 +227,7 @@ class ControllerConfig:
         check=between(0, 36500),
     )
     log_level: str = _log_level()
-    log_levels: dict[str, str] = _log_levels("controller.store")
+    log_levels: dict[str, str] = _log_levels("controller.records")
 
     @property
     def state_folder(self) -> Path:

@@ -11,48 +11,48 @@ from typing import Any, Final
 
 from slurm_energy import __version__, service_manager
 from slurm_energy.config import Config
-from slurm_energy.controller import http_listener
-from slurm_energy.controller.adjustment_parts import adjustment_parts
-from slurm_energy.controller.admin_comments import AdminCommentWriter
-from slurm_energy.controller.begin_times import BeginTimes
-from slurm_energy.controller.budget_loop import BudgetLoop
-from slurm_energy.controller.budget_routes import BudgetRoutes
+from slurm_energy.controller.budgets.loop import BudgetLoop
+from slurm_energy.controller.budgets.routes import BudgetRoutes
 from slurm_energy.controller.cluster_metrics import ClusterMetrics
-from slurm_energy.controller.cluster_states import ClusterStates
-from slurm_energy.controller.controller_host import ControllerHost
-from slurm_energy.controller.deferral_loop import DeferralLoop
-from slurm_energy.controller.enrichment import Enrichment
-from slurm_energy.controller.failover import Resignation, wait_until_resigned
-from slurm_energy.controller.finding_alerts import FindingAlerts
-from slurm_energy.controller.grid_fetcher import GridFetcher
-from slurm_energy.controller.grid_routes import GridRoutes
-from slurm_energy.controller.grid_source import GridFactorSource
-from slurm_energy.controller.history_cache import HistoryCache, training_model
-from slurm_energy.controller.identity import PrivilegedUsers
-from slurm_energy.controller.lease import ControllerLease
-from slurm_energy.controller.lease_metrics import lease_families, lease_status
+from slurm_energy.controller.clusters.cluster_states import ClusterStates
+from slurm_energy.controller.clusters.placement_routes import PlacementRoutes
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.deferral.loop import DeferralLoop
+from slurm_energy.controller.diagnosis.adjustment_parts import adjustment_parts
+from slurm_energy.controller.diagnosis.finding_alerts import FindingAlerts
+from slurm_energy.controller.diagnosis.running_findings import RunningFindings
+from slurm_energy.controller.grid.fetcher import GridFetcher
+from slurm_energy.controller.grid.present_grid import PresentGrid
+from slurm_energy.controller.grid.quota_routes import QuotaRoutes
+from slurm_energy.controller.grid.quota_watch import QuotaWatch
+from slurm_energy.controller.grid.routes import GridRoutes
+from slurm_energy.controller.grid.source import GridFactorSource
+from slurm_energy.controller.http import http_listener
+from slurm_energy.controller.http.identity import PrivilegedUsers
+from slurm_energy.controller.http.node_hosts import NodeHosts
+from slurm_energy.controller.http.node_routes import NodeRoutes
+from slurm_energy.controller.http.server import ControllerServer
 from slurm_energy.controller.live_reports import LiveReports
-from slurm_energy.controller.node_hosts import NodeHosts
-from slurm_energy.controller.node_routes import NodeRoutes
-from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.periodic_tasks import run_until
-from slurm_energy.controller.placement_routes import PlacementRoutes
 from slurm_energy.controller.policy_file import PolicyPublication, write_policy_file
-from slurm_energy.controller.power_saving_loop import PowerSavingLoop
-from slurm_energy.controller.present_grid import PresentGrid
-from slurm_energy.controller.priority_loop import PriorityLoop
-from slurm_energy.controller.quota_routes import QuotaRoutes
-from slurm_energy.controller.quota_watch import QuotaWatch
+from slurm_energy.controller.power_saving.loop import PowerSavingLoop
+from slurm_energy.controller.queue.priority_loop import PriorityLoop
+from slurm_energy.controller.records.admin_comments import AdminCommentWriter
+from slurm_energy.controller.records.enrichment import Enrichment
+from slurm_energy.controller.records.retention_loop import drop_old_data
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.records.usage_loop import UsageLoop
+from slurm_energy.controller.records.usage_routes import UsageRoutes
 from slurm_energy.controller.reload_warnings import pending_changes
-from slurm_energy.controller.retention_loop import drop_old_data
-from slurm_energy.controller.running_findings import RunningFindings
 from slurm_energy.controller.running_jobs import RunningJobCache
-from slurm_energy.controller.server import ControllerServer
-from slurm_energy.controller.store import Store
-from slurm_energy.controller.tuning_advisor import TuningAdvisor, curve_oracle
-from slurm_energy.controller.tuning_learner import TuningLearner
-from slurm_energy.controller.usage_loop import UsageLoop
-from slurm_energy.controller.usage_routes import UsageRoutes
+from slurm_energy.controller.standby.controller_host import ControllerHost
+from slurm_energy.controller.standby.failover import Resignation, wait_until_resigned
+from slurm_energy.controller.standby.lease import ControllerLease
+from slurm_energy.controller.standby.lease_metrics import lease_families, lease_status
+from slurm_energy.controller.tuning.advisor import TuningAdvisor, curve_oracle
+from slurm_energy.controller.tuning.history_cache import HistoryCache, training_model
+from slurm_energy.controller.tuning.learner import TuningLearner
+from slurm_energy.controller.tuning.oracle_refit import OracleRefit
 from slurm_energy.errors import EnergyError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.openmetrics.exposition import MetricFamily

@@ -8,8 +8,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from slurm_energy import __version__
-from slurm_energy.controller.budget_facts import BudgetStatus
-from slurm_energy.controller.store import Store
+from slurm_energy.controller.budgets.facts import BudgetStatus
+from slurm_energy.controller.records.store import Store
 from slurm_energy.openmetrics.exposition import MetricFamily, MetricKind, version_family
 
 _LAST_DELIVERIES: Final = "SELECT cluster, node, last_received, last_end FROM nodes"

@@ -6,16 +6,17 @@ import asyncio
 import logging
 
 from slurm_energy import service_manager
-from slurm_energy.accounting import integrity, migrations
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.config import Config
 from slurm_energy.config.database_password import configured_database
-from slurm_energy.controller import http_listener
 from slurm_energy.controller.active_controller import ActiveController
-from slurm_energy.controller.controller_host import ControllerHost
-from slurm_energy.controller.failover import Resignation, alternate
-from slurm_energy.controller.lease import ControllerLease
-from slurm_energy.controller.priority_loop import OFF, make_pipeline
-from slurm_energy.controller.store import Store
+from slurm_energy.controller.http import http_listener
+from slurm_energy.controller.queue.priority_loop import OFF, make_pipeline
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.standby.controller_host import ControllerHost
+from slurm_energy.controller.standby.failover import Resignation, alternate
+from slurm_energy.controller.standby.lease import ControllerLease
 
 
 def check(config: Config) -> None:

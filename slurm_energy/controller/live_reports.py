@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, Final
 
-from slurm_energy.accounting.plausibility import PlausibilityCheck
+from slurm_energy.accounting.records.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
-from slurm_energy.controller.deliveries import SMALL_BODY_BYTES, read_object
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.node_hosts import OFF, NodeHosts, Sender, check_sender
-from slurm_energy.controller.recent_refusals import RecentRefusals
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.node_hosts import OFF, NodeHosts, Sender, check_sender
+from slurm_energy.controller.http.recent_refusals import RecentRefusals
+from slurm_energy.controller.records.deliveries import SMALL_BODY_BYTES, read_object
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.diagnosis.live_finding import LiveFinding, parse_live_findings
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError

@@ -10,8 +10,8 @@ from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.config.section_digests import shared_values
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.route_group import RouteGroup
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.errors import UnavailableError
 from slurm_energy.policies import catalogue
 from slurm_energy.protocol.policy_file_requests import POLICY_FILE_PATH, PublishedPolicies

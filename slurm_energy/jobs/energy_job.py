@@ -9,7 +9,7 @@ from typing import Any, Final
 from slurm_energy.errors import NotFoundError
 from slurm_energy.frames import controller_frames
 from slurm_energy.protocol.controller_client import ControllerClient
-from slurm_energy.reports.json_view import job_object
+from slurm_energy.reports.labels.json_view import job_object
 from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.job_state import JobStatus, read_job_states

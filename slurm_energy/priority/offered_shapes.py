@@ -1,6 +1,6 @@
 """Jobs that offer several GPU shapes: candidate rows for `scheduling`, and the choice of the shape to assign.
 
-Jobs offer shapes with --energy-alternatives. `controller.interventions` changes the jobs in Slurm
+Jobs offer shapes with --energy-alternatives. `controller.queue.interventions` changes the jobs in Slurm
 accordingly.
 """
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_energy.accounting.record_selection import JobSelector, Visibility
+from slurm_energy.accounting.records.record_selection import JobSelector, Visibility
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.priority.explanation import pending_rows
 from slurm_energy.priority.snapshot import Snapshot

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_energy.accounting.consumption import MAX_IDS, ConsumptionRecord
+from slurm_energy.accounting.usage.consumption import MAX_IDS, ConsumptionRecord
 from slurm_energy.scheduling import Users
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.slurm.queue.columns import QueueColumns

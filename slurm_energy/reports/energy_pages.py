@@ -16,9 +16,9 @@ from markupsafe import Markup
 
 from slurm_energy.grid.amount_text import cost_text, grams_text
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration
-from slurm_energy.reports.column_chart import ColumnLayer, column_chart
 from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.html_document import render
+from slurm_energy.reports.plots.column_chart import ColumnLayer, column_chart
 from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.usage import JobUsage
 from slurm_energy.reports.utilization.usage import (

@@ -10,7 +10,7 @@ from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.grid.yearly_factors import YearlyFactor
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration
-from slurm_energy.reports.fields import Field, Style
+from slurm_energy.reports.acct.fields import Field, Style
 from slurm_energy.reports.table import TableLayout, parse_columns, table_lines
 from slurm_energy.reports.time_spec import format_time
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_energy.quantities import format_duration
+from slurm_energy.reports.plots.text_plot import Glyphs, share_bar
 from slurm_energy.reports.table import fit
-from slurm_energy.reports.text_plot import Glyphs, share_bar
 
 _UNKNOWN, _HIDDEN = "unknown", "-"
 _BAR = 30

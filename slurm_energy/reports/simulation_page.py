@@ -11,9 +11,9 @@ import numpy as np
 from markupsafe import Markup
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, embed, max_watts, power_chart
 from slurm_energy.reports.html_document import render
-from slurm_energy.reports.policy_charts import (
+from slurm_energy.reports.plots.charts import Bar, BarGroup, Series, bar_chart, embed, max_watts, power_chart
+from slurm_energy.reports.plots.policy_charts import (
     ChartSpan,
     Distribution,
     Point,
@@ -23,10 +23,10 @@ from slurm_energy.reports.policy_charts import (
 )
 from slurm_energy.reports.sweep_maps import SweepSection
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.mean_power import power_by_interval
-from slurm_energy.simulator.simulation_result import SimulationResult
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.summary_table import Means, summary_rows
+from slurm_energy.simulator.power.mean_power import power_by_interval
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.results.simulation_result import SimulationResult
+from slurm_energy.simulator.results.summary_table import Means, summary_rows
 
 _INTERVALS, _COLOURS = 144, 8
 _SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS, _MIN_SCHEDULED_JOBS = 200, 12_000, 40

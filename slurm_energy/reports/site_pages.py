@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.deferral_text import deferral_status
 from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.grid_table import series_lines
 from slurm_energy.reports.power_saving_text import power_saving_lines
+from slurm_energy.reports.queue.deferral_text import deferral_status
 
 _SITE_SETTINGS = (
     ("cap_watts", "cap {} W"),

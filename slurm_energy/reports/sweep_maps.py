@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.simulator.sweep_results import MAP_TOTALS, SweepMap
+from slurm_energy.simulator.campaigns.sweep_results import MAP_TOTALS, SweepMap
 
 _STRONGEST_PERCENT = 70
 

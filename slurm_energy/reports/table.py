@@ -11,7 +11,7 @@ from typing import Generic
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.reports.fields import Field, Row, Style, find_in
+from slurm_energy.reports.acct.fields import Field, Row, Style, find_in
 from slurm_energy.safe_text import display_width, escape_controls, escape_csv
 
 MAX_WIDTH = 4096

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats
-from slurm_energy.simulator.simulation_result import EnergyAccounts
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.results.simulation_result import EnergyAccounts
+from slurm_energy.simulator.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

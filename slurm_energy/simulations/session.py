@@ -5,13 +5,13 @@ from __future__ import annotations
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Options, Ranking, fault
-from slurm_energy.simulator.campaign import CampaignTask, prepare
+from slurm_energy.simulator.campaigns.campaign import CampaignTask, prepare
 from slurm_energy.simulator.engine import Simulation
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.scenario import Scenario
-from slurm_energy.simulator.simulation_result import SimulationResult
 from slurm_energy.simulator.simulation_state import SimulationState
-from slurm_energy.simulator.workload import Workload
-from slurm_energy.simulator.workload_generator import Predict
+from slurm_energy.simulator.workloads.workload import Workload
+from slurm_energy.simulator.workloads.workload_generator import Predict
 
 
 class SimulationSession:

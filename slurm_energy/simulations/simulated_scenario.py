@@ -10,16 +10,16 @@ from typing import Any
 from slurm_energy.errors import UsageError
 from slurm_energy.frames.typed_frame import pandas_module
 from slurm_energy.simulations.session import SimulationSession
-from slurm_energy.simulator import campaign, sweeps
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.campaign import CampaignTask
-from slurm_energy.simulator.result_files import job_columns, power_columns
+from slurm_energy.simulator.campaigns import campaign, sweeps
+from slurm_energy.simulator.campaigns.campaign import CampaignTask
+from slurm_energy.simulator.campaigns.sweep_axes import axes_of_table
+from slurm_energy.simulator.campaigns.sweep_results import run_columns
+from slurm_energy.simulator.results.result_files import job_columns, power_columns
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.scenario import Scenario
-from slurm_energy.simulator.simulation_result import SimulationResult
-from slurm_energy.simulator.sweep_axes import axes_of_table
-from slurm_energy.simulator.sweep_results import run_columns
-from slurm_energy.simulator.workload import Workload
-from slurm_energy.simulator.workload_generator import Predict
+from slurm_energy.simulator.workloads.workload import Workload
+from slurm_energy.simulator.workloads.workload_generator import Predict
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from slurm_energy.scheduling.backfill import Candidate
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.cluster import Cluster
-from slurm_energy.simulator.constrained_selection import ConstrainedSelection
+from slurm_energy.simulator.constraints.constrained_selection import ConstrainedSelection
 from slurm_energy.simulator.event_queue import EventQueue
-from slurm_energy.simulator.job_demand import JobDemand
 from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.job_demand import JobDemand
+from slurm_energy.simulator.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,27 +12,27 @@ from slurm_energy.scheduling.queue import Queue
 from slurm_energy.scheduling.ranking import Ranking
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.signals.feed import SignalFeed
-from slurm_energy.simulator.budget_control import BudgetControl
-from slurm_energy.simulator.budget_excess import BudgetExcess
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
-from slurm_energy.simulator.constrained_selection import constrained_selection
+from slurm_energy.simulator.constraints.constrained_selection import constrained_selection
+from slurm_energy.simulator.constraints.job_constraints import with_default_limits
 from slurm_energy.simulator.deadline_preemption import deadline_preemption
-from slurm_energy.simulator.deferral_control import DeferralControl
-from slurm_energy.simulator.energy_integral import EnergyIntegral
+from slurm_energy.simulator.deferral.deferral_control import DeferralControl
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
-from slurm_energy.simulator.job_constraints import with_default_limits
-from slurm_energy.simulator.job_demand import JobDemand
-from slurm_energy.simulator.node_power import NodePower, PowerStep
-from slurm_energy.simulator.power_commitment import PowerCommitment
-from slurm_energy.simulator.power_saving_control import PowerSavingControl
-from slurm_energy.simulator.run_notes import run_notes
+from slurm_energy.simulator.power.budget_control import BudgetControl
+from slurm_energy.simulator.power.budget_excess import BudgetExcess
+from slurm_energy.simulator.power.energy_integral import EnergyIntegral
+from slurm_energy.simulator.power.node_power import NodePower, PowerStep
+from slurm_energy.simulator.power.power_commitment import PowerCommitment
+from slurm_energy.simulator.power.power_saving_control import PowerSavingControl
+from slurm_energy.simulator.results.run_notes import run_notes
+from slurm_energy.simulator.results.simulation_result import JobOutcome, SimulationResult
 from slurm_energy.simulator.running_jobs import UNLIMITED, RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.scheduling_pass import PassSteps, SchedulingPass
-from slurm_energy.simulator.simulation_result import JobOutcome, SimulationResult
 from slurm_energy.simulator.simulation_state import SimulationState, state_of
 from slurm_energy.simulator.stall_guard import StallGuard
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.job_demand import JobDemand
+from slurm_energy.simulator.workloads.workload import Workload
 
 
 class Simulation:

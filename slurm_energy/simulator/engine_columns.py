@@ -7,8 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.simulator.compiled import compiled
-from slurm_energy.simulator.job_columns import (
+from slurm_energy.simulator.kernels.compiled import compiled
+from slurm_energy.simulator.kernels.pending_tree import PendingJobs, enter, leave
+from slurm_energy.simulator.kernels.score_kernels import expected_s
+from slurm_energy.simulator.results.simulation_result import JobOutcome
+from slurm_energy.simulator.results.user_columns import UserColumns, hold, settle
+from slurm_energy.simulator.running_columns import RunningColumns, pop, push, withdraw
+from slurm_energy.simulator.workloads.job_columns import (
     EXTRA_WATTS,
     KIND,
     LEFT,
@@ -21,11 +26,6 @@ from slurm_energy.simulator.job_columns import (
     PolicyRules,
     refresh,
 )
-from slurm_energy.simulator.pending_tree import PendingJobs, enter, leave
-from slurm_energy.simulator.running_columns import RunningColumns, pop, push, withdraw
-from slurm_energy.simulator.score_kernels import expected_s
-from slurm_energy.simulator.simulation_result import JobOutcome
-from slurm_energy.simulator.user_columns import UserColumns, hold, settle
 
 START_S, END_S, ENERGY, LOST, RUN_S, UNIT_S, BEGIN_S, STOP_S = range(8)
 """Columns of `Accounts.real`: as in `EnergyAccounts`; BEGIN_S and STOP_S are start and end of

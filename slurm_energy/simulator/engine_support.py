@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.job_constraints import needs_constraints
+from slurm_energy.simulator.constraints.job_constraints import needs_constraints
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.workload import Workload
 
 
 def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:

@@ -13,10 +13,10 @@ import numpy as np
 
 from slurm_energy.budget.admission import added_watts, admit_in_order, headroom_watts, start_limits
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.power_columns import PowerColumns, whole_cluster
+from slurm_energy.simulator.power.power_columns import PowerColumns, whole_cluster
 from slurm_energy.simulator.running_jobs import PowerPoint, RunningJob
 from slurm_energy.simulator.schedule_settings import BudgetRules
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.workload import Workload
 
 
 class JobAdmission:

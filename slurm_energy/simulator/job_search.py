@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.simulator.compiled import compiled
-from slurm_energy.simulator.job_columns import ID_RANK, KAIROS, KIND, PACKING, UNITS, JobColumns, PolicyRules
-from slurm_energy.simulator.pending_tree import (
+from slurm_energy.simulator.kernels.compiled import compiled
+from slurm_energy.simulator.kernels.pending_tree import (
     BLOCK,
     MIXED,
     NODE_ID,
@@ -25,7 +24,23 @@ from slurm_energy.simulator.pending_tree import (
     most_free,
     width_of,
 )
-from slurm_energy.simulator.score_kernels import NEVER, Moment, expected_s, lowest_score, lowest_slack_s, rank
+from slurm_energy.simulator.kernels.score_kernels import (
+    NEVER,
+    Moment,
+    expected_s,
+    lowest_score,
+    lowest_slack_s,
+    rank,
+)
+from slurm_energy.simulator.workloads.job_columns import (
+    ID_RANK,
+    KAIROS,
+    KIND,
+    PACKING,
+    UNITS,
+    JobColumns,
+    PolicyRules,
+)
 
 
 class HeadReservation(NamedTuple):

@@ -12,7 +12,7 @@ from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle
 from slurm_energy.oracle.workload import find_profile
 from slurm_energy.simulator.scenario_schema import ModelSection
-from slurm_energy.simulator.workload_generator import ShapePrediction
+from slurm_energy.simulator.workloads.workload_generator import ShapePrediction
 
 
 def predict(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints
-from slurm_energy.simulator.compiled import compiled
+from slurm_energy.simulator.kernels.compiled import compiled
 
 
 class RunningColumns(NamedTuple):

@@ -13,10 +13,10 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, UnitCapacity, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
-from slurm_energy.simulator.run_segments import RunSegments
+from slurm_energy.simulator.results.run_segments import RunSegments
+from slurm_energy.simulator.results.simulation_result import EnergyAccounts, JobOutcome
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.workload import Workload
 
 _LN2 = math.log(2)
 _ROUNDING_S = 1e-6

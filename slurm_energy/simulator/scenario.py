@@ -14,21 +14,23 @@ from slurm_energy.config.loader import TableReader, table_label
 from slurm_energy.quantities import shown
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
+from slurm_energy.simulator.campaigns.sweep_axes import SweepAxis, axes_of_table
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraint_schema import (
+from slurm_energy.simulator.constraints.constraint_schema import (
     TABLES,
     ConstraintTables,
     check_tables,
     constraints_of,
     read_tables,
 )
-from slurm_energy.simulator.deferral_schema import (
+from slurm_energy.simulator.deferral.deferral_schema import (
     DeferralSection,
     SignalsSection,
     check_signals,
     deferral_of,
     signal_feed,
 )
+from slurm_energy.simulator.power.step_function import StepFunction, read_steps
 from slurm_energy.simulator.scenario_files import locate, text_of, with_base
 from slurm_energy.simulator.scenario_schema import (
     OUTLIERS,
@@ -41,10 +43,8 @@ from slurm_energy.simulator.scenario_schema import (
     WorkloadSection,
 )
 from slurm_energy.simulator.schedule_settings import BudgetRules, PowerSaving, Preemption, ScheduleSettings
-from slurm_energy.simulator.site_checks import check_sites
-from slurm_energy.simulator.site_schema import PlacementSection, SiteSection
-from slurm_energy.simulator.step_function import StepFunction, read_steps
-from slurm_energy.simulator.sweep_axes import SweepAxis, axes_of_table
+from slurm_energy.simulator.sites.site_checks import check_sites
+from slurm_energy.simulator.sites.site_schema import PlacementSection, SiteSection
 
 _SECTIONS = (
     *("title", "extends", "cluster", "workload", "trace", "model", "schedule", "power", "power_saving"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
-from slurm_energy.simulator.deferral_schema import SIGNAL_FILES
+from slurm_energy.simulator.deferral.deferral_schema import SIGNAL_FILES
 from slurm_energy.spelling import suggestion
 
 _SHIPPED = Path(__file__).parent / "scenarios"

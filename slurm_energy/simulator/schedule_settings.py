@@ -10,8 +10,8 @@ from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.signals import SignalName
 from slurm_energy.signals.feed import SignalFeed
-from slurm_energy.simulator.constraints import Constraints
-from slurm_energy.simulator.step_function import StepFunction
+from slurm_energy.simulator.constraints.constraints import Constraints
+from slurm_energy.simulator.power.step_function import StepFunction
 
 
 @dataclass(frozen=True, slots=True)

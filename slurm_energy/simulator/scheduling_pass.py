@@ -10,15 +10,15 @@ import numpy as np
 from slurm_energy.scheduling.backfill import Candidate, Discipline, choose
 from slurm_energy.scheduling.queue import Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
-from slurm_energy.simulator.budget_control import BudgetControl
 from slurm_energy.simulator.cluster import Allocation, Cluster
-from slurm_energy.simulator.constrained_selection import ConstrainedSelection
+from slurm_energy.simulator.constraints.constrained_selection import ConstrainedSelection
 from slurm_energy.simulator.event_queue import EventQueue
-from slurm_energy.simulator.job_demand import JobDemand
-from slurm_energy.simulator.power_commitment import PowerCommitment
+from slurm_energy.simulator.power.budget_control import BudgetControl
+from slurm_energy.simulator.power.power_commitment import PowerCommitment
 from slurm_energy.simulator.running_jobs import RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.job_demand import JobDemand
+from slurm_energy.simulator.workloads.workload import Workload
 
 PassSteps = Generator[Queue, Ranking, None]
 """A scheduling pass that yields its queue and waits for the ranking of it."""

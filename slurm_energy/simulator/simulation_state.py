@@ -8,9 +8,9 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.results.simulation_result import EnergyAccounts
 from slurm_energy.simulator.running_jobs import RunningJobs
-from slurm_energy.simulator.simulation_result import EnergyAccounts
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.workload import Workload
 
 _MIN_S: Final = 30 * 86_400.0
 _RUN_TIMES: Final = 20.0

@@ -14,15 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.errors import EnergyError
-from slurm_energy.study.assignment import AssignmentDesign
-from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.energy_file import energy_csv
-from slurm_energy.study.indicators import KPIS
-from slurm_energy.study.jobs_table import csv_text
-from slurm_energy.study.kpis import DailyKpis
-from slurm_energy.study.mean_estimate import MIN_DAYS, MeanEstimate, mean_estimate
-from slurm_energy.study.objective import StudyObjective
-from slurm_energy.study.period import (
+from slurm_energy.study.data.energy_file import energy_csv
+from slurm_energy.study.data.jobs_table import csv_text
+from slurm_energy.study.data.kpis import DailyKpis
+from slurm_energy.study.data.period import (
     ENERGY_NAME,
     JOBS_NAME,
     StudyPeriod,
@@ -30,8 +25,13 @@ from slurm_energy.study.period import (
     period_document,
     read_period,
 )
-from slurm_energy.study.power_analysis import day_variation, power_analysis
-from slurm_energy.study.source_data import StudySources, source_data
+from slurm_energy.study.data.source_data import StudySources, source_data
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.goals.indicators import KPIS
+from slurm_energy.study.goals.objective import StudyObjective
+from slurm_energy.study.rollout.assignment import AssignmentDesign
+from slurm_energy.study.statistics.mean_estimate import MIN_DAYS, MeanEstimate, mean_estimate
+from slurm_energy.study.statistics.power_analysis import day_variation, power_analysis
 from slurm_energy.study.symptoms import symptoms
 
 DAYS_NAME: Final = "days.csv"

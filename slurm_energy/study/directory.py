@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from slurm_energy import __version__, atomic_file
 from slurm_energy.errors import AlreadyRunningError, EnergyError, NotFoundError, UsageError
+from slurm_energy.study.goals.objective import FILE_NAME, StudyObjective, parse_objective, read_objective
 from slurm_energy.study.manifest import StepEntry, StepState, StudyManifest, parse_manifest
-from slurm_energy.study.objective import FILE_NAME, StudyObjective, parse_objective, read_objective
 from slurm_energy.study.ownership import require_own_study
 from slurm_energy.study.step_run import FILE_MODE, RESULT_NAME, StepRun, file_sha256, unwritable
 from slurm_energy.study.steps import STEPS

@@ -8,7 +8,7 @@ from typing import Final
 from slurm_energy.errors import UsageError
 from slurm_energy.study.directory import StudyDirectory
 from slurm_energy.study.manifest import StepState
-from slurm_energy.study.stages import DeploymentStage
+from slurm_energy.study.rollout.stages import DeploymentStage
 from slurm_energy.study.steps import STEPS
 
 _FOLLOWING: Final = {"shadow": "advise", "advise": "partition --design partition"}

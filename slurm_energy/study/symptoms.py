@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.quantities import JOULES_PER_KWH
-from slurm_energy.study.days import HOUR_S, spread
-from slurm_energy.study.jobs_table import Floats, JobsTable
-from slurm_energy.study.kpis import DailyKpis
-from slurm_energy.study.period import StudyPeriod
+from slurm_energy.study.data.days import HOUR_S, spread
+from slurm_energy.study.data.jobs_table import Floats, JobsTable
+from slurm_energy.study.data.kpis import DailyKpis
+from slurm_energy.study.data.period import StudyPeriod
 
 LOST_STATES: Final = ("FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "CANCELLED")
 _MIN_IDLE: Final = 0.05

@@ -19,9 +19,9 @@ import numpy as np
 from slurm_energy.budget.admission import added_watts
 from slurm_energy.budget.messages import NodeDecision, NodePoll
 from slurm_energy.budget.power_groups import PowerGroups
-from slurm_energy.controller.budget_curves import time_and_power
-from slurm_energy.controller.budget_engine import BudgetEngine
-from slurm_energy.controller.budget_facts import (
+from slurm_energy.controller.budgets.curves import time_and_power
+from slurm_energy.controller.budgets.engine import BudgetEngine
+from slurm_energy.controller.budgets.facts import (
     BudgetCycle,
     BudgetedJob,
     BudgetedNode,

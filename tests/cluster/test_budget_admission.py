@@ -18,10 +18,10 @@ from small_cluster import SmallCluster, marks, wait_until
 from slurm_energy import config as configuration
 from slurm_energy.budget.job_licenses import MIN_SHARE
 from slurm_energy.budget.power_table import NodePowerRange
-from slurm_energy.controller.budget_admission import BudgetAdmission
-from slurm_energy.controller.budget_facts import BudgetScope, ScopeKind
-from slurm_energy.controller.budget_licenses import BudgetHeadroom
-from slurm_energy.controller.history_cache import HistoryCache
+from slurm_energy.controller.budgets.admission import BudgetAdmission
+from slurm_energy.controller.budgets.facts import BudgetScope, ScopeKind
+from slurm_energy.controller.budgets.licenses import BudgetHeadroom
+from slurm_energy.controller.tuning.history_cache import HistoryCache
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.history import ObservedRun, RunEnding
 from slurm_energy.policies.policy_file import policy_file_text

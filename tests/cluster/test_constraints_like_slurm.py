@@ -18,10 +18,10 @@ from small_cluster import SmallCluster, marks, wait_until
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraints import Constraints, JobLimits, NodeReservation, Partition
+from slurm_energy.simulator.constraints.constraints import Constraints, JobLimits, NodeReservation, Partition
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 pytestmark = [*marks(), pytest.mark.soak, pytest.mark.timeout(900)]
 JOBS, CASES = 10, 24

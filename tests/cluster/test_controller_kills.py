@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 from own_controller import RUNS_AS, Controller, reserved_port, wait_for
 
-from slurm_energy.accounting import engine, integrity, tables
-from slurm_energy.accounting.usage_rollup import UsageRollup
-from slurm_energy.accounting.usage_tables import usage_sums
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.schema import tables
+from slurm_energy.accounting.schema.usage_tables import usage_sums
+from slurm_energy.accounting.usage.usage_rollup import UsageRollup
 from slurm_energy.agent.state import delivery
 from slurm_energy.agent.state.delivery import PERIOD_ROUTE, RECORD_ROUTE, RecordDelivery
 from slurm_energy.agent.state.spool import Spool

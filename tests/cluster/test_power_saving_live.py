@@ -24,7 +24,7 @@ from slurm_energy.scheduling.registry import policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.schedule_settings import PowerSaving, ScheduleSettings
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 from slurm_energy_lab.power_supply import SupplyModel, delivered_joules, read_changes, write_programs
 
 pytestmark = [*marks(), pytest.mark.soak]

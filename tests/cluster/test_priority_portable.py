@@ -19,11 +19,11 @@ from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy import config as configuration
 from slurm_energy.accounting.quotas import Quota, QuotaPeriod, QuotaResource
-from slurm_energy.controller import priority_pipeline
-from slurm_energy.controller.begin_times import BeginTimes
-from slurm_energy.controller.deferral_planner import DeferralPlanner
-from slurm_energy.controller.deferral_signals import signal_columns
-from slurm_energy.controller.quota_holds import QuotaHolds
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.deferral.planner import DeferralPlanner
+from slurm_energy.controller.deferral.signals import signal_columns
+from slurm_energy.controller.grid.quota_holds import QuotaHolds
+from slurm_energy.controller.queue import priority_pipeline
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.priority.quota_levels import QuotaStandings, QuotaUse

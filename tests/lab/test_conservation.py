@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from slurm_energy.accounting import ingest, migrations, tables
 from slurm_energy.accounting.engine import Database
-from slurm_energy.accounting.periods import read_periods, store_periods
-from slurm_energy.accounting.usage_queries import UsageQuery, read_usage
-from slurm_energy.accounting.usage_rollup import UsageRollup
+from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records.periods import read_periods, store_periods
+from slurm_energy.accounting.schema import migrations, tables
+from slurm_energy.accounting.usage.usage_queries import UsageQuery, read_usage
+from slurm_energy.accounting.usage.usage_rollup import UsageRollup
 from slurm_energy.node_period import NodePeriod
 from slurm_energy.records import EnergyRecord
 from slurm_energy_lab.virtual_cluster.shared_nodes import NodeHistory, SharedNodes, draw_shared_jobs

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.cli.main import main
-from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
-from slurm_energy.study.deploy_step import Deployment
+from slurm_energy.study.choice.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.effects import switchback_effect
+from slurm_energy.study.effects.effects import switchback_effect
+from slurm_energy.study.rollout.deploy_step import Deployment
 from slurm_energy_lab.study_weeks.site_directory import SiteDirectory
 from slurm_energy_lab.study_weeks.study_site import tuned_mode
 
@@ -225,11 +225,11 @@ def test_an_interrupted_validation_continues_with_the_data_that_it_has_read(vali
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("slurm_energy.study.validation.effect_days", stop)
+    monkeypatch.setattr("slurm_energy.study.effects.validation.effect_days", stop)
     assert validated.main("validate", *validated.files()) != 0
     assert StudyDirectory(validated.study.path).manifest.steps["validate"].state == "running"
     monkeypatch.undo()
-    monkeypatch.setattr("slurm_energy.study.jobs_file.read_jobs", stop)
+    monkeypatch.setattr("slurm_energy.study.data.jobs_file.read_jobs", stop)
     assert validated.main("validate", *validated.files()) == 0
 
 

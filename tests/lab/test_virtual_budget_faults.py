@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.controller.budget_facts import EngineSettings
+from slurm_energy.controller.budgets.facts import EngineSettings
 from slurm_energy_lab.model import NodeProfile, load_profile
 from slurm_energy_lab.virtual_cluster.budgeted_cluster import (
     BudgetController,

@@ -26,7 +26,9 @@ from queue_files import snapshot
 from store_examples import Accounting, item, job
 
 import slurm_energy
-from slurm_energy.accounting import engine, migrations, periods
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.records import periods
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.agent import daemon
 from slurm_energy.budget.messages import NodeDecision
 from slurm_energy.config import schema_document

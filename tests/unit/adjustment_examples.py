@@ -10,16 +10,16 @@ import diagnosis_examples
 from store_examples import Accounting, job
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import run_history
-from slurm_energy.controller.adjustment_loop import AdjustmentLoop
-from slurm_energy.controller.adjustment_routes import AdjustmentRoutes
-from slurm_energy.controller.adjustment_trials import AdjustmentTrials
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.node_hosts import Sender, Verdict
-from slurm_energy.controller.run_diagnosis import RunDiagnosis
+from slurm_energy.accounting.history import run_history
+from slurm_energy.controller.diagnosis.adjustment_loop import AdjustmentLoop
+from slurm_energy.controller.diagnosis.adjustment_routes import AdjustmentRoutes
+from slurm_energy.controller.diagnosis.adjustment_trials import AdjustmentTrials
+from slurm_energy.controller.diagnosis.run_diagnosis import RunDiagnosis
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.node_hosts import Sender, Verdict
+from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache
-from slurm_energy.controller.store import Store
-from slurm_energy.controller.tuning_advisor import TuningAdvisor
+from slurm_energy.controller.tuning.advisor import TuningAdvisor
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 from slurm_energy_lab.diagnosis_corpus.observe import observe

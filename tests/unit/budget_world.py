@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, field
 
 from slurm_energy.budget.messages import DeviceReport, JobReport, NodeDecision, NodePoll
-from slurm_energy.controller.budget_engine import BudgetEngine
-from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode
+from slurm_energy.controller.budgets.engine import BudgetEngine
+from slurm_energy.controller.budgets.facts import BudgetedJob, BudgetedNode
 
 GPU, CPU = "NVIDIA A100", "Xeon"
 RANGES = {"package": (60.0, 200.0, 40.0), "gpu": (100.0, 400.0, 50.0)}

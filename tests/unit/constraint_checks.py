@@ -11,10 +11,16 @@ import numpy as np
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraints import Constraints, JobLimits, NodeReservation, Partition, Qos
+from slurm_energy.simulator.constraints.constraints import (
+    Constraints,
+    JobLimits,
+    NodeReservation,
+    Partition,
+    Qos,
+)
 from slurm_energy.simulator.engine import Simulation
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 EPSILON = 1e-6
 

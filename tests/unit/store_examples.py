@@ -8,8 +8,10 @@ import json
 import uuid
 from pathlib import Path
 
-from slurm_energy.accounting import engine, ingest, job_facts, migrations, record_queries
-from slurm_energy.accounting.record_selection import RecordSelection
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.records import ingest, job_facts, record_queries
+from slurm_energy.accounting.records.record_selection import RecordSelection
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.slurm.job_accounting import JobFacts
 

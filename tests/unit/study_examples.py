@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from slurm_energy.study.jobs_table import JobsTable, jobs_table
-from slurm_energy.study.kpis import EnergySeries
+from slurm_energy.study.data.jobs_table import JobsTable, jobs_table
+from slurm_energy.study.data.kpis import EnergySeries
 
 MONDAY = date(2026, 3, 2)
 NODES = 12
@@ -56,7 +56,7 @@ def week_jobs(days: int = 28, seed: int = 1, noise: float = 0.05, share: float =
 
 def node_energy(jobs: JobsTable, days: int = 28) -> EnergySeries:
     """Return the hourly energy of the nodes: that of jobs, and the power of idle nodes."""
-    from slurm_energy.study.days import spread
+    from slurm_energy.study.data.days import spread
 
     edges = begin_s() + 3600.0 * np.arange(24 * days + 1, dtype=np.float64)
     held_s = spread(jobs.start_s, jobs.end_s, jobs.nodes * jobs.run_s, edges)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from property_examples import examples as example_count
 
 from slurm_energy.cli.main import main
-from slurm_energy.reports import acct_json
-from slurm_energy.reports.acct_rows import AcctRow, VisibleJobs, joined
+from slurm_energy.reports.acct import acct_json
+from slurm_energy.reports.acct.rows import AcctRow, VisibleJobs, joined
 from slurm_energy.reports.usage import JobInfo
 from slurm_energy.slurm import sacct
 from slurm_energy.slurm.command import CommandFailedError

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from property_examples import examples as example_count
 
 from slurm_energy.cli.main import main
-from slurm_energy.reports.acct_fields import catalogue, parse_format
-from slurm_energy.reports.acct_rows import VisibleJobs, joined
+from slurm_energy.reports.acct.acct_fields import catalogue, parse_format
+from slurm_energy.reports.acct.rows import VisibleJobs, joined
 from slurm_energy.slurm import sacct
 from slurm_energy.slurm.release import Release
 from slurm_energy.slurm.sacct_fields import SACCT_FIELDS, fields_of

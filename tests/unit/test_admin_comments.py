@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 from store_examples import Accounting, item, job
 
-from slurm_energy.accounting.ended_jobs import EndedJob, ended_jobs
-from slurm_energy.controller.admin_comments import KEY, comment_text, is_free
+from slurm_energy.accounting.history.ended_jobs import EndedJob, ended_jobs
+from slurm_energy.controller.records.admin_comments import KEY, comment_text, is_free
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.slurm import admin_comment
 from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from shared_node import SharedNode
 
-from slurm_energy.accounting.periods import read_periods
+from slurm_energy.accounting.records.periods import read_periods
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.node_period import NodePeriod
 from slurm_energy.records import EnergyRecord

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.controller.away_power import AwayPower, parse_watts
-from slurm_energy.controller.node_boots import NodeBoots
+from slurm_energy.controller.budgets.away_power import AwayPower, parse_watts
+from slurm_energy.controller.power_saving.node_boots import NodeBoots
 from slurm_energy.errors import UnavailableError
 from slurm_energy.power_saving.node_energy import NodeEnergy
 from slurm_energy.slurm.node_power_states import NodePowerStatus

@@ -14,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_schemas import VERSIONS, load_schema, rows_of
 
-from slurm_energy.accounting import backup, engine, integrity, migrations, restore, tables
-from slurm_energy.accounting.backup_file import (
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.backups import backup, integrity, restore
+from slurm_energy.accounting.backups.backup_file import (
     BackupHeader,
     BackupReader,
     BackupWriter,
     DamagedBackupError,
 )
+from slurm_energy.accounting.schema import migrations, tables
 from slurm_energy.accounting.writer_lock import writer_lock
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.controller import boot_wait_server
-from slurm_energy.controller.boot_wait_server import BootWaitServer
-from slurm_energy.controller.node_boots import NodeBoots
+from slurm_energy.controller.power_saving import boot_wait_server
+from slurm_energy.controller.power_saving.boot_wait_server import BootWaitServer
+from slurm_energy.controller.power_saving.node_boots import NodeBoots
 from slurm_energy.errors import UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.node_power_states import NodePowerStatus

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.controller.budget_coverage import CoverSums, JobCover, node_cover
-from slurm_energy.controller.budget_facts import (
+from slurm_energy.controller.budgets.coverage import CoverSums, JobCover, node_cover
+from slurm_energy.controller.budgets.facts import (
     BudgetedJob,
     BudgetedNode,
     BudgetInForce,

@@ -11,8 +11,8 @@ import pytest
 from budget_world import RESERVE_WATTS, FakeCluster, FakeNode
 
 from slurm_energy.budget.messages import MAX_DEVICES, JobReport
-from slurm_energy.controller.budget_engine import BudgetEngine
-from slurm_energy.controller.budget_facts import (
+from slurm_energy.controller.budgets.engine import BudgetEngine
+from slurm_energy.controller.budgets.facts import (
     BudgetedJob,
     BudgetedNode,
     BudgetInForce,

@@ -18,13 +18,13 @@ from sqlalchemy.exc import OperationalError
 from slurm_energy import config as configuration
 from slurm_energy.accounting import budgets, engine
 from slurm_energy.budget.messages import NodeDecision
-from slurm_energy.controller.budget_admission import AdmissionReport
-from slurm_energy.controller.budget_loop import BudgetLoop
-from slurm_energy.controller.budget_routes import BudgetRoutes
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.node_hosts import Sender, Verdict
+from slurm_energy.controller.budgets.admission import AdmissionReport
+from slurm_energy.controller.budgets.loop import BudgetLoop
+from slurm_energy.controller.budgets.routes import BudgetRoutes
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.node_hosts import Sender, Verdict
+from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache
-from slurm_energy.controller.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.queue.job_lookup import QueuedJob
@@ -56,10 +56,12 @@ class Site:
             "slurm_energy.controller.running_jobs.read_running_jobs", lambda run: dict(self.jobs)
         )
         monkeypatch.setattr(
-            "slurm_energy.controller.budget_inputs.read_nodes",
+            "slurm_energy.controller.budgets.inputs.read_nodes",
             lambda run: [NodeResources(node.name, frozenset({"main"})) for node in self.nodes],
         )
-        monkeypatch.setattr("slurm_energy.controller.budget_inputs.name_of", {2001: "alice", 2002: "bob"}.get)
+        monkeypatch.setattr(
+            "slurm_energy.controller.budgets.inputs.name_of", {2001: "alice", 2002: "bob"}.get
+        )
         self.hosts = Hosts()
         self.loop: BudgetLoop
 
@@ -260,7 +262,7 @@ def test_polls_are_refused_while_no_decision_succeeds(
     async def story(s: Site) -> None:
         await s.step(3)
         clock = time.monotonic()
-        monkeypatch.setattr("slurm_energy.controller.budget_loop.time.monotonic", lambda: clock + 60.0)
+        monkeypatch.setattr("slurm_energy.controller.budgets.loop.time.monotonic", lambda: clock + 60.0)
         with pytest.raises(UnavailableError, match="no decision for"):
             await s.routes.poll(json.loads(json.dumps(s.nodes[0].poll().to_json())), SENDER)
 
@@ -299,7 +301,7 @@ def test_jobs_are_explained_to_their_owners(
             raise NotFoundError(f"job {text}", "is not in Slurm's queue")
         return queue[text]
 
-    monkeypatch.setattr("slurm_energy.controller.budget_routes.find_queued_job", find)
+    monkeypatch.setattr("slurm_energy.controller.budgets.routes.find_queued_job", find)
 
     async def story(s: Site) -> None:
         for job, node in enumerate(s.nodes, 1):
@@ -327,8 +329,8 @@ def test_jobs_are_explained_to_their_owners(
 def test_power_over_time_is_stored(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(s: Site) -> None:
         begin, now = 1.7e9, [1.7e9]
-        monkeypatch.setattr("slurm_energy.controller.budget_loop.time.time", lambda: now[0])
-        monkeypatch.setattr("slurm_energy.controller.budget_loop.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("slurm_energy.controller.budgets.loop.time.time", lambda: now[0])
+        monkeypatch.setattr("slurm_energy.controller.budgets.loop.time.monotonic", lambda: now[0])
         await s.loop.decide()
         for _ in range(25):
             now[0] += 1.0
@@ -386,8 +388,8 @@ def test_reservations_of_an_earlier_run_are_removed_where_no_budget_applies(tmp_
                 raise UnavailableError("scontrol", "slurmctld does not answer")
             return 1
 
-    monkeypatch.setattr("slurm_energy.controller.budget_loop.LicenseReservations", Reservations)
-    monkeypatch.setattr("slurm_energy.controller.budget_loop._RELEASE_RETRY_S", 0.0)
+    monkeypatch.setattr("slurm_energy.controller.budgets.loop.LicenseReservations", Reservations)
+    monkeypatch.setattr("slurm_energy.controller.budgets.loop._RELEASE_RETRY_S", 0.0)
 
     async def story(site: Site) -> None:
         site.loop.policy_lines = ("license watts 1000",)  # before a reload

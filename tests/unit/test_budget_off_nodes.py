@@ -10,7 +10,7 @@ import pytest
 
 from slurm_energy.config import Config
 from slurm_energy.config.power_saving_section import PowerSavingConfig
-from slurm_energy.controller.budget_inputs import BudgetInputs
+from slurm_energy.controller.budgets.inputs import BudgetInputs
 from slurm_energy.log_once import RepeatedFailureLog
 
 STATES = {"n1": "IDLE", "n2": "IDLE+POWERED_DOWN", "n3": "IDLE+POWERED_DOWN", "n4": "ALLOCATED+POWERING_UP"}

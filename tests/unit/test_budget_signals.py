@@ -17,11 +17,16 @@ from aiohttp.test_utils import TestServer
 
 from slurm_energy import config as configuration
 from slurm_energy.accounting.budgets import LimitOverride
-from slurm_energy.controller import budget_limits, budget_signals
-from slurm_energy.controller.budget_facts import BudgetCycle, BudgetStatus, ScopeKind
-from slurm_energy.controller.budget_limits import BudgetLimits, accounts_below
-from slurm_energy.controller.budget_recorder import MAX_CHANGES, BudgetRecorder
-from slurm_energy.controller.budget_signals import SignalLocation, SignalReader, SignalText, read_signal_file
+from slurm_energy.controller.budgets import budget_limits, budget_signals
+from slurm_energy.controller.budgets.budget_limits import BudgetLimits, accounts_below
+from slurm_energy.controller.budgets.budget_signals import (
+    SignalLocation,
+    SignalReader,
+    SignalText,
+    read_signal_file,
+)
+from slurm_energy.controller.budgets.facts import BudgetCycle, BudgetStatus, ScopeKind
+from slurm_energy.controller.budgets.recorder import MAX_CHANGES, BudgetRecorder
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.budget.start_order import PowerRequest, order_starts
-from slurm_energy.controller.begin_holds import HOLD_S
-from slurm_energy.controller.start_holds import MAX_DELAYING, StartHolds
+from slurm_energy.controller.budgets.start_holds import MAX_DELAYING, StartHolds
+from slurm_energy.controller.deferral.begin_holds import HOLD_S
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, queue_columns
 from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
 

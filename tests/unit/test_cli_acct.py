@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy import __version__
-from slurm_energy.accounting.record_selection import RecordSelection
+from slurm_energy.accounting.records.record_selection import RecordSelection
 from slurm_energy.cli import acct, acct_options, acct_query, record_query
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError

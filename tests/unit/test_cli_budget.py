@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol.budget_responses import BudgetSetResponse
-from slurm_energy.reports.power_history import clock_ticks, regular_history
+from slurm_energy.reports.budgets.power_history import clock_ticks, regular_history
 
 pytestmark = pytest.mark.slow
 NOW = budget_answers.NOW

@@ -18,16 +18,10 @@ import pytest
 from store_examples import Accounting, item, record
 from stored_schemas import VERSIONS, load_schema, rows_of
 
-from slurm_energy.accounting import (
-    engine,
-    export,
-    migrations,
-    restore,
-    retention,
-    tables,
-    usage_queries,
-    usage_tables,
-)
+from slurm_energy.accounting import engine, retention
+from slurm_energy.accounting.backups import export, restore
+from slurm_energy.accounting.schema import migrations, tables, usage_tables
+from slurm_energy.accounting.usage import usage_queries
 from slurm_energy.accounting.writer_lock import writer_lock
 from slurm_energy.cli import db, main
 

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UnavailableError
-from slurm_energy.reports.adjustment_text import trial_lines
+from slurm_energy.reports.diagnosis.adjustment_text import trial_lines
 from slurm_energy.slurm import sbatch
 
 PROPOSAL: dict[str, Any] = {

@@ -25,7 +25,7 @@ from slurm_energy.scheduling.fairness import jain
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 START = examples.START
 

@@ -21,7 +21,7 @@ from slurm_energy.errors import UnavailableError
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import EmbodiedCarbon, GridFactors
 from slurm_energy.grid.series import GridSeries, SeriesSource
-from slurm_energy.reports.publication_label import LabelledWork, PublicationLabel
+from slurm_energy.reports.labels.publication_label import LabelledWork, PublicationLabel
 from slurm_energy.reports.usage import AccountedRecord, summarise
 
 SOURCE = SeriesSource("yearly", "DE", "2023")

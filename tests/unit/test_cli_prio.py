@@ -23,8 +23,8 @@ from slurm_energy.errors import UsageError
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.usage import DecayedUsage
-from slurm_energy.reports import queue_page
 from slurm_energy.reports.figure_format import figure
+from slurm_energy.reports.queue import queue_page
 
 
 @pytest.fixture(autouse=True)

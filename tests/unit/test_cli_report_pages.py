@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from slurm_energy.cli.main import main
-from slurm_energy.reports.column_chart import ColumnLayer, column_chart
 from slurm_energy.reports.energy_pages import PageSubject, energy_page, subjects
+from slurm_energy.reports.plots.column_chart import ColumnLayer, column_chart
 from slurm_energy.reports.utilization.usage import UsageDocument
 
 HOSTILE = "<script>alert(1)</script>/../x"

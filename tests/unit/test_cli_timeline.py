@@ -31,7 +31,7 @@ from slurm_energy.diagnosis.timeline.profile_events import MAX_PROFILE_LANES
 from slurm_energy.diagnosis.timeline.window import TimeWindow
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.protocol import agent_socket
-from slurm_energy.reports.timeline_page import TimelinePage, timeline_page
+from slurm_energy.reports.diagnosis.timeline_page import TimelinePage, timeline_page
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
 from slurm_energy_lab.diagnosis_corpus.scores import build
 

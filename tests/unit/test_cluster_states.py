@@ -22,18 +22,18 @@ from hypothesis import strategies as st
 
 from slurm_energy.config import Config
 from slurm_energy.config.cluster_tables import OtherCluster, PlacementConfig
-from slurm_energy.controller import cluster_states
-from slurm_energy.controller.cluster_queue import _grouped, _with_rest
-from slurm_energy.controller.cluster_signals import signal_columns, signal_values
-from slurm_energy.controller.cluster_states import ClusterStates, KnownCluster
-from slurm_energy.controller.grid_source import GridFactorSource
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.placement_routes import (
+from slurm_energy.controller.clusters import cluster_states
+from slurm_energy.controller.clusters.cluster_queue import _grouped, _with_rest
+from slurm_energy.controller.clusters.cluster_signals import signal_columns, signal_values
+from slurm_energy.controller.clusters.cluster_states import ClusterStates, KnownCluster
+from slurm_energy.controller.clusters.placement_routes import (
     MAX_RESERVED_PER_USER,
     RESERVED_S,
     SUBMITTED_S,
     PlacementRoutes,
 )
+from slurm_energy.controller.grid.source import GridFactorSource
+from slurm_energy.controller.http.identity import Rights
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors

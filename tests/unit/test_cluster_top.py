@@ -12,8 +12,8 @@ import pytest
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UnavailableError
-from slurm_energy.reports.cluster_power import cluster_screen
-from slurm_energy.reports.text_plot import ASCII
+from slurm_energy.reports.budgets.cluster_power import cluster_screen
+from slurm_energy.reports.plots.text_plot import ASCII
 
 
 def test_the_screen_shows_budgets_jobs_and_nodes() -> None:

@@ -22,13 +22,15 @@ from hypothesis import strategies as st
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.ranking import Options
 from slurm_energy.scheduling.registry import names, policy
-from slurm_energy.simulator import campaign, column_engine, engine, pending_bits
+from slurm_energy.simulator import engine
+from slurm_energy.simulator.campaigns import campaign
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.deferral_schema import DeferralSection
-from slurm_energy.simulator.job_columns import CODES
+from slurm_energy.simulator.deferral.deferral_schema import DeferralSection
+from slurm_energy.simulator.kernels import column_engine, pending_bits
+from slurm_energy.simulator.power.step_function import StepFunction
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workloads.job_columns import CODES
+from slurm_energy.simulator.workloads.workload import Workload, workload
 
 Case = tuple[Workload, list[NodeKind], ScheduleSettings]
 ROUNDS = int(os.environ.get("SENERGY_ENGINE_ROUNDS", "10"))  # for each policy; 250 before a release

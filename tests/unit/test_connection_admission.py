@@ -8,9 +8,13 @@ import asyncio
 
 import pytest
 
-from slurm_energy.controller import connection_admission
-from slurm_energy.controller.connection_admission import ConnectionAdmission, ConnectionPhase, address_key
-from slurm_energy.controller.request_head import MAX_HEAD_BYTES
+from slurm_energy.controller.http import connection_admission
+from slurm_energy.controller.http.connection_admission import (
+    ConnectionAdmission,
+    ConnectionPhase,
+    address_key,
+)
+from slurm_energy.controller.http.request_head import MAX_HEAD_BYTES
 
 HEAD = b"GET /v1/status HTTP/1.1\r\nHost: c\r\n\r\n"
 

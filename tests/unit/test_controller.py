@@ -23,13 +23,16 @@ from store_examples import NOW, item, job, record
 
 from slurm_energy import __version__
 from slurm_energy import config as configuration
-from slurm_energy.accounting import engine, job_facts
-from slurm_energy.controller import deliveries, dispatcher, identity, job_routes, policy_file, rights, server
-from slurm_energy.controller.enrichment import Enrichment, QuerySchedule
-from slurm_energy.controller.history_cache import HistoryCache
-from slurm_energy.controller.identity import PrivilegedUsers
-from slurm_energy.controller.node_hosts import NodeHosts
-from slurm_energy.controller.store import Store
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.records import job_facts
+from slurm_energy.controller import policy_file
+from slurm_energy.controller.http import dispatcher, identity, job_routes, rights, server
+from slurm_energy.controller.http.identity import PrivilegedUsers
+from slurm_energy.controller.http.node_hosts import NodeHosts
+from slurm_energy.controller.records import deliveries
+from slurm_energy.controller.records.enrichment import Enrichment, QuerySchedule
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.tuning.history_cache import HistoryCache
 from slurm_energy.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -893,7 +896,7 @@ class TestEnrichment:
     def test_setting_the_clock_back_causes_no_pause(self, controller, monkeypatch):
         times = iter([time.time() - 3600.0 * hour for hour in range(9)])
         clocks = SimpleNamespace(time=lambda: next(times), monotonic=time.monotonic)
-        monkeypatch.setattr("slurm_energy.controller.enrichment.time", clocks)
+        monkeypatch.setattr("slurm_energy.controller.records.enrichment.time", clocks)
         _, calls, _, _ = self.cycles(controller, [[], []], [item()], count=2)
         assert calls == ["sinfo", "sacct", "sacct"]
 

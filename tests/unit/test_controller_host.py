@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.config import parse
-from slurm_energy.controller import controller_host
-from slurm_energy.controller.controller_host import ControllerHost
+from slurm_energy.controller.standby import controller_host
+from slurm_energy.controller.standby.controller_host import ControllerHost
 
 
 def test_an_observation_that_hangs_blocks_no_role(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from store_examples import Accounting, item, job
 from slurm_energy import config as configuration
 from slurm_energy.accounting import decisions, engine
 from slurm_energy.accounting.decisions import Decision
-from slurm_energy.controller.interventions import MAX_SHAPES_PER_CYCLE, START_TIMEOUT_S, Interventions
+from slurm_energy.controller.queue.interventions import MAX_SHAPES_PER_CYCLE, START_TIMEOUT_S, Interventions
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.policies.shapes import GpuShape
 from slurm_energy.priority.engine import EngineState, PriorityEngine

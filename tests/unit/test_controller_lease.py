@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.accounting import controller_lease, tables
+from slurm_energy.accounting import controller_lease
 from slurm_energy.accounting.controller_lease import EXPIRY_S, ControllerState, LeaseState, Presence
 from slurm_energy.accounting.engine import connect, transaction
-from slurm_energy.accounting.lease_tables import controller_lease as lease_table
-from slurm_energy.controller.lease import VALIDITY_S, ControllerLease
-from slurm_energy.controller.lease_metrics import lease_families
-from slurm_energy.controller.passive_error import PassiveControllerError
-from slurm_energy.controller.slurmctld_follower import (
+from slurm_energy.accounting.schema import tables
+from slurm_energy.accounting.schema.lease_tables import controller_lease as lease_table
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.standby.lease import VALIDITY_S, ControllerLease
+from slurm_energy.controller.standby.lease_metrics import lease_families
+from slurm_energy.controller.standby.passive_error import PassiveControllerError
+from slurm_energy.controller.standby.slurmctld_follower import (
     HYSTERESIS_S,
     PRECEDENCE_S,
     SlurmctldFollower,
     may_take,
 )
-from slurm_energy.controller.store import Store
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 from slurm_energy.slurm.command import COMMAND_GATE, CommandRunner, run_command
 
@@ -220,7 +221,7 @@ def test_an_unexpected_error_does_not_end_the_renewals(tmp_path, monkeypatch):
         renewed.set()
 
     monkeypatch.setattr(ControllerLease, "renew", fails_first)
-    monkeypatch.setattr("slurm_energy.controller.lease._RENEWAL_S", 0.01)
+    monkeypatch.setattr("slurm_energy.controller.standby.lease._RENEWAL_S", 0.01)
     with opened(tmp_path / "a.db", held):
         held.start()
         assert renewed.wait(60.0) and not errors

@@ -20,12 +20,15 @@ from test_controller import ALICE, BOB, OPERATOR, Controller, refused
 from test_slurm_queue import Squeue, row
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import decisions, job_facts
+from slurm_energy.accounting import decisions
 from slurm_energy.accounting.decisions import Decision
-from slurm_energy.accounting.job_facts import JobLookup
-from slurm_energy.controller import daemon, identity, priority_pipeline
-from slurm_energy.controller.priority_loop import PriorityLoop, make_pipeline
-from slurm_energy.controller.server import ControllerServer
+from slurm_energy.accounting.records import job_facts
+from slurm_energy.accounting.records.job_facts import JobLookup
+from slurm_energy.controller import daemon
+from slurm_energy.controller.http import identity
+from slurm_energy.controller.http.server import ControllerServer
+from slurm_energy.controller.queue import priority_pipeline
+from slurm_energy.controller.queue.priority_loop import PriorityLoop, make_pipeline
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.priority import table_file
@@ -421,7 +424,7 @@ def test_usage_is_restored_once_the_clock_is_right_again(make, monkeypatch, capl
     ahead_s = [0.0]
     clock = SimpleNamespace(time=lambda: time.time() + ahead_s[0], monotonic=time.monotonic)
     for module in ("priority_loop", "priority_pipeline"):
-        monkeypatch.setattr(f"slurm_energy.controller.{module}.time", clock)
+        monkeypatch.setattr(f"slurm_energy.controller.queue.{module}.time", clock)
     queueing = make(policy="zeus")
 
     async def story(c):
@@ -577,16 +580,16 @@ def test_the_check_names_missing_dependencies(tmp_path, monkeypatch):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "nosuch"')
     with pytest.raises(ConfigError, match="nosuch"):
         daemon.check(config)
-    monkeypatch.delattr("slurm_energy.controller.priority_pipeline")
-    monkeypatch.setitem(sys.modules, "slurm_energy.controller.priority_pipeline", None)
+    monkeypatch.delattr("slurm_energy.controller.queue.priority_pipeline")
+    monkeypatch.setitem(sys.modules, "slurm_energy.controller.queue.priority_pipeline", None)
     with pytest.raises(ConfigError, match=r"slurm-energy\[scheduling\]"):
         make_pipeline(config, None, None)
 
 
 def test_the_loop_ranks_after_a_write_of_slurmctld(make, monkeypatch):
     """Otherwise the next ranking would be an hour away."""
-    monkeypatch.setattr("slurm_energy.controller.priority_loop._POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr("slurm_energy.controller.priority_loop._MIN_PAUSE_S", 0.0)
+    monkeypatch.setattr("slurm_energy.controller.queue.priority_loop._POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("slurm_energy.controller.queue.priority_loop._MIN_PAUSE_S", 0.0)
     queueing = make(interval_s=3600.0, stale_s=86400.0)
 
     async def until(condition):

@@ -15,7 +15,7 @@ import yaml
 from shared_node import SharedNode
 
 from slurm_energy.agent import node_metrics
-from slurm_energy.controller.budget_facts import BudgetStatus
+from slurm_energy.controller.budgets.facts import BudgetStatus
 from slurm_energy.controller.cluster_metrics import ClusterMetrics
 from slurm_energy.openmetrics.exposition import PREFIX, MetricKind
 from slurm_energy.templates import find, render

@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from slurm_energy.accounting.arrivals import PastArrival
 from slurm_energy.accounting.decisions import Decision
+from slurm_energy.accounting.history.arrivals import PastArrival
 from slurm_energy.config import Config, parse
 from slurm_energy.config.loader import parse_source
-from slurm_energy.controller.begin_holds import BeginTimeHolds
-from slurm_energy.controller.begin_times import BeginTimes
-from slurm_energy.controller.deferral_capacity import (
+from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.deferral.capacity import (
     free_capacity,
     partition_pools,
     requested_units,
     resource_kinds,
 )
-from slurm_energy.controller.deferral_jobs import restored_jobs
-from slurm_energy.controller.deferral_planner import DeferralPlanner
-from slurm_energy.controller.deferral_signals import signal_columns
+from slurm_energy.controller.deferral.jobs import restored_jobs
+from slurm_energy.controller.deferral.planner import DeferralPlanner
+from slurm_energy.controller.deferral.signals import signal_columns
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.priority.scheduling_tables import waiting_since, with_waiting_since
-from slurm_energy.reports.deferral_text import deferral_lines
-from slurm_energy.reports.fields import Style
+from slurm_energy.reports.acct.fields import Style
+from slurm_energy.reports.queue.deferral_text import deferral_lines
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
 from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
 from slurm_energy.slurm.queue.node_resources import NodeResources

@@ -17,15 +17,17 @@ import store_examples as stored
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.accounting import arrivals, decisions, ingest, job_facts
+from slurm_energy.accounting import decisions
 from slurm_energy.accounting.decisions import DEFER, RELEASE, Decision
+from slurm_energy.accounting.history import arrivals
+from slurm_energy.accounting.records import ingest, job_facts
 from slurm_energy.cli import connection, report
 from slurm_energy.cli.main import main
 from slurm_energy.config import Config, parse
-from slurm_energy.controller.deferral_routes import DeferralRoutes
-from slurm_energy.controller.grid_source import GridFactorSource
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.store import Store
+from slurm_energy.controller.deferral.routes import DeferralRoutes
+from slurm_energy.controller.grid.source import GridFactorSource
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.protocol.deferral_requests import SAVINGS_PATH, SavingsRequest

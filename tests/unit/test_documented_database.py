@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from stored_schemas import VERSIONS, load_schema
 
-from slurm_energy.accounting import migrations
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.cli import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "accounting.md").read_text()

@@ -19,7 +19,9 @@ import pytest
 from store_examples import Accounting
 from test_job_manager import PACKAGES, Node, env, make, node  # noqa: F401
 
-from slurm_energy.accounting import engine, migrations, periods
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.records import periods
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.agent.sockets import messages
 from slurm_energy.agent.state.delivery import parse_delivery_response
 from slurm_energy.agent.state.spooled_record import SpooledRecord

@@ -5,19 +5,12 @@ from __future__ import annotations
 import pytest
 from stored_schemas import load_schema
 
-from slurm_energy.accounting import (
-    backup,
-    consumption,
-    decisions,
-    engine,
-    migrations,
-    restore,
-    run_history,
-    start_predictions,
-    tuning_runs,
-    tuning_starts,
-)
-from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Program
+from slurm_energy.accounting import decisions, engine
+from slurm_energy.accounting.backups import backup, restore
+from slurm_energy.accounting.history import run_history, start_predictions, tuning_runs, tuning_starts
+from slurm_energy.accounting.history.tuning_starts import IssuedStart, JobRun, Pin, Program
+from slurm_energy.accounting.schema import migrations
+from slurm_energy.accounting.usage import consumption
 
 NOW = 200_000.0
 

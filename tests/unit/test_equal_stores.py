@@ -10,10 +10,12 @@ import pytest
 from period_examples import JOB, period
 from store_examples import Accounting, item, job
 
-from slurm_energy.accounting import grid_values, quota_usage, quotas, record_queries
-from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
-from slurm_energy.accounting.record_selection import RecordSelection, Visibility
-from slurm_energy.accounting.usage_rollup import UsageRollup
+from slurm_energy.accounting import grid_values, quotas
+from slurm_energy.accounting.records import record_queries
+from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
+from slurm_energy.accounting.records.record_selection import RecordSelection, Visibility
+from slurm_energy.accounting.usage import quota_usage
+from slurm_energy.accounting.usage.usage_rollup import UsageRollup
 from slurm_energy.reports.trace import encode_trace
 
 ENERGY = (quotas.QuotaResource.ENERGY, quotas.QuotaPeriod.MONTH)

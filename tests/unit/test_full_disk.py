@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from store_examples import item
 
-from slurm_energy.accounting import ingest, integrity
-from slurm_energy.accounting.record_queries import find_records, records_json
-from slurm_energy.accounting.record_selection import RecordSelection
-from slurm_energy.controller.store import Store
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records.record_queries import find_records, records_json
+from slurm_energy.accounting.records.record_selection import RecordSelection
+from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import UnavailableError
 
 pytestmark = [

@@ -19,18 +19,18 @@ from slurm_energy.accounting import grid_values
 from slurm_energy.accounting.grid_values import SeriesKey
 from slurm_energy.config import Config
 from slurm_energy.config.loader import parse
-from slurm_energy.controller import grid_http
-from slurm_energy.controller.grid_fetcher import (
+from slurm_energy.controller.grid import grid_http
+from slurm_energy.controller.grid.fetcher import (
     FIRST_BACK_OFF_S,
     MAX_BACK_OFF_S,
     REJECTED_PAUSE_S,
     GridFetcher,
     configured_series,
 )
-from slurm_energy.controller.grid_routes import GridRoutes
-from slurm_energy.controller.grid_source import GridFactorSource
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.store import Store
+from slurm_energy.controller.grid.routes import GridRoutes
+from slurm_energy.controller.grid.source import GridFactorSource
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError
 from slurm_energy.grid.csv_series import iso_time, parse_time
 from slurm_energy.grid.footprint import GridFactors

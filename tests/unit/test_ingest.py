@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 from property_examples import examples
 from store_examples import NOW, Accounting, item, record
 
-from slurm_energy.accounting import ingest, integrity, observation_tables, observations, retention, traces
-from slurm_energy.accounting.ingest import RefusalOutcome
-from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
+from slurm_energy.accounting import retention
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.records import ingest, observations, traces
+from slurm_energy.accounting.records.ingest import RefusalOutcome
+from slurm_energy.accounting.records.plausibility import MAX_WATTS, PlausibilityCheck
+from slurm_energy.accounting.schema import observation_tables
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.trace import encode_trace
@@ -410,7 +413,7 @@ CHILD = """
 import asyncio, json, sys, time
 from pathlib import Path
 from slurm_energy.accounting import ingest
-from slurm_energy.controller.store import Store
+from slurm_energy.controller.records.store import Store
 store, spool = Store(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
 print("ready", flush=True)
 for entries in spool:

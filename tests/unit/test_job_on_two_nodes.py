@@ -15,8 +15,8 @@ from test_job_manager import Node, env
 import slurm_energy.tuning.search  # noqa: F401 - loaded before virtual seconds pass
 from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.config import AgentConfig, Config
-from slurm_energy.controller.node_hosts import Sender
-from slurm_energy.controller.tuning_groups import MAX_GROUP_NODES, TuningGroups
+from slurm_energy.controller.http.node_hosts import Sender
+from slurm_energy.controller.tuning.groups import MAX_GROUP_NODES, TuningGroups
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 from slurm_energy.tuning.group.messages import GroupDecision, GroupPoll

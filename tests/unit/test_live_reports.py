@@ -24,10 +24,10 @@ from slurm_energy.agent import live_report_client
 from slurm_energy.agent.live_report_client import LiveReportClient
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.controller import live_reports
-from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.node_hosts import NodeHosts, Sender, Verdict
+from slurm_energy.controller.http.node_routes import NodeRoutes, SlurmNodeCache
 from slurm_energy.controller.live_reports import LiveReports
-from slurm_energy.controller.node_hosts import NodeHosts, Sender, Verdict
-from slurm_energy.controller.node_routes import NodeRoutes, SlurmNodeCache
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.protocol.controller_endpoint import NotListeningError

@@ -8,8 +8,8 @@ from slurm_answers import fixed_width_text
 from store_examples import NOW, item, job
 from test_controller import BOB, Controller, refused
 
-from slurm_energy.accounting import job_facts
-from slurm_energy.controller.name_check import NameCheck
+from slurm_energy.accounting.records import job_facts
+from slurm_energy.controller.http.name_check import NameCheck
 from slurm_energy.errors import UnavailableError
 
 NO_ACCOUNTING = "Only 'accounting_storage/slurmdbd' is supported."

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from slurm_energy.controller import node_hosts
-from slurm_energy.controller.node_hosts import CHECK, OFF, STRICT, NodeHosts, Sender, Verdict
+from slurm_energy.controller.http import node_hosts
+from slurm_energy.controller.http.node_hosts import CHECK, OFF, STRICT, NodeHosts, Sender, Verdict
 from slurm_energy.errors import UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.node_addresses import parse_node_addresses

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from slurm_energy.accounting.off_periods import OffPeriod
-from slurm_energy.controller.off_recorder import PERIOD_S, OffRecorder
+from slurm_energy.accounting.records.off_periods import OffPeriod
+from slurm_energy.controller.power_saving.off_recorder import PERIOD_S, OffRecorder
 
 
 def test_period_has_the_mean_of_the_readings() -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from slurm_energy import config as configuration
 from slurm_energy.accounting import engine
-from slurm_energy.accounting.tuning_runs import StoredRun
-from slurm_energy.controller import oracle_calibrations, oracle_refit
-from slurm_energy.controller.oracle_refit import OracleRefit, refittable_kind, relative_rows
-from slurm_energy.controller.store import Store
-from slurm_energy.controller.tuning_advisor import curve_oracle
+from slurm_energy.accounting.history.tuning_runs import StoredRun
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.tuning import oracle_calibrations, oracle_refit
+from slurm_energy.controller.tuning.advisor import curve_oracle
+from slurm_energy.controller.tuning.oracle_refit import OracleRefit, refittable_kind, relative_rows
 from slurm_energy.errors import UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.calibration import refit

@@ -22,7 +22,7 @@ from queue_examples import queue  # noqa: E402
 from slurm_energy import config as configuration  # noqa: E402
 from slurm_energy.cli import main as cli  # noqa: E402
 from slurm_energy.config.findings import Severity  # noqa: E402
-from slurm_energy.controller.history_cache import HistoryCache, training_model  # noqa: E402
+from slurm_energy.controller.tuning.history_cache import HistoryCache, training_model  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
 from slurm_energy.log_once import RepeatedFailureLog  # noqa: E402
 from slurm_energy.oracle.calibration.evaluation import predict_rows  # noqa: E402

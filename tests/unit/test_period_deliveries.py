@@ -14,10 +14,10 @@ from sqlalchemy import func, select
 from test_controller import ALICE, Controller, refused
 
 from slurm_energy import __version__
-from slurm_energy.accounting.tables import node_periods
+from slurm_energy.accounting.schema.tables import node_periods
 from slurm_energy.agent.state.delivery import PERIOD_ROUTE
-from slurm_energy.controller.node_hosts import NodeHosts
-from slurm_energy.controller.period_deliveries import PERIODS_PATH
+from slurm_energy.controller.http.node_hosts import NodeHosts
+from slurm_energy.controller.records.period_deliveries import PERIODS_PATH
 from slurm_energy.log_once import RepeatedFailureLog
 
 pytestmark = pytest.mark.slow

@@ -14,10 +14,10 @@ from sqlalchemy import select
 from store_examples import NOW
 
 from slurm_energy.accounting.engine import connect
-from slurm_energy.accounting.ingest import Refusal, RefusalOutcome
-from slurm_energy.accounting.periods import energy_rows, read_periods, store_periods
-from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
-from slurm_energy.accounting.tables import node_periods, periods
+from slurm_energy.accounting.records.ingest import Refusal, RefusalOutcome
+from slurm_energy.accounting.records.periods import energy_rows, read_periods, store_periods
+from slurm_energy.accounting.records.plausibility import MAX_WATTS, PlausibilityCheck
+from slurm_energy.accounting.schema.tables import node_periods, periods
 from slurm_energy.node_period import NodePeriod
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.config.power_saving_section import PowerSavingConfig
-from slurm_energy.controller.power_saving_engine import PowerSavingEngine
+from slurm_energy.controller.power_saving.engine import PowerSavingEngine
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm.node_power_states import parse_power_states
 from slurm_energy.slurm.power_saving_settings import parse_power_saving_settings

@@ -13,8 +13,8 @@ from queue_examples import NOW, queue, running
 
 from slurm_energy import config as configuration
 from slurm_energy import scheduling
-from slurm_energy.accounting.consumption import ConsumptionRecord
-from slurm_energy.accounting.record_selection import Visibility
+from slurm_energy.accounting.records.record_selection import Visibility
+from slurm_energy.accounting.usage.consumption import ConsumptionRecord
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun
 from slurm_energy.oracle.history.queue_forecast import QueueForecast, predict_many

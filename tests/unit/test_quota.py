@@ -16,16 +16,19 @@ from period_examples import period
 from queue_examples import NOW, Source, queue, running
 from store_examples import job
 
-from slurm_energy.accounting import engine, periods, quota_usage, tables, usage_rollup
+from slurm_energy.accounting import engine
 from slurm_energy.accounting.quotas import Quota, QuotaPeriod, QuotaResource
+from slurm_energy.accounting.records import periods
+from slurm_energy.accounting.schema import tables
+from slurm_energy.accounting.usage import quota_usage, usage_rollup
 from slurm_energy.config.loader import parse
-from slurm_energy.controller.begin_holds import HOLD_S
-from slurm_energy.controller.grid_source import GridFactorSource
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.quota_holds import QuotaHolds
-from slurm_energy.controller.quota_routes import QuotaRoutes
-from slurm_energy.controller.quota_watch import QuotaWatch
-from slurm_energy.controller.store import Store
+from slurm_energy.controller.deferral.begin_holds import HOLD_S
+from slurm_energy.controller.grid.quota_holds import QuotaHolds
+from slurm_energy.controller.grid.quota_routes import QuotaRoutes
+from slurm_energy.controller.grid.quota_watch import QuotaWatch
+from slurm_energy.controller.grid.source import GridFactorSource
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.priority import explanation

@@ -27,7 +27,7 @@ from slurm_energy.config.schema import SECTIONS, Config
 from slurm_energy.controller import main as controller_main
 from slurm_energy.policies.flags import FLAGS, PolicyRequest
 from slurm_energy.records import EnergyRecord
-from slurm_energy.reports.fields import FIELDS
+from slurm_energy.reports.acct.fields import FIELDS
 from slurm_energy.slurm.sacct_options import ROWS, options_with
 from slurm_energy.tuning.sweep.factors import KNOBS
 

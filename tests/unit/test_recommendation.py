@@ -11,8 +11,8 @@ from report_examples import answer, component, job_info, record, usages
 from slurm_energy.config import BoundsConfig, Config, EdpEntry, SitePolicy
 from slurm_energy.oracle.hardware.hardware_files import find_hardware
 from slurm_energy.records import EnergyRecord, JobDevice
-from slurm_energy.reports.advice import notes
-from slurm_energy.reports.note import Note
+from slurm_energy.reports.labels.advice import notes
+from slurm_energy.reports.labels.note import Note
 from slurm_energy.reports.usage import JobUsage
 
 CPU = JobDevice("cpu", "AMD EPYC 7513 32-Core Processor")

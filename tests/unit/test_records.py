@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, Quality
-from slurm_energy.reports.json_view import job_object
+from slurm_energy.reports.labels.json_view import job_object
 from slurm_energy.reports.usage import AccountedRecord, summarise
 
 RECORD = EnergyRecord(

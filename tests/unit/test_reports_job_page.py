@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from report_examples import answer, component, job_info, record, usages
 
 from slurm_energy.errors import EnergyError, NotFoundError
-from slurm_energy.reports import png
-from slurm_energy.reports.comparison import compare
-from slurm_energy.reports.job_page import page
-from slurm_energy.reports.svg import Scale, band_path, element, line_path
+from slurm_energy.reports.labels.comparison import compare
+from slurm_energy.reports.labels.job_page import page
+from slurm_energy.reports.plots import png
+from slurm_energy.reports.plots.svg import Scale, band_path, element, line_path
 from slurm_energy.reports.trace import encode_trace
 
 VOID = {"meta", "link", "br", "img"}

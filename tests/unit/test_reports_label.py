@@ -11,10 +11,10 @@ import report_examples as examples
 from report_examples import answer, component, job_info, record, usages
 
 from slurm_energy.records import AppliedSetting, JobDevice
-from slurm_energy.reports.advice import notes
-from slurm_energy.reports.fields import Style
-from slurm_energy.reports.label import label, requested_text
-from slurm_energy.reports.text_plot import ASCII, BLOCKS, Glyphs
+from slurm_energy.reports.acct.fields import Style
+from slurm_energy.reports.labels.advice import notes
+from slurm_energy.reports.labels.label import label, requested_text
+from slurm_energy.reports.plots.text_plot import ASCII, BLOCKS, Glyphs
 from slurm_energy.reports.usage import JobUsage
 
 

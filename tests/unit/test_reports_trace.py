@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.reports.axis import nice_step, time_label, time_ticks, value_ticks
-from slurm_energy.reports.text_plot import ASCII, BLOCKS, area_plot, glyphs_for, share_bar, sparkline
+from slurm_energy.reports.plots.axis import nice_step, time_label, time_ticks, value_ticks
+from slurm_energy.reports.plots.text_plot import ASCII, BLOCKS, area_plot, glyphs_for, share_bar, sparkline
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace, encode_trace, smoothed
 
 WATTS = st.floats(0, 1e5, width=32)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.controller.request_head import END, MAX_HEAD_BYTES, MAX_HEADERS, HeadError, RequestHead
+from slurm_energy.controller.http.request_head import END, MAX_HEAD_BYTES, MAX_HEADERS, HeadError, RequestHead
 
 
 def head(*lines: bytes, first: bytes = b"GET /v1/status?x=1 HTTP/1.1") -> bytes:

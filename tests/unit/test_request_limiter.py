@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from slurm_energy.controller import request_limiter
-from slurm_energy.controller.request_limiter import BusyError, ByteBudget, RequestLimiter
+from slurm_energy.controller.http import request_limiter
+from slurm_energy.controller.http.request_limiter import BusyError, ByteBudget, RequestLimiter
 
 ALICE, BOB, CAROL, ROOT = 1001, 1002, 1003, 0
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from stored_schemas import VERSIONS, load_schema
 
-from slurm_energy.accounting import backup, engine, integrity, migrations, restore, tables
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.backups import backup, integrity, restore
+from slurm_energy.accounting.schema import migrations, tables
 
 pytestmark = pytest.mark.soak
 ROUNDS = int(os.environ.get("SENERGY_KILL_ROUNDS", "40"))

@@ -12,7 +12,9 @@ from collections import Counter
 import pytest
 from store_examples import NOW, Accounting, item, job, record
 
-from slurm_energy.accounting import engine, migrations, run_history, start_predictions
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.history import run_history, start_predictions
+from slurm_energy.accounting.schema import migrations
 from slurm_energy.slurm.tres import RequestedResources, parse_tres
 
 TRES = "cpu=4,mem=1G,node=2,gres/gpu:a100=2"

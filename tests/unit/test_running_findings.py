@@ -25,13 +25,13 @@ from slurm_energy.cli.main import main
 from slurm_energy.config import Config
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
 from slurm_energy.config.loader import load
-from slurm_energy.controller import alert_delivery
-from slurm_energy.controller.alert_delivery import FindingAlert, mail_message, run_command
-from slurm_energy.controller.finding_alerts import FindingAlerts
-from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.diagnosis import alert_delivery
+from slurm_energy.controller.diagnosis.alert_delivery import FindingAlert, mail_message, run_command
+from slurm_energy.controller.diagnosis.finding_alerts import FindingAlerts
+from slurm_energy.controller.diagnosis.running_findings import JobWithFindings, RunningFindings
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.node_hosts import Sender
 from slurm_energy.controller.live_reports import LiveReports
-from slurm_energy.controller.node_hosts import Sender
-from slurm_energy.controller.running_findings import JobWithFindings, RunningFindings
 from slurm_energy.diagnosis.finding import FindingKind
 from slurm_energy.diagnosis.json_codec import rank_to_json
 from slurm_energy.diagnosis.live_finding import MAX_FINDINGS, LiveFinding, merged, parse_live_findings
@@ -159,7 +159,7 @@ class Alerts:
         self.sent: list[tuple[int, str]] = []
         self.now_s = 0.0
         self.config = DiagnosisConfig(alerts=["all"], alert_command=["/bin/true"], **values)
-        monkeypatch.setattr("slurm_energy.controller.finding_alerts.run_command", self._deliver)
+        monkeypatch.setattr("slurm_energy.controller.diagnosis.finding_alerts.run_command", self._deliver)
         failures = RepeatedFailureLog(logging.getLogger("alerts"))
         self.alerts = FindingAlerts(lambda: self.config, findings, failures, lambda: self.now_s)
 

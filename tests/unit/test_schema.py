@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import inspect
 
-from slurm_energy.accounting import engine, migrations, tables
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.schema import migrations, tables
 
 
 def schema(location):

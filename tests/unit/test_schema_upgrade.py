@@ -8,7 +8,10 @@ import pytest
 from store_examples import Accounting
 from stored_schemas import VERSIONS, load_schema, rows_of
 
-from slurm_energy.accounting import engine, integrity, migrations, run_history
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.history import run_history
+from slurm_energy.accounting.schema import migrations
 
 NEWEST = VERSIONS[-1]
 

@@ -21,15 +21,16 @@ from hypothesis import strategies as st
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.reports import simulation_page
-from slurm_energy.simulator import campaign as campaign_module
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator import scenario_files, sweeps
-from slurm_energy.simulator.campaign import CampaignTask, campaign, workload_of
-from slurm_energy.simulator.campaign import run as run_task
-from slurm_energy.simulator.mean_power import power_by_interval
+from slurm_energy.simulator import scenario_files
+from slurm_energy.simulator.campaigns import campaign as campaign_module
+from slurm_energy.simulator.campaigns import sweeps
+from slurm_energy.simulator.campaigns.campaign import CampaignTask, campaign, workload_of
+from slurm_energy.simulator.campaigns.campaign import run as run_task
 from slurm_energy.simulator.model_predictions import predict as oracle
+from slurm_energy.simulator.power.mean_power import power_by_interval
 from slurm_energy.simulator.schedule_settings import BudgetRules
-from slurm_energy.simulator.workload_generator import ShapePrediction, generate, rigid
+from slurm_energy.simulator.workloads.workload_generator import ShapePrediction, generate, rigid
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from slurm_energy.accounting import ingest, periods
-from slurm_energy.accounting.plausibility import PlausibilityCheck
+from slurm_energy.accounting.records import ingest, periods
+from slurm_energy.accounting.records.plausibility import PlausibilityCheck
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import UnavailableError
 from slurm_energy.protocol.live_reports import LiveReport

@@ -16,14 +16,14 @@ from property_examples import examples
 from slurm_energy.errors import UsageError
 from slurm_energy.scheduling import Options, names, policy
 from slurm_energy.scheduling.backfill import Discipline
-from slurm_energy.simulator import fast_path as fast
 from slurm_energy.simulator.cluster import Cluster, NodeKind, NodePowerState
-from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.kernels import fast_path as fast
+from slurm_energy.simulator.power.energy_integral import EnergyIntegral
+from slurm_energy.simulator.power.step_function import StepFunction, integral_of_product
+from slurm_energy.simulator.results.simulation_result import JobOutcome
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
-from slurm_energy.simulator.simulation_result import JobOutcome
-from slurm_energy.simulator.step_function import StepFunction, integral_of_product
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 pytestmark = pytest.mark.slow
 
@@ -534,4 +534,4 @@ def test_a_user_without_a_directory_to_cache_in_can_simulate():
     code = "import numba.core.caching as c; c.CacheImpl._locator_classes = []; "
     code += "from slurm_energy.simulator import fast_path; print(fast_path.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "slurm_energy.simulator.fast_path\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "slurm_energy.simulator.kernels.fast_path\n"), done.stderr

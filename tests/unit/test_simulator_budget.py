@@ -13,22 +13,22 @@ from property_examples import examples
 
 from slurm_energy.budget.power_table import NodePowerRange, PartitionNode, partition_powers
 from slurm_energy.budget.start_order import PowerRequest, order_starts
-from slurm_energy.controller.budget_engine import BudgetEngine
-from slurm_energy.controller.budget_facts import BudgetInForce, BudgetScope, EngineSettings, ScopeKind
-from slurm_energy.controller.pending_power import ProgramKey, economic_power
+from slurm_energy.controller.budgets.engine import BudgetEngine
+from slurm_energy.controller.budgets.facts import BudgetInForce, BudgetScope, EngineSettings, ScopeKind
+from slurm_energy.controller.budgets.pending_power import ProgramKey, economic_power
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import Cluster, NodeKind
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.job_admission import JobAdmission
-from slurm_energy.simulator.power_columns import PowerColumns
-from slurm_energy.simulator.power_response import LEVELS, PowerResponses
+from slurm_energy.simulator.power.power_columns import PowerColumns
+from slurm_energy.simulator.power.power_response import LEVELS, PowerResponses
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.results.simulation_result import JobOutcome
 from slurm_energy.simulator.running_jobs import RunningJobs
 from slurm_energy.simulator.schedule_settings import BudgetRules, ScheduleSettings
-from slurm_energy.simulator.simulation_result import JobOutcome
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 from slurm_energy.slurm.queue.columns import queue_columns
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 

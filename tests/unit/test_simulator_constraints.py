@@ -13,18 +13,18 @@ from constraint_checks import ResourceChecks, check_case
 from slurm_energy.errors import EnergyError
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
-from slurm_energy.simulator import column_engine, fast_path
-from slurm_energy.simulator.campaign import CampaignTask, run
+from slurm_energy.simulator.campaigns.campaign import CampaignTask, run
+from slurm_energy.simulator.campaigns.sweeps import with_values
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.constraints import Constraints, Partition
+from slurm_energy.simulator.constraints.constraints import Constraints, Partition
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.inputs import read_workload
+from slurm_energy.simulator.kernels import column_engine, fast_path
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.results.simulation_result import JobOutcome
 from slurm_energy.simulator.scenario import parse
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
-from slurm_energy.simulator.simulation_result import JobOutcome
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.sweeps import with_values
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 
 def jobs_of(*rows, **columns):

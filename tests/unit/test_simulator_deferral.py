@@ -18,12 +18,14 @@ from slurm_energy.signals import SignalName
 from slurm_energy.signals.feed import SignalFeed, SignalSource
 from slurm_energy.signals.forecast import ForecastMode
 from slurm_energy.signals.signal_series import SignalSeries
-from slurm_energy.simulator import campaign, column_engine, engine, fast_path, scenario
+from slurm_energy.simulator import engine, scenario
+from slurm_energy.simulator.campaigns import campaign
 from slurm_energy.simulator.cluster import NodeKind
-from slurm_energy.simulator.deferral_schema import split_policy
+from slurm_energy.simulator.deferral.deferral_schema import split_policy
+from slurm_energy.simulator.deferral.signal_costs import signal_costs
+from slurm_energy.simulator.kernels import column_engine, fast_path
 from slurm_energy.simulator.schedule_settings import Deferral, ScheduleSettings
-from slurm_energy.simulator.signal_costs import signal_costs
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 HOUR = 3600.0
 

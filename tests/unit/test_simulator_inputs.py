@@ -14,7 +14,7 @@ from property_examples import examples
 
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
-from slurm_energy.reports.json_view import document
+from slurm_energy.reports.labels.json_view import document
 from slurm_energy.reports.usage import JobInfo, JobUsage
 from slurm_energy.simulator.inputs import WorkloadFormat, read_workload
 

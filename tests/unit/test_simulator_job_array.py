@@ -13,7 +13,7 @@ import pytest
 from test_simulate import JOBS, SCENARIO
 
 from slurm_energy.cli.main import main
-from slurm_energy.simulator import job_array
+from slurm_energy.simulator.workloads import job_array
 
 
 @pytest.fixture

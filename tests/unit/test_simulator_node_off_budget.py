@@ -12,10 +12,10 @@ from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import Cluster, NodeKind
 from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.power.step_function import StepFunction
 from slurm_energy.simulator.running_jobs import RunningJobs
 from slurm_energy.simulator.schedule_settings import BudgetRules, Preemption, ScheduleSettings
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import budget_node_off

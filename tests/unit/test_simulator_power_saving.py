@@ -12,13 +12,14 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.power_saving.rule import PowerSavingRules
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.registry import policy
-from slurm_energy.simulator import column_engine, fast_path, scenario
+from slurm_energy.simulator import scenario
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.kernels import column_engine, fast_path
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.results.simulation_result import SimulationResult
 from slurm_energy.simulator.schedule_settings import PowerSaving, ScheduleSettings
-from slurm_energy.simulator.simulation_result import SimulationResult
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workloads.workload import Workload, workload
 
 KIND = NodeKind("node", 4, 1, 100.0, 0.0, 10.0, 60.0, 120.0, 10.0, 100.0)
 EASY = ScheduleSettings(discipline=Discipline.EASY)

@@ -10,10 +10,10 @@ import pytest
 from slurm_energy.scheduling import policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.results.simulation_result import JobOutcome
 from slurm_energy.simulator.schedule_settings import PowerSaving, Preemption, ScheduleSettings
-from slurm_energy.simulator.simulation_result import JobOutcome
-from slurm_energy.simulator.step_function import StepFunction
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.workload import workload
 
 DAY_S = 86_400.0
 

@@ -12,9 +12,9 @@ from property_examples import examples
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, UsageError
-from slurm_energy.simulator import campaign, sweeps
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.sweep_axes import axes_of_table, axis_of_option
+from slurm_energy.simulator.campaigns import campaign, sweeps
+from slurm_energy.simulator.campaigns.sweep_axes import axes_of_table, axis_of_option
 
 TEXT = """\
 [cluster.n]

@@ -21,9 +21,9 @@ from scipy.optimize import linprog
 from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.simulator.inputs import WorkloadFormat, line_reader, read_workload
 from slurm_energy.simulator.inputs.input_problems import InputProblems
-from slurm_energy.simulator.offered_load import offered_load, unit_seconds, with_load
 from slurm_energy.simulator.scenario_schema import TraceSection
-from slurm_energy.simulator.workload import workload
+from slurm_energy.simulator.workloads.offered_load import offered_load, unit_seconds, with_load
+from slurm_energy.simulator.workloads.workload import workload
 
 CSV = "job_id,user,name,partition,account,state,submit_s,time_s,units\n" + "".join(
     f"{i},u{i % 3},train-{i % 2},p{i % 2},a,COMPLETED,{100 * i},{10 + i},{1 + i % 4}\n" for i in range(20)

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.campaign import CampaignTask, run, summary, tasks
+from slurm_energy.simulator.campaigns.campaign import CampaignTask, run, summary, tasks
 
 SCENARIO = """\
 title = "Two sites"

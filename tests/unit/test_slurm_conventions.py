@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from slurm_energy.cli import acct_query
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
-from slurm_energy.reports import sprio_format
-from slurm_energy.reports.acct_fields import catalogue
-from slurm_energy.reports.job_filter import STATES, job_states
-from slurm_energy.reports.queue_fields import FIELDS as QUEUE_FIELDS
+from slurm_energy.reports.acct.acct_fields import catalogue
+from slurm_energy.reports.acct.job_filter import STATES, job_states
+from slurm_energy.reports.queue import sprio_format
+from slurm_energy.reports.queue.queue_fields import FIELDS as QUEUE_FIELDS
 
 FIELDS = catalogue(None)
 PRIO_LISTING = "senergy prio --helpformat lists all"

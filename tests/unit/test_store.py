@@ -12,9 +12,12 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from store_examples import NOW, Accounting, item, job, record
 
-from slurm_energy.accounting import engine, integrity, job_facts, migrations, record_queries, tables, traces
+from slurm_energy.accounting import engine
 from slurm_energy.accounting.backends import backend_of
-from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.records import job_facts, record_queries, traces
+from slurm_energy.accounting.records.record_selection import JobSelector, RecordSelection, Visibility
+from slurm_energy.accounting.schema import migrations, tables
 from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.reports.trace import encode_trace

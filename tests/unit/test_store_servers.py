@@ -14,9 +14,12 @@ from sqlalchemy import select
 from store_examples import Accounting, item
 from test_controller import Controller, refused
 
-from slurm_energy.accounting import engine, ingest, integrity, tables
-from slurm_energy.controller import store as store_module
-from slurm_energy.controller.store import Store
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.schema import tables
+from slurm_energy.controller.records import store as store_module
+from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 from slurm_energy.records import MAX_SETTING_TEXT
 from slurm_energy.reports.trace import encode_trace
@@ -123,7 +126,7 @@ def test_records_wait_for_a_server_that_is_away(server, location, tmp_path, monk
         return True
 
     assert controller.session(story)
-    assert [r.levelname for r in caplog.records if r.name == "slurm_energy.controller.store"] == [
+    assert [r.levelname for r in caplog.records if r.name == "slurm_energy.controller.records.store"] == [
         "WARNING",
         "INFO",
     ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from slurm_energy.errors import UsageError
-from slurm_energy.study.assignment import (
+from slurm_energy.study.rollout.assignment import (
     AssignmentDesign,
     assignment_of,
     draw_groups,

@@ -16,22 +16,22 @@ from study_examples import MONDAY, begin_s, node_energy, week_jobs
 
 from slurm_energy.cli import main as cli
 from slurm_energy.errors import UsageError
-from slurm_energy.study.assignment import ArmAssignment, AssignmentDesign
 from slurm_energy.study.baseline import baseline_estimates, read_baseline, run_baseline
-from slurm_energy.study.days import study_days
+from slurm_energy.study.data.days import study_days
+from slurm_energy.study.data.energy_file import energy_csv
+from slurm_energy.study.data.jobs_file import LoadedJobs
+from slurm_energy.study.data.jobs_table import JobsTable, csv_text
+from slurm_energy.study.data.kpis import DailyKpis, EnergySeries
+from slurm_energy.study.data.outages import outages
+from slurm_energy.study.data.period import measured_period
+from slurm_energy.study.data.source_data import StudySources
 from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.effect_periods import EffectPeriods, ExperimentData, washout_seconds
-from slurm_energy.study.energy_file import energy_csv
-from slurm_energy.study.jobs_file import LoadedJobs
-from slurm_energy.study.jobs_table import JobsTable, csv_text
-from slurm_energy.study.kpis import DailyKpis, EnergySeries
-from slurm_energy.study.mean_estimate import mean_estimate
-from slurm_energy.study.objective import parse_objective
-from slurm_energy.study.outages import outages
-from slurm_energy.study.period import measured_period
-from slurm_energy.study.placebo import switchback_placebo
-from slurm_energy.study.power_analysis import DayVariation, day_variation, power_analysis
-from slurm_energy.study.source_data import StudySources
+from slurm_energy.study.effects.effect_periods import EffectPeriods, ExperimentData, washout_seconds
+from slurm_energy.study.effects.placebo import switchback_placebo
+from slurm_energy.study.goals.objective import parse_objective
+from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesign
+from slurm_energy.study.statistics.mean_estimate import mean_estimate
+from slurm_energy.study.statistics.power_analysis import DayVariation, day_variation, power_analysis
 
 TARGETS = '[[target]]\nkpi = "energy_kwh"\nchange_percent = -10\n'
 LIMITS = '[[limit]]\nkpi = "mean_jct_s"\nworse_percent = 10\n'

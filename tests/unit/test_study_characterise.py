@@ -18,11 +18,11 @@ from test_sweep_runs import EmulatedCluster
 
 from slurm_energy.cli import main as cli
 from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.study.characterise import read_classes
-from slurm_energy.study.curve_sources import curve_programs, read_curves
+from slurm_energy.study.characterisation.characterise import read_classes
+from slurm_energy.study.characterisation.curve_sources import curve_programs, read_curves
+from slurm_energy.study.characterisation.job_classes import classified, job_class_of, job_classes, programs_of
+from slurm_energy.study.data.jobs_table import JobsTable, csv_text, jobs_table
 from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.job_classes import classified, job_class_of, job_classes, programs_of
-from slurm_energy.study.jobs_table import JobsTable, csv_text, jobs_table
 from slurm_energy.sweep.runner import SweepCluster
 
 

@@ -19,29 +19,29 @@ from property_examples import examples
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
-from slurm_energy.study import alternative_runs
-from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
 from slurm_energy.study.baseline import run_baseline
-from slurm_energy.study.choose_step import ChoiceRequest, run_choose
-from slurm_energy.study.combination import combinations
-from slurm_energy.study.days import study_days
-from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.evaluation import (
+from slurm_energy.study.characterisation.responses import responses_of
+from slurm_energy.study.choice import alternative_runs
+from slurm_energy.study.choice.alternatives import StudyAlternative, parse_alternative
+from slurm_energy.study.choice.choose_step import ChoiceRequest, run_choose
+from slurm_energy.study.choice.combination import combinations
+from slurm_energy.study.choice.evaluation import (
     AlternativeForecast,
     LimitForecast,
     limit_outlook,
     pareto_front,
     recommend,
 )
-from slurm_energy.study.forecast import ForecastChange, ForecastInput, forecast_change, period_jobs
-from slurm_energy.study.indicators import KPIS
-from slurm_energy.study.jobs_file import LoadedJobs
-from slurm_energy.study.jobs_table import JobsTable, jobs_table
-from slurm_energy.study.kpis import EnergyPrices
-from slurm_energy.study.objective import StudyLimit, parse_objective
-from slurm_energy.study.responses import responses_of
-from slurm_energy.study.source_data import StudySources
-from slurm_energy.study.twin import TwinKind, TwinSettings, simulate
+from slurm_energy.study.data.days import study_days
+from slurm_energy.study.data.jobs_file import LoadedJobs
+from slurm_energy.study.data.jobs_table import JobsTable, jobs_table
+from slurm_energy.study.data.kpis import EnergyPrices
+from slurm_energy.study.data.source_data import StudySources
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.goals.indicators import KPIS
+from slurm_energy.study.goals.objective import StudyLimit, parse_objective
+from slurm_energy.study.modelling.forecast import ForecastChange, ForecastInput, forecast_change, period_jobs
+from slurm_energy.study.modelling.twin import TwinKind, TwinSettings, simulate
 
 MONDAY_S = 20_759 * 86_400.0  # 2026-11-02
 TWIN = TwinSettings({"gpu": TwinKind(2, 5.0), "cpu": TwinKind(1, 5.0)})

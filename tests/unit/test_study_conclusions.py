@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slurm_energy.config.findings import InvalidConfigError
-from slurm_energy.study.conclusions import judged_conclusion
-from slurm_energy.study.objective import StudyConclusion, parse_objective, read_objective
+from slurm_energy.study.goals.conclusions import judged_conclusion
+from slurm_energy.study.goals.objective import StudyConclusion, parse_objective, read_objective
 
 EXAMPLE = Path(__file__).parents[2] / "examples/study/thesis/objective.toml"
 

@@ -14,15 +14,16 @@ import pytest
 from slurm_energy.cli import study_sources
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
-from slurm_energy.study import site_data, validation
-from slurm_energy.study.alternatives import StudyAlternative, parse_alternative
-from slurm_energy.study.assignment import AssignmentDesign
-from slurm_energy.study.deploy_plan import StageRequest
-from slurm_energy.study.deploy_step import Deployment
+from slurm_energy.study.choice.alternatives import StudyAlternative, parse_alternative
+from slurm_energy.study.data import site_data
+from slurm_energy.study.data.jobs_table import jobs_table
 from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.jobs_table import jobs_table
-from slurm_energy.study.objective_document import objective_example
-from slurm_energy.study.stages import DeploymentStage, DeploymentTarget, stage_keys
+from slurm_energy.study.effects import validation
+from slurm_energy.study.goals.objective_document import objective_example
+from slurm_energy.study.rollout.assignment import AssignmentDesign
+from slurm_energy.study.rollout.deploy_plan import StageRequest
+from slurm_energy.study.rollout.deploy_step import Deployment
+from slurm_energy.study.rollout.stages import DeploymentStage, DeploymentTarget, stage_keys
 
 SITE = '# site\n[controller]\nhistory_days = 100\n\n[tuning]\nmode = "off"\n'
 GREEN = parse_alternative("green:tuning=energy,slowdown=3,ranking=zeus,off=yes")

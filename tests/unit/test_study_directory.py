@@ -17,13 +17,13 @@ from slurm_energy.errors import (
     NotFoundError,
     UsageError,
 )
-from slurm_energy.study.alternatives import StudyAlternative
-from slurm_energy.study.deploy_step import Deployment
-from slurm_energy.study.deployment import DeploymentState
+from slurm_energy.study.choice.alternatives import StudyAlternative
 from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.goals.objective_document import objective_example
 from slurm_energy.study.manifest import FORMAT, StepState, StudyManifest, parse_manifest
-from slurm_energy.study.objective_document import objective_example
-from slurm_energy.study.stages import DeploymentStage
+from slurm_energy.study.rollout.deploy_step import Deployment
+from slurm_energy.study.rollout.deployment import DeploymentState
+from slurm_energy.study.rollout.stages import DeploymentStage
 
 OBJECTIVE = objective_example("test")
 

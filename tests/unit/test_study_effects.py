@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from slurm_energy.study.effects import PeriodSeries, carry_over, difference_effect, switchback_effect
-from slurm_energy.study.placebo import difference_placebo, switchback_placebo
-from slurm_energy.study.student_t import student_cdf, student_quantile
+from slurm_energy.study.effects.effects import PeriodSeries, carry_over, difference_effect, switchback_effect
+from slurm_energy.study.effects.placebo import difference_placebo, switchback_placebo
+from slurm_energy.study.statistics.student_t import student_cdf, student_quantile
 
 EFFECT = -0.1
 

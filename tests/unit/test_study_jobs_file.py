@@ -13,9 +13,9 @@ from property_examples import examples
 from study_examples import node_energy, week_jobs
 
 from slurm_energy.errors import UsageError
-from slurm_energy.study.energy_file import energy_csv, read_energy
-from slurm_energy.study.jobs_file import job_row, read_jobs
-from slurm_energy.study.jobs_table import COLUMNS, MAX_NAME, TEXTS, bounded_name, csv_text, jobs_table
+from slurm_energy.study.data.energy_file import energy_csv, read_energy
+from slurm_energy.study.data.jobs_file import job_row, read_jobs
+from slurm_energy.study.data.jobs_table import COLUMNS, MAX_NAME, TEXTS, bounded_name, csv_text, jobs_table
 
 SACCT = "\n".join(
     "|".join(line)

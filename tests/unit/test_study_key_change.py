@@ -11,7 +11,7 @@ from property_examples import examples
 
 from slurm_energy.config.schema_document import toml
 from slurm_energy.errors import ConfigError
-from slurm_energy.study.key_change import KeyChange, changed_text, undone_text, value_at
+from slurm_energy.study.rollout.key_change import KeyChange, changed_text, undone_text, value_at
 
 SITE = """\
 # energy of the cluster

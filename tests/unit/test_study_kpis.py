@@ -13,9 +13,9 @@ from property_examples import examples
 from study_examples import IDLE_WATTS, MONDAY, NODES, begin_s, node_energy, week_jobs
 
 from slurm_energy.grid.series import GridSeries, SeriesSource
-from slurm_energy.study.days import date_of, spread, study_days
-from slurm_energy.study.jobs_table import concatenated, jobs_table
-from slurm_energy.study.kpis import EnergyPrices, EnergySeries, account_kpis, daily_kpis, jain_index
+from slurm_energy.study.data.days import date_of, spread, study_days
+from slurm_energy.study.data.jobs_table import concatenated, jobs_table
+from slurm_energy.study.data.kpis import EnergyPrices, EnergySeries, account_kpis, daily_kpis, jain_index
 
 DAY_S = 86400.0
 TWO_DAYS = study_days(MONDAY, date(2026, 3, 3))

@@ -13,19 +13,19 @@ import pytest
 from study_examples import IDLE_WATTS, week_jobs
 
 from slurm_energy.cli import main as cli
-from slurm_energy.study import model
 from slurm_energy.study.baseline import read_baseline
-from slurm_energy.study.calibration import calibrated_twin, peak_nodes
+from slurm_energy.study.data.energy_file import energy_csv
+from slurm_energy.study.data.jobs_file import LoadedJobs
+from slurm_energy.study.data.jobs_table import csv_text, jobs_table
+from slurm_energy.study.data.kpis import EnergySeries
+from slurm_energy.study.data.period import measured_period
 from slurm_energy.study.directory import StudyDirectory
-from slurm_energy.study.energy_file import energy_csv
-from slurm_energy.study.jobs_file import LoadedJobs
-from slurm_energy.study.jobs_table import csv_text, jobs_table
-from slurm_energy.study.kpis import EnergySeries
-from slurm_energy.study.model import ModelOptions, held_out_rows, read_twin, run_model
-from slurm_energy.study.objective import parse_objective
-from slurm_energy.study.period import measured_period
-from slurm_energy.study.replay import replay_errors
-from slurm_energy.study.twin import TwinKind, TwinRun, TwinSettings, simulate
+from slurm_energy.study.goals.objective import parse_objective
+from slurm_energy.study.modelling import model
+from slurm_energy.study.modelling.calibration import calibrated_twin, peak_nodes
+from slurm_energy.study.modelling.model import ModelOptions, held_out_rows, read_twin, run_model
+from slurm_energy.study.modelling.replay import replay_errors
+from slurm_energy.study.modelling.twin import TwinKind, TwinRun, TwinSettings, simulate
 
 OBJECTIVE = """\
 [[target]]

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.config.findings import InvalidConfigError
-from slurm_energy.study.indicators import KPIS, Direction
-from slurm_energy.study.objective import (
+from slurm_energy.study.goals.indicators import KPIS, Direction
+from slurm_energy.study.goals.objective import (
     StudyLimit,
     StudyObjective,
     parse_days,
     parse_objective,
     read_objective,
 )
-from slurm_energy.study.objective_document import objective_example
+from slurm_energy.study.goals.objective_document import objective_example
 
 TARGET = '[[target]]\nkpi = "energy_kwh"\nchange_percent = -10\n'
 

@@ -8,8 +8,8 @@ import pytest
 
 from slurm_energy.errors import AlreadyRunningError, ConfigError
 from slurm_energy.setup.journal import SetupJournal
-from slurm_energy.study.key_change import KeyChange
-from slurm_energy.study.site_configuration import SiteConfiguration
+from slurm_energy.study.rollout.key_change import KeyChange
+from slurm_energy.study.rollout.site_configuration import SiteConfiguration
 
 SITE = '# site\n[tuning]\nmode = "off"  # until the audit\n'
 ADVISE = [KeyChange(("tuning", "mode"), "advise")]

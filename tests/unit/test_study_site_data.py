@@ -14,7 +14,7 @@ from report_examples import START, answer, component, job_info, record
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.slurm.command import Command, CommandFailedError
-from slurm_energy.study.site_data import read_site
+from slurm_energy.study.data.site_data import read_site
 
 HOUR = 3600
 BEGIN = START // HOUR * HOUR

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from slurm_energy.errors import UsageError
-from slurm_energy.study.jobs_table import JobsTable, jobs_table
-from slurm_energy.study.twin import TwinChange, TwinKind, TwinSettings, simulate, twin_settings_of
+from slurm_energy.study.data.jobs_table import JobsTable, jobs_table
+from slurm_energy.study.modelling.twin import TwinChange, TwinKind, TwinSettings, simulate, twin_settings_of
 
 DAY_S = 86_400.0
 BEGIN_S = 20_000 * DAY_S

@@ -13,7 +13,7 @@ from slurm_energy.cli.main import main
 from slurm_energy.errors import UnavailableError
 from slurm_energy.protocol import agent_socket
 from slurm_energy.reports.live_power import screen, total
-from slurm_energy.reports.text_plot import ASCII, BLOCKS
+from slurm_energy.reports.plots.text_plot import ASCII, BLOCKS
 
 OWN = {
     "job_id": 12,

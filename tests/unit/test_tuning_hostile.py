@@ -14,8 +14,8 @@ from test_job_tuner import POLICIES, Program, advice, finish, make
 from slurm_energy.agent.tuning.advice import Advice
 from slurm_energy.agent.tuning.job_tuner import JobTuner
 from slurm_energy.config import Config
-from slurm_energy.controller.node_hosts import Sender
-from slurm_energy.controller.tuning_groups import MAX_GROUPS, TuningGroups
+from slurm_energy.controller.http.node_hosts import Sender
+from slurm_energy.controller.tuning.groups import MAX_GROUPS, TuningGroups
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange, EnergyPerformancePreference
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError

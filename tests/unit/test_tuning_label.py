@@ -8,7 +8,7 @@ import pytest
 from report_examples import answer, job_info, record, usages
 
 from slurm_energy.records import AppliedSetting
-from slurm_energy.reports.tuning_label import explanations
+from slurm_energy.reports.labels.tuning_label import explanations
 
 CAPPED = {"gpu_limit_watts": 250.0}
 APPLIED = AppliedSetting("nvml.power_limit[gpu0-1]", "400 W", "250 W", "250 W", True)

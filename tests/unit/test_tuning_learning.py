@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_examples import NOW, Accounting, item, job
 
-from slurm_energy.accounting import engine, run_history, tuning_runs, tuning_starts
-from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Program
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.history import run_history, tuning_runs, tuning_starts
+from slurm_energy.accounting.history.tuning_starts import IssuedStart, JobRun, Pin, Program
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, JobDevice
 from slurm_energy.tuning.learned_run import (

@@ -10,16 +10,17 @@ from fake_controller import install
 from store_examples import NOW, Accounting, item, job
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import engine, run_history
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.history import run_history
 from slurm_energy.cli.main import main
 from slurm_energy.controller import running_jobs
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.node_hosts import Sender, Verdict
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.node_hosts import Sender, Verdict
+from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache
-from slurm_energy.controller.store import Store
-from slurm_energy.controller.tuning_advisor import TuningAdvisor
-from slurm_energy.controller.tuning_learner import TuningLearner
-from slurm_energy.controller.tuning_routes import TuningRoutes
+from slurm_energy.controller.tuning.advisor import TuningAdvisor
+from slurm_energy.controller.tuning.learner import TuningLearner
+from slurm_energy.controller.tuning.routes import TuningRoutes
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.operating_point import OperatingPoint
@@ -56,9 +57,9 @@ class Site:
         lookups = {
             f"slurm_energy.controller.{module}": names
             for module, names in (
-                ("tuning_learner", ("uid_of",)),
-                ("tuning_advisor", ("name_of",)),
-                ("tuning_routes", ("uid_of", "name_of")),
+                ("tuning.learner", ("uid_of",)),
+                ("tuning.advisor", ("name_of",)),
+                ("tuning.routes", ("uid_of", "name_of")),
             )
         }
         of_uid = {uid: name for name, uid in UIDS.items()}
@@ -243,12 +244,12 @@ class TestAdvice:
 
     def test_one_run_of_a_program_explores_at_a_time(self, site, monkeypatch):
         trained(site)
-        from slurm_energy.controller import tuning_advisor
+        from slurm_energy.controller.tuning import advisor
         from slurm_energy.tuning.recurring_start import RecurringStart
 
         tried, best = OperatingPoint(gpu_limit_watts=150.0), OperatingPoint(gpu_limit_watts=200.0)
         made = RecurringStart(tried, True, best)
-        monkeypatch.setattr(tuning_advisor, "recurring_start", lambda *args, **more: made)
+        monkeypatch.setattr(advisor, "recurring_start", lambda *args, **more: made)
         for job_id in (7, 8):
             site.start(job_id)
         answers = [site.advise(job_id, fingerprint=DIGEST) for job_id in (7, 8, 7)]

@@ -9,8 +9,8 @@ from property_examples import examples
 from sqlalchemy import event
 from store_examples import NOW, Accounting, item, job
 
-from slurm_energy.accounting import run_history
-from slurm_energy.accounting.untuned_runs import find_untuned_runs
+from slurm_energy.accounting.history import run_history
+from slurm_energy.accounting.history.untuned_runs import find_untuned_runs
 from slurm_energy.errors import UsageError
 from slurm_energy.protocol.untuned_runs import (
     MAX_PROGRAMS,
@@ -20,7 +20,7 @@ from slurm_energy.protocol.untuned_runs import (
     read_response,
     request_body,
 )
-from slurm_energy.reports.acct_rows import program_of
+from slurm_energy.reports.acct.rows import program_of
 from slurm_energy.reports.usage import AccountedRecord, summarise
 
 SCRIPT = "f" * 16

@@ -16,24 +16,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from slurm_energy.accounting import ingest, job_facts, migrations, tables, usage_tables
 from slurm_energy.accounting.engine import connect
-from slurm_energy.accounting.job_facts import JobLookup
-from slurm_energy.accounting.node_coverage import missing_node_seconds, off_energy
-from slurm_energy.accounting.off_periods import OffPeriod, store_off_periods
-from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
-from slurm_energy.accounting.plausibility import PlausibilityCheck
-from slurm_energy.accounting.record_selection import Visibility
-from slurm_energy.accounting.sum_changes import SUM_COLUMNS
-from slurm_energy.accounting.usage_groups import IDLE, JOB, UNATTRIBUTED, GroupKey
-from slurm_energy.accounting.usage_queries import (
+from slurm_energy.accounting.records import ingest, job_facts
+from slurm_energy.accounting.records.job_facts import JobLookup
+from slurm_energy.accounting.records.node_coverage import missing_node_seconds, off_energy
+from slurm_energy.accounting.records.off_periods import OffPeriod, store_off_periods
+from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
+from slurm_energy.accounting.records.plausibility import PlausibilityCheck
+from slurm_energy.accounting.records.record_selection import Visibility
+from slurm_energy.accounting.schema import migrations, tables, usage_tables
+from slurm_energy.accounting.usage.groups import IDLE, JOB, UNATTRIBUTED, GroupKey
+from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
+from slurm_energy.accounting.usage.usage_queries import (
     UsageQuery,
     WindowUsage,
     read_usage,
     visible_groups,
 )
-from slurm_energy.accounting.usage_rollup import UsageRollup, uncounted_periods
-from slurm_energy.controller.usage_document import GridRates, usage_rows
+from slurm_energy.accounting.usage.usage_rollup import UsageRollup, uncounted_periods
+from slurm_energy.controller.records.usage_document import GridRates, usage_rows
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.grid.series import GridSeries, SeriesSource

@@ -13,14 +13,14 @@ import period_examples as periods
 import pytest
 import store_examples as stored
 
-from slurm_energy.accounting import ingest, job_facts
-from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
+from slurm_energy.accounting.records import ingest, job_facts
+from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
 from slurm_energy.config import Config
-from slurm_energy.controller.grid_source import GridFactorSource
-from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.store import Store
-from slurm_energy.controller.usage_loop import UsageLoop
-from slurm_energy.controller.usage_routes import UsageRoutes
+from slurm_energy.controller.grid.source import GridFactorSource
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.records.usage_loop import UsageLoop
+from slurm_energy.controller.records.usage_routes import UsageRoutes
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors

@@ -13,12 +13,13 @@ from sqlalchemy import func, select
 from store_examples import NOW
 from store_examples import record as example
 
-from slurm_energy.accounting import ingest, migrations, tables
 from slurm_energy.accounting.engine import connect
-from slurm_energy.accounting.joint_storage import store_together
-from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
-from slurm_energy.controller import write_batches
-from slurm_energy.controller.write_batches import WriteBatches
+from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records.joint_storage import store_together
+from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
+from slurm_energy.accounting.schema import migrations, tables
+from slurm_energy.controller.records import write_batches
+from slurm_energy.controller.records.write_batches import WriteBatches
 from slurm_energy.errors import UnavailableError
 
 

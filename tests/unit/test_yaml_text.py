@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from slurm_energy.reports.yaml_text import yaml_lines
+from slurm_energy.reports.acct.yaml_text import yaml_lines
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 scalars = (

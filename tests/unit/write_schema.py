@@ -80,10 +80,11 @@ def learn(accounting):
 def module(*names):
     """Return the first module of slurm_energy.accounting that this release has; None without any."""
     for name in names:
-        try:
-            return importlib.import_module(f"slurm_energy.accounting.{name}")
-        except ModuleNotFoundError:
-            continue
+        for package in ("", "history.", "records.", "usage."):
+            try:
+                return importlib.import_module(f"slurm_energy.accounting.{package}{name}")
+            except ModuleNotFoundError:
+                continue
     return None
 
 

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slurm_energy import simulations
-from slurm_energy.study.deploy_step import Deployment
 from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.rollout.deploy_step import Deployment
 
 DAY_S, HOUR_S = 86400, 3600
 FIRST_S = int(datetime(2026, 9, 7, tzinfo=UTC).timestamp())

@@ -17,7 +17,7 @@ from slurm_energy.config import Config
 from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.figure_format import with_unit
-from slurm_energy.reports.recommendation import measured_recommendation
+from slurm_energy.reports.labels.recommendation import measured_recommendation
 from slurm_energy.reports.usage import JobInfo, JobUsage
 
 BATCH: Final = "batch"

@@ -77,7 +77,7 @@ class LiveDiagnosis:
     def diagnose(self, run: RunningObservation) -> tuple[LiveFinding, ...]:
         """Return the findings of a job so far. Any thread may call it."""
         from slurm_energy.diagnosis.diagnose import find_causes
-        from slurm_energy.reports.diagnosis_input import observation_of
+        from slurm_energy.reports.diagnosis.input import observation_of
         from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise
 
         (job,) = summarise([AccountedRecord(run.record, JobInfo(state="RUNNING"))])

@@ -14,7 +14,7 @@ from slurm_energy.simulator.inputs.line_reader import plain_suffix
 from slurm_energy.simulator.inputs.trace_selection import select
 from slurm_energy.simulator.inputs.workload_rows import WorkloadRows, build, merged, usable
 from slurm_energy.simulator.scenario_schema import TraceSection
-from slurm_energy.simulator.workload import Workload
+from slurm_energy.simulator.workloads.workload import Workload
 
 FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 

@@ -12,7 +12,7 @@ from slurm_energy.quantities import shown
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.license_text import license_columns, parse_licenses
-from slurm_energy.simulator.workload import Workload, workload
+from slurm_energy.simulator.workloads.workload import Workload, workload
 
 _MAX_S = 1e11
 """Bound on times in seconds, three thousand years: floats above it cannot represent a microsecond."""

@@ -1,0 +1,1 @@
+"""Backup, restoration, recovery, export and integrity of the database."""

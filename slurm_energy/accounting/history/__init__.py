@@ -1,0 +1,1 @@
+"""Finished runs in the database: inputs of predictions, forecasts and tuning."""

@@ -1,0 +1,102 @@
+"""Jobs that have ended and whose records are complete, in the order in which they became so."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection, and_, or_, select
+
+from slurm_energy.accounting.schema import tables
+
+BATCH: Final = 50
+_jobs, _records = tables.jobs.c, tables.records.c
+
+
+class EndedJob(NamedTuple):
+    """A finished job with the sums of its records.
+
+    Attributes:
+        updated: Unix seconds of the last change of its facts.
+        cluster, job_id, submit, display_id: the job.
+        energy_joules: energy on all nodes; None if that of a node is unknown.
+        start, end: first start and last end of the records, Unix seconds.
+        policy: energy policy.
+        nodes: number of nodes.
+    """
+
+    updated: float
+    cluster: str
+    job_id: int
+    submit: float
+    display_id: str
+    energy_joules: float | None
+    start: float
+    end: float
+    policy: str
+    nodes: int
+
+
+Position = tuple[float, int]
+"""Place of a job in the order: Unix seconds of the last change of its facts, and row id."""
+
+
+class EndedJobs(NamedTuple):
+    """A part of the finished jobs.
+
+    Attributes:
+        jobs: the jobs with a record of each node.
+        last: place after which the next part begins.
+        more: whether there may be more now.
+    """
+
+    jobs: list[EndedJob]
+    last: Position
+    more: bool
+
+
+def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
+    """Return finished jobs after a place in the order of changes.
+
+    A job that lacks records is read again by the next call, unless a later job is complete or the part is
+    full.
+
+    Args:
+        connection: connection to the database.
+        after: place of the last job of the earlier part.
+        limit: maximum number of jobs.
+    """
+    columns = (
+        _jobs.id,
+        _jobs.updated,
+        _jobs.cluster,
+        _jobs.job_id,
+        _jobs.submit,
+        _jobs.display_id,
+        _jobs.nodes,
+    )
+    updated, row_id = after
+    is_later = or_(_jobs.updated > updated, and_(_jobs.updated == updated, _jobs.id > row_id))
+    query = select(*columns).where(_jobs.finished, _jobs.updated >= updated, is_later)
+    rows = connection.execute(query.order_by(_jobs.updated, _jobs.id).limit(limit)).fetchall()
+    found, last = [], after
+    for row in rows:
+        own = (_records.job == row.id, _records.step == "")
+        values = select(_records.energy_joules, _records.start, _records.end, _records.policy).where(*own)
+        records = connection.execute(values.order_by(_records.node, _records.id)).fetchall()
+        if not records or len(records) < (row.nodes or 1):
+            continue
+        joules = [record.energy_joules for record in records]
+        found.append(
+            EndedJob(
+                *(row.updated, row.cluster, row.job_id, row.submit, row.display_id),
+                None if None in joules else math.fsum(joules),
+                min(record.start for record in records),
+                max(record.end for record in records),
+                records[0].policy,
+                len(records),
+            )
+        )
+        last = row.updated, row.id
+    is_full = len(rows) == limit
+    return EndedJobs(found, (rows[-1].updated, rows[-1].id) if is_full else last, is_full)

@@ -1,0 +1,189 @@
+"""Operating points that senergyctld assigned to jobs as starts, and points that users or operators pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, not_, select, text
+
+from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.schema.tables import tuning_pins as _pins
+from slurm_energy.accounting.schema.tables import tuning_starts as _starts
+from slurm_energy.accounting.upserts import insert_or_replace
+
+MAX_PINS_PER_OWNER: Final = 1000
+_EXPLORATION: Final = text("exploration")  # as in the condition of the index
+_PINS: Final = select(*_pins.c["owner", "workload", "hardware", "point", "pinned_by", "time"])
+
+
+class Program(NamedTuple):
+    """A recurring program. The controller learns and pins operating points for each program separately.
+
+    Attributes:
+        owner: login name of the user.
+        workload: fingerprint of the batch script, else `--energy-model`.
+        hardware: kind of hardware.
+    """
+
+    owner: str
+    workload: str
+    hardware: str
+
+
+class JobRun(NamedTuple):
+    """One run of a job.
+
+    Attributes:
+        cluster: Slurm's ClusterName.
+        job_id: Slurm's job id.
+        restart_count: number of earlier requeues.
+    """
+
+    cluster: str
+    job_id: int
+    restart_count: int
+
+
+class Pin(NamedTuple):
+    """A pinned operating point.
+
+    Attributes:
+        program: the program.
+        point: JSON text of the operating point.
+        pinned_by: login name of the user who pinned it.
+        time: Unix seconds.
+    """
+
+    program: Program
+    point: str
+    pinned_by: str
+    time: float
+
+
+class IssuedStart(NamedTuple):
+    """The operating point that senergyctld assigned to a job as its start.
+
+    Attributes:
+        program: the program of the job as known when the start was assigned. It differs from the current
+            program if the agent learned the fingerprint later.
+        exploration: whether the point is tried for learning.
+        body: JSON text of the point and its source.
+    """
+
+    program: Program
+    exploration: bool
+    body: str
+
+
+def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedStart | None:
+    """Return the start that was assigned to a run of a job; None if none was assigned."""
+    columns = _starts.c
+    row = connection.execute(
+        select(*columns["owner", "workload", "hardware", "exploration", "body"]).where(
+            columns.cluster == run.cluster,
+            columns.job_id == run.job_id,
+            columns.restart_count == run.restart_count,
+            columns.hardware == hardware,
+        )
+    ).fetchone()
+    return IssuedStart(Program(*row[:3]), bool(row[3]), row[4]) if row else None
+
+
+def exploring_jobs(connection: Connection, program: Program) -> set[int]:
+    """Return the ids of the jobs that were assigned an exploration of this program. Some may have ended."""
+    query = select(_starts.c.job_id).where(_of_program(_starts, program), _EXPLORATION)
+    return set(connection.execute(query).scalars())
+
+
+def store_start(
+    connection: Connection,
+    run: JobRun,
+    start: IssuedStart,
+    fallback: IssuedStart,
+    running: Collection[int],
+    now: float,
+) -> IssuedStart:
+    """Store the start of a job unless the job already has one, and return the stored start.
+
+    The check for other explorations is part of the transaction. Of two jobs that start at the same moment,
+    therefore at most one explores.
+
+    Args:
+        connection: connection of the writing thread.
+        run: the run of the job.
+        start: the start to store.
+        fallback: the start to store instead if `start` explores while another running job explores.
+        running: ids of the jobs that are running.
+        now: current time, Unix seconds.
+    """
+    with transaction(connection):
+        earlier = issued_start(connection, run, start.program.hardware)
+        if earlier is not None:
+            return earlier
+        if start.exploration and (exploring_jobs(connection, start.program) - {run.job_id}) & set(running):
+            start = fallback
+        program = start.program
+        values = {"exploration": start.exploration, "time": now, "body": start.body}
+        connection.execute(insert(_starts), [run._asdict() | program._asdict() | values])
+    return start
+
+
+def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]:
+    """Return the pins of some owners, or all pins if `owners` is None."""
+    query = _PINS.order_by(*_pins.c["owner", "workload", "hardware"])
+    if owners is not None:
+        query = query.where(_pins.c.owner.in_(owners))
+    return [Pin(Program(*row[:3]), *row[3:]) for row in connection.execute(query)]
+
+
+def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collection[str]) -> Pin | None:
+    """Return the pin of a program; None if it has none.
+
+    Args:
+        connection: connection to the database.
+        owner: login name of the user.
+        hardware: kind of hardware.
+        workloads: names of the program in the order of precedence: fingerprint, model.
+    """
+    for workload in workloads:
+        query = _PINS.where(_of_program(_pins, Program(owner, workload, hardware)))
+        if row := connection.execute(query).fetchone():
+            return Pin(Program(*row[:3]), *row[3:])
+    return None
+
+
+def set_pin(connection: Connection, pin: Pin) -> bool:
+    """Store a pin. Return False if its owner has `MAX_PINS_PER_OWNER` others already."""
+    with transaction(connection):
+        others = (
+            select(func.count())
+            .select_from(_pins)
+            .where(_pins.c.owner == pin.program.owner, not_(_of_program(_pins, pin.program)))
+        )
+        if connection.execute(others).scalar_one() >= MAX_PINS_PER_OWNER:
+            return False
+        values = {"point": pin.point, "pinned_by": pin.pinned_by, "time": pin.time}
+        insert_or_replace(connection, _pins, [pin.program._asdict() | values])
+    return True
+
+
+def remove_pin(connection: Connection, program: Program) -> bool:
+    """Delete the pin of a program and return whether there was one."""
+    with transaction(connection):
+        return bool(connection.execute(delete(_pins).where(_of_program(_pins, program))).rowcount)
+
+
+def drop_starts(connection: Connection, before: float) -> int:
+    """Delete the starts that were stored before `before` (Unix seconds) and return how many were deleted."""
+    with transaction(connection):
+        return connection.execute(delete(_starts).where(_starts.c.time < before)).rowcount
+
+
+def _of_program(table: Table, program: Program) -> ColumnElement[bool]:
+    columns = table.c
+    return and_(
+        columns.owner == program.owner,
+        columns.workload == program.workload,
+        columns.hardware == program.hardware,
+    )

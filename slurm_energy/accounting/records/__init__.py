@@ -1,0 +1,1 @@
+"""Records, traces and periods of nodes: storage of deliveries and queries."""

@@ -1,0 +1,212 @@
+"""Job facts (what Slurm's accounting knows about a job) in the database.
+
+This module selects the jobs to look up in Slurm, stores the results and links records to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, RowMapping, Select, bindparam, insert, select, text, update
+
+from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.schema import usage_tables
+from slurm_energy.accounting.schema.tables import jobs, records
+from slurm_energy.accounting.usage.usage_rollup import note_changed_jobs
+from slurm_energy.slurm.job_accounting import JobFacts, choose_run, overlaps
+
+_COLUMNS: Final = (
+    *("display_id", "name", "account", "partition", "user", "state", "start", "end", "elapsed_s", "nodes"),
+    *("array_job_id", "array_task_id", "het_job_id", "het_offset", "time_limit_s", "requested"),
+    *("allocated", "qos"),
+)
+"""Columns of `jobs` that have the names of facts."""
+_CHUNK: Final = 500  # values in a condition
+_UNFINISHED: Final = text("NOT finished")  # as in the condition of the index
+SETTLED_AFTER_S = 10.0
+"""Delay after the end of a job, in seconds, after which the job's facts count as final.
+
+slurmdbd may receive the end of a short job before the job's start and array task. Until it has received them,
+it shows the job with the name `allocation`.
+"""
+
+
+class JobLookup(NamedTuple):
+    """A job to look up in Slurm's accounting.
+
+    Attributes:
+        cluster: Slurm's ClusterName.
+        job_id: Slurm's job id.
+        new: True if the job has records or energy that are not linked to facts. False if its facts are
+            stored but not final.
+    """
+
+    cluster: str
+    job_id: int
+    new: bool
+
+
+class StoredFacts(NamedTuple):
+    """Result of storing job facts.
+
+    Attributes:
+        linked: number of records that were linked to facts.
+        other_clusters: cluster names in Slurm's accounting that differ from the cluster in the records.
+    """
+
+    linked: int
+    other_clusters: frozenset[str]
+
+
+def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
+    """Return the jobs that have records or energy periods without facts, and jobs whose facts are not final.
+
+    Args:
+        connection: connection to the database.
+        since: Unix seconds. A job is left out if its records arrived, or its facts changed, before this time.
+    """
+    unknown = usage_tables.usage_unknown_jobs.c
+    # Not DISTINCT, for which SQLite would read a whole index in its order instead of the few rows.
+    without_facts = select(records.c.cluster, records.c.job_id).where(
+        records.c.job.is_(None), records.c.received >= since
+    )
+    running = select(unknown.cluster, unknown.job_id).where(unknown.since >= since)
+    unfinished = select(jobs.c.cluster, jobs.c.job_id).where(_UNFINISHED, jobs.c.updated >= since)
+    lookups: dict[tuple[str, int], JobLookup] = {}
+    for query, new in ((without_facts, True), (running, True), (unfinished, False)):
+        for key in sorted({(cluster, job_id) for cluster, job_id in connection.execute(query)}):
+            lookups.setdefault(key, JobLookup(*key, new))
+    return list(lookups.values())
+
+
+def store(
+    connection: Connection,
+    facts_by_id: Mapping[int, Sequence[JobFacts]],
+    jobs: Sequence[JobLookup],
+    now: float,
+) -> StoredFacts:
+    """Store the facts of jobs, and link the records of these jobs to the facts, in one transaction.
+
+    Args:
+        connection: connection of the writing thread.
+        facts_by_id: by job id, the facts of each run, from `slurm.job_accounting.read_job_facts`.
+        jobs: the jobs that were looked up.
+        now: current time, Unix seconds.
+    """
+    linked, others, changed = 0, set(), []
+    with transaction(connection):
+        writer = _FactsWriter(connection, jobs, now)
+        for job in jobs:
+            runs = facts_by_id.get(job.job_id, ())
+            fitting = [facts for facts in runs if facts.cluster in (None, job.cluster)]
+            others |= {facts.cluster for facts in runs if facts.cluster not in (None, job.cluster)}
+            if fitting and writer.store(job, fitting):
+                changed.append((job.cluster, job.job_id))
+        linked = writer.linked
+        note_changed_jobs(connection, changed)
+    return StoredFacts(linked, frozenset(name for name in others if name))
+
+
+_JobKey = tuple[str, int]
+_STORED: Final = select(
+    *(jobs.c[name] for name in ("id", "cluster", "job_id", "submit", "finished", *_COLUMNS))
+)
+_UNLINKED: Final = select(
+    *(records.c[name] for name in ("id", "cluster", "job_id", "restart_count", "start"))
+).where(records.c.job.is_(None))
+_SPANS: Final = select(
+    *(usage_tables.usage_unknown_jobs.c[name] for name in ("cluster", "job_id", "start", "end"))
+)
+_INSERT: Final = insert(jobs)
+_UPDATE: Final = update(jobs).where(jobs.c.id == bindparam("row"))
+_LINK: Final = update(records).where(records.c.id == bindparam("row"))
+
+
+class _FactsWriter:
+    """Writes the facts of jobs that differ from the stored ones. All that is stored is read at once.
+
+    Args:
+        connection: connection in a transaction of the writing thread.
+        jobs: the jobs that may be stored.
+        now: current time, Unix seconds.
+
+    Attributes:
+        linked: number of records that were linked to facts.
+    """
+
+    def __init__(self, connection: Connection, jobs: Sequence[JobLookup], now: float) -> None:
+        self._connection, self._now = connection, now
+        self._stored: dict[_JobKey, dict[float, dict[str, Any]]] = {}
+        for (cluster, job_id), rows in _rows_by_job(connection, _STORED, jobs).items():
+            self._stored[cluster, job_id] = {row["submit"]: dict(row) for row in rows}
+        self._unlinked = _rows_by_job(connection, _UNLINKED.order_by(records.c.id), jobs)
+        self._spans = _rows_by_job(connection, _SPANS, jobs)
+        self.linked = 0
+
+    def store(self, job: JobLookup, runs: Sequence[JobFacts]) -> bool:
+        """Store the facts of a job's runs and link its records; return whether anything changed."""
+        key = (job.cluster, job.job_id)
+        unfinished = {submit for submit, row in self._stored.get(key, {}).items() if not row["finished"]}
+        spans = self._spans.get(key, ())
+        changed = self._link(key, runs)
+        for facts in runs:
+            is_used = facts.start is not None and any(overlaps(facts, s["start"], s["end"]) for s in spans)
+            if is_used or (facts.submit or 0.0) in unfinished:
+                changed = self._write(job.cluster, facts)[1] or changed
+        return changed
+
+    def _link(self, key: _JobKey, runs: Sequence[JobFacts]) -> bool:
+        linked = self.linked
+        for record in self._unlinked.get(key, ()):
+            facts = choose_run(runs, record["restart_count"], record["start"])
+            if facts is None or (facts.start is None and not _is_settled(facts, self._now)):
+                continue
+            row, _ = self._write(key[0], facts)
+            names = {"account": facts.account, "partition": facts.partition, "user": facts.user}
+            changed = {name: value for name, value in names.items() if value is not None}
+            self._connection.execute(_LINK, {"row": record["id"], "job": row, **changed})
+            self.linked += 1
+        return self.linked > linked
+
+    def _write(self, cluster: str, facts: JobFacts) -> tuple[int, bool]:
+        """Store facts unless they are stored already; return the row and whether it changed.
+
+        The facts of a running job always change, because they are as new as `updated`.
+        """
+        submit = facts.submit or 0.0
+        stored = self._stored.setdefault((cluster, facts.job_id), {})
+        values = {name: getattr(facts, name) for name in _COLUMNS}
+        values["finished"] = facts.finished and _is_settled(facts, self._now)
+        row = stored.get(submit)
+        if row is None:
+            key = {"cluster": cluster, "job_id": facts.job_id, "submit": submit}
+            new = self._connection.execute(_INSERT, {**key, **values, "updated": self._now})
+            assert new.inserted_primary_key is not None
+            stored[submit] = {**values, "id": int(new.inserted_primary_key[0])}
+            return stored[submit]["id"], True
+        if facts.end is not None and all(row[name] == value for name, value in values.items()):
+            return row["id"], False
+        self._connection.execute(_UPDATE, {"row": row["id"], **values, "updated": self._now})
+        row.update(values)
+        return row["id"], True
+
+
+def _rows_by_job(
+    connection: Connection, statement: Select[Any], jobs: Sequence[JobLookup]
+) -> dict[_JobKey, list[RowMapping]]:
+    """Return the rows of a query for some jobs by cluster and job id."""
+    columns = statement.selected_columns
+    clusters, ids = sorted({job.cluster for job in jobs}), sorted({job.job_id for job in jobs})
+    rows: dict[_JobKey, list[RowMapping]] = {}
+    for first in range(0, len(ids), _CHUNK):
+        chosen = statement.where(
+            columns["cluster"].in_(clusters), columns["job_id"].in_(ids[first : first + _CHUNK])
+        )
+        for row in connection.execute(chosen).mappings():
+            rows.setdefault((row["cluster"], row["job_id"]), []).append(row)
+    return rows
+
+
+def _is_settled(facts: JobFacts, now: float) -> bool:
+    return facts.end is None or now - facts.end >= SETTLED_AFTER_S

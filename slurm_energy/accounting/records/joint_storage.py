@@ -1,0 +1,51 @@
+"""Storage of several deliveries in one transaction, with a result for each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.records.ingest import DeliveredRecord, Refusal, RefusalOutcome
+from slurm_energy.accounting.records.periods import DeliveredPeriod
+
+ItemT = TypeVar("ItemT", DeliveredRecord, DeliveredPeriod)
+StorageResult = tuple[list[str], list[Refusal]]
+"""Ids of the items that are in the database, and the refusals."""
+
+
+def store_together(
+    connection: Connection,
+    deliveries: Sequence[Sequence[ItemT]],
+    received: float,
+    store: Callable[[Connection, Sequence[ItemT], float], StorageResult],
+) -> list[StorageResult]:
+    """Store deliveries in one transaction and return the result of each.
+
+    Args:
+        connection: connection of the writing thread.
+        deliveries: the items of each delivery.
+        received: current time, Unix seconds.
+        store: stores items in one transaction, and names refused ones by their index.
+    """
+    items = [item for delivery in deliveries for item in delivery]
+    numbered = [dataclasses.replace(item, index=number) for number, item in enumerate(items)]
+    accepted, refusals = store(connection, numbered, received)
+    stored = set(accepted)
+    by_number: dict[int, list[Refusal]] = {}
+    for refusal in refusals:
+        by_number.setdefault(refusal.index, []).append(refusal)
+    results, number = [], 0
+    for delivery in deliveries:
+        own: StorageResult = ([], [])
+        for item in delivery:
+            refused = by_number.get(number, [])
+            own[1].extend(dataclasses.replace(refusal, index=item.index) for refusal in refused)
+            is_stored = all(refusal.outcome is RefusalOutcome.TRACE_REJECTED for refusal in refused)
+            if is_stored and item.item_id in stored:
+                own[0].append(item.item_id)
+            number += 1
+        results.append(own)
+    return results

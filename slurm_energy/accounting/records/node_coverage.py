@@ -1,0 +1,46 @@
+"""Time of nodes in a window for which no energy was delivered, or for which they were powered down."""
+
+from __future__ import annotations
+
+from slurm_energy.accounting.usage.groups import COVERAGE, OFF, OFF_UNMEASURED
+from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
+from slurm_energy.accounting.usage.usage_queries import IntervalUsage, WindowUsage
+
+
+def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[int, int | None]]:
+    """Return by cluster the node-seconds for which nodes were off, and their microjoules; None: unknown.
+
+    The energy is unknown if that of a part is.
+    """
+    time, energy = SUM_COLUMNS.index("node_seconds"), SUM_COLUMNS.index("total_uj")
+    result: dict[str, tuple[int, int | None]] = {}
+    for row_id, sums in interval.sums.items():
+        key = usage.groups.get(row_id)
+        if key is None or key.kind not in (OFF, OFF_UNMEASURED) or not sums[time]:
+            continue
+        seconds, known = result.get(key.cluster, (0, 0))
+        is_known = known is not None and key.kind == OFF
+        result[key.cluster] = seconds + sums[time], (known or 0) + sums[energy] if is_known else None
+    return result
+
+
+def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[str, int]:
+    """Return by cluster the seconds of nodes in an interval for which no energy was delivered.
+
+    Time for which nodes were off is not among them, see `off_energy`.
+
+    A node counts from its first energy on, and only in windows in which it delivered or could still deliver.
+    """
+    newest = max((node.end for node in usage.nodes), default=0)
+    expected: dict[str, int] = {}
+    for node in usage.nodes:
+        if node.end > interval.start:
+            span = min(interval.end, newest) - max(interval.start, node.start)
+            expected[node.cluster] = expected.get(node.cluster, 0) + max(0, span)
+    index = SUM_COLUMNS.index("node_seconds")
+    covered: dict[str, int] = {}
+    for row_id, sums in interval.sums.items():
+        key = usage.groups.get(row_id)
+        if key is not None and key.kind in (COVERAGE, OFF_UNMEASURED):
+            covered[key.cluster] = covered.get(key.cluster, 0) + sums[index]
+    return {name: max(0, seconds - covered.get(name, 0)) for name, seconds in expected.items()}

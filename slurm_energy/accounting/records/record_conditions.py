@@ -1,0 +1,121 @@
+"""SQL conditions of a selection of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sqlalchemy import ColumnElement, and_, exists, or_, select, true, tuple_
+
+from slurm_energy.accounting.records.record_selection import JobSelector, RecordSelection, Visibility
+from slurm_energy.accounting.schema.tables import jobs, records
+from slurm_energy.errors import UsageError
+
+r: Final = records.alias("r")
+"""The table of records in every condition."""
+_LATER: Final = records.alias("l")
+_OTHER: Final = records.alias("n")
+_MAX_STEPS: Final = 200
+_ID_REUSED_AFTER_S: Final = 3600.0
+
+
+def selected(selection: RecordSelection) -> ColumnElement[bool]:
+    """Return the condition on the records `r` that a selection describes."""
+    parts: list[ColumnElement[bool]] = [true()]
+    if selection.visible is not None:
+        parts.append(is_visible(selection.visible))
+    if selection.jobs:
+        parts.append(_is_of_jobs(selection.jobs, selection.steps))
+    elif not selection.steps:
+        parts.append(r.c.step == "")
+    if selection.users or selection.uids:
+        # Without empty lists, for which no index would be used.
+        named = [r.c.user.in_(selection.users)] if selection.users else []
+        parts.append(or_(*named, *([r.c.uid.in_(selection.uids)] if selection.uids else [])))
+    if selection.accounts:
+        parts.append(r.c.account.in_(selection.accounts))
+    if selection.partitions:
+        parts.append(r.c.partition.in_(selection.partitions))
+    if selection.nodes:
+        parts.append(_ran_on(selection.nodes))
+    if selection.start is not None:
+        parts.append(r.c.end >= selection.start)
+    if selection.end is not None:
+        parts.append(r.c.start < selection.end)
+    if not selection.duplicates:
+        parts.append(_is_last_run())
+    return and_(*parts)
+
+
+def is_visible(visible: Visibility) -> ColumnElement[bool]:
+    """Return the condition on the records `r` that a user may see."""
+    own = r.c.uid == visible.uid
+    return or_(own, r.c.account.in_(sorted(visible.accounts))) if visible.accounts else own
+
+
+def _is_last_run() -> ColumnElement[bool]:
+    """Return the condition on records that no later run of the same job id supersedes.
+
+    A run is superseded if a later one has a record of the whole job. A later run has a higher restart count.
+    If Slurm reused the id, it has other facts, or starts long after this record's end.
+    """
+    later = _LATER.c
+    return ~exists().where(
+        later.job_id == r.c.job_id,
+        later.start >= r.c.start,
+        later.cluster == r.c.cluster,
+        later.step == "",
+        or_(
+            later.restart_count > r.c.restart_count,
+            and_(later.job != r.c.job, later.start > r.c.start),
+            later.start > r.c.end + _ID_REUSED_AFTER_S,
+        ),
+    )
+
+
+def _is_of_jobs(selectors: Sequence[JobSelector], steps: bool) -> ColumnElement[bool]:
+    """Return one condition that selects all given jobs.
+
+    It is grouped by step, because SQLite limits the depth of conditions.
+
+    Args:
+        selectors: jobs to select.
+        steps: include the step records of jobs that are selected without a step.
+
+    Raises:
+        UsageError: too many different steps.
+    """
+    by_step: dict[str | None, list[JobSelector]] = {}
+    for selector in selectors:
+        by_step.setdefault(selector.step, []).append(selector)
+    if len(by_step) > _MAX_STEPS:
+        raise UsageError(f"job: more than {_MAX_STEPS} different steps")
+    clauses = []
+    for step, group in by_step.items():
+        ids = or_(*_id_conditions(group))
+        clauses.append(ids if step is None and steps else and_(ids, r.c.step == (step or "")))
+    return or_(*clauses)
+
+
+def _id_conditions(selectors: Sequence[JobSelector]) -> Iterator[ColumnElement[bool]]:
+    plain = [one.base for one in selectors if one.task is None and one.offset is None]
+    if plain:
+        yield r.c.job_id.in_(plain)
+        yield _has_facts(jobs.c.array_job_id.in_(plain))
+        yield _has_facts(jobs.c.het_job_id.in_(plain))
+    tasks = [(one.base, one.task) for one in selectors if one.task is not None]
+    if tasks:
+        yield _has_facts(tuple_(jobs.c.array_job_id, jobs.c.array_task_id).in_(tasks))
+    offsets = [(one.base, one.offset) for one in selectors if one.offset is not None]
+    if offsets:
+        yield _has_facts(tuple_(jobs.c.het_job_id, jobs.c.het_offset).in_(offsets))
+
+
+def _has_facts(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    return r.c.job.in_(select(jobs.c.id).where(condition))
+
+
+def _ran_on(nodes: Sequence[str]) -> ColumnElement[bool]:
+    other = _OTHER.c
+    runs = select(other.cluster, other.job_id, other.restart_count).where(other.node.in_(nodes))
+    return tuple_(r.c.cluster, r.c.job_id, r.c.restart_count).in_(runs)

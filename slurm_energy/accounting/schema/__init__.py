@@ -1,0 +1,1 @@
+"""Tables of the database, and the steps between versions of its schema."""

@@ -1,0 +1,262 @@
+"""The schema version of a database, and the steps from each version to the next.
+
+To change the schema, change `tables.py`, write a function `_step_N(connection)` in this module and append it
+to `STEPS`. N is the version that the step produces; the numbers have no gaps. The function runs in a
+transaction on SQLite, MariaDB and PostgreSQL alike. It uses `create_tables`, `add_columns` and
+`create_indexes`, which take their definitions from `tables.py` and skip what exists, and portable statements
+(`connection.execute(sqlalchemy.text(...))` or SQLAlchemy Core). MariaDB commits each definition at once, so a
+step that was interrupted runs again: write each change so that repeating it has no effect. A step that has
+been released is never edited. A new database on a server gets all tables at once; a new SQLite file runs
+all steps, so tests of a step need no more than `prepare`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, Index, Table, inspect, select, text
+from sqlalchemy.schema import CreateColumn
+
+from slurm_energy.accounting.backends import backend_of
+from slurm_energy.accounting.engine import Database, Location, explained, transaction
+from slurm_energy.accounting.schema import (
+    adjustment_tables,
+    lease_tables,
+    observation_tables,
+    tables,
+    usage_tables,
+)
+from slurm_energy.accounting.schema.sqlite_steps import SQLITE_STEPS
+from slurm_energy.errors import UnavailableError
+
+_APPLICATION_ID: Final = 0x53454E45  # "SENE"; identifies a SQLite file as a database of slurm-energy
+
+# Columns of older tables by the step that adds them. An earlier step creates the table as `tables.py` says
+# now, so with these columns. A database that was written before the later step existed lacks them.
+_ADDED_COLUMNS: Final[dict[int, tuple[Column[Any], ...]]] = {
+    9: (tables.jobs.c.qos, tables.jobs.c.allocated, tables.periods.c.usage_group),
+}
+
+
+def _step_7(connection: Connection) -> None:
+    """Add the energy of nodes in periods of time."""
+    create_tables(connection, tables.node_periods, tables.periods)
+
+
+def _step_8(connection: Connection) -> None:
+    """Add carbon intensities and prices of the grid, and quotas."""
+    create_tables(connection, tables.grid_series, tables.quotas, tables.quota_changes)
+
+
+def _step_9(connection: Connection) -> None:
+    """Add the sums of `senergy report`, and the facts about jobs by which it groups."""
+    add_columns(connection, *_ADDED_COLUMNS[9])
+    create_tables(connection, *usage_tables.ALL)
+    # Jobs from before this step are grouped like jobs whose facts have changed.
+    jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs
+    connection.execute(changed.delete())
+    known = select(jobs.cluster, jobs.job_id).distinct()
+    connection.execute(changed.insert().from_select(["cluster", "job_id"], known))
+
+
+def _step_10(connection: Connection) -> None:
+    """Add the lease of the active controller."""
+    create_tables(connection, *lease_tables.ALL)
+
+
+def _step_11(connection: Connection) -> None:
+    """Add the observations of jobs: sampled signals and reported steps."""
+    create_tables(connection, *observation_tables.ALL)
+
+
+def _step_12(connection: Connection) -> None:
+    """Add adjustments of programs: permissions, trials and the runs that took part in them."""
+    create_tables(connection, *adjustment_tables.ALL)
+
+
+# Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
+STEPS: Final[tuple[Callable[[Connection], None], ...]] = (
+    _step_7,
+    _step_8,
+    _step_9,
+    _step_10,
+    _step_11,
+    _step_12,
+)
+
+SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
+
+
+def columns_added_after(version: int) -> set[tuple[str, str]]:
+    """Return (table, column) for each column that a step after a schema version adds to an older table."""
+    later = (columns for step, columns in _ADDED_COLUMNS.items() if step > version)
+    return {(column.table.name, column.name) for columns in later for column in columns}
+
+
+def prepare(location: Location) -> None:
+    """Create the database, or migrate its schema to the current version.
+
+    A new file is readable only by its owner, because its records show the activity of every user.
+
+    Args:
+        location: the database.
+
+    Raises:
+        UnavailableError: the directory is missing, permission is denied, the database is not one of
+            slurm-energy, or a newer release wrote it.
+    """
+    database = Database(location)
+    try:
+        _require_directory(database)
+        with explained(database):
+            if database.path:
+                os.close(os.open(database.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            with database.connect() as connection:
+                _migrate(connection, database.name)
+    finally:
+        database.close()
+
+
+def check(location: Location) -> None:
+    """Raise the error that `prepare` would raise, without creating or changing anything."""
+    database = Database(location, read_only=True)
+    try:
+        _require_directory(database)
+        with explained(database):
+            if database.path is None or database.path.exists():
+                with database.connect() as connection:
+                    schema_version(connection, database.name)
+            elif not os.access(database.path.parent, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    finally:
+        database.close()
+
+
+def schema_version(connection: Connection, name: str) -> int:
+    """Return the schema version of an open database; 0: it is empty.
+
+    Args:
+        connection: connection to the database.
+        name: location of the database, for the error message.
+
+    Raises:
+        UnavailableError: the database is not one of slurm-energy, or a newer release wrote it.
+    """
+    if connection.dialect.name == "sqlite":
+        existing = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
+        ours = connection.exec_driver_sql("PRAGMA application_id").scalar_one() == _APPLICATION_ID
+    else:
+        names = set(inspect(connection).get_table_names())
+        existing = len(names)
+        ours = tables.schema_version.name in names and names <= {*tables.metadata.tables}
+        ours = ours or _is_newer(connection, names)
+    if problem := backend_of(connection).problem(connection):
+        raise UnavailableError(f"database {name}", problem)
+    if not existing:
+        return 0
+    if not ours:
+        raise UnavailableError(f"database {name}", "a database of another program")
+    version = connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one() or 0
+    if not isinstance(version, int) or version < 0:
+        raise UnavailableError(f"database {name}", "its schema version is damaged", "restore a backup")
+    if version > SCHEMA_VERSION:
+        raise UnavailableError(
+            f"database {name}",
+            f"its schema {version} is newer than this release's {SCHEMA_VERSION}",
+            "run the senergyctld that wrote it, or a newer one",
+        )
+    return version
+
+
+def _is_newer(connection: Connection, names: set[str]) -> bool:
+    """Return whether a newer release wrote a database on a server.
+
+    Such a database may have tables that this release does not know.
+    """
+    if not names >= {tables.schema_version.name, tables.records.name, tables.jobs.name}:
+        return False
+    columns = {column["name"] for column in inspect(connection).get_columns(tables.schema_version.name)}
+    if not columns >= {"version", "applied"}:
+        return False
+    version = connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one()
+    return isinstance(version, int) and version > SCHEMA_VERSION
+
+
+def create_tables(connection: Connection, *new: Table) -> None:
+    """Create the tables that do not exist yet, with their indexes."""
+    tables.metadata.create_all(connection, new, checkfirst=True)
+
+
+def add_columns(connection: Connection, *new: Column[object]) -> None:
+    """Add the columns that do not exist yet to their tables, which exist.
+
+    A column that is NOT NULL needs a `server_default`.
+    """
+    for column in new:
+        existing = {one["name"] for one in inspect(connection).get_columns(column.table.name)}
+        if column.name not in existing:
+            definition = CreateColumn(column).compile(connection)
+            table = connection.dialect.identifier_preparer.quote(column.table.name)
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {definition}")
+
+
+def create_indexes(connection: Connection, *new: Index) -> None:
+    """Create the indexes that do not exist yet."""
+    for index in new:
+        index.create(connection, checkfirst=True)
+
+
+def _require_directory(database: Database) -> None:
+    if database.path and not database.path.parent.is_dir():
+        raise UnavailableError(
+            f"database {database.name}",
+            f"directory {database.path.parent} does not exist",
+            f"create it: install -d -m 0750 {database.path.parent}",
+        )
+
+
+def _migrate(connection: Connection, name: str) -> None:
+    version = schema_version(connection, name)
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    elif version == 0:
+        _create(connection)
+        return
+    upgrade(connection, version, SCHEMA_VERSION)
+
+
+def upgrade(connection: Connection, version: int, new_version: int) -> None:
+    """Run the steps from a schema version to a higher one, each in a transaction of its own."""
+    for number in range(version, new_version):
+        with transaction(connection):
+            if number < len(SQLITE_STEPS):
+                _run_sqlite_step(connection, number)
+            else:
+                STEPS[number - len(SQLITE_STEPS)](connection)
+            _note_version(connection, number + 1)
+
+
+def _run_sqlite_step(connection: Connection, number: int) -> None:
+    if number == 0:
+        connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.exec_driver_sql(
+            "CREATE TABLE schema_version (version INTEGER NOT NULL, applied REAL NOT NULL)"
+        )
+    for statement in SQLITE_STEPS[number].split(";"):
+        connection.exec_driver_sql(statement)
+
+
+def _create(connection: Connection) -> None:
+    """Create all tables on a server. The version is written last, so that an interruption is repeated."""
+    with transaction(connection):
+        create_tables(connection, tables.schema_version)
+        create_tables(connection, *tables.metadata.sorted_tables)
+        _note_version(connection, SCHEMA_VERSION)
+
+
+def _note_version(connection: Connection, version: int) -> None:
+    connection.execute(tables.schema_version.insert(), {"version": version, "applied": time.time()})

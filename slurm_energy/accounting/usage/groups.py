@@ -1,0 +1,268 @@
+"""Groups of the sums of `senergy report`: account, user, partition and the like of the runs of a job.
+
+The group of a run depends on the stored records and facts of its job alone, not on the order in which they
+arrived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, RowMapping, bindparam, select, tuple_
+
+from slurm_energy.accounting.schema import tables, usage_tables
+from slurm_energy.slurm.tres import parse_tres
+
+JOB: Final = "job"
+IDLE: Final = "idle"
+UNATTRIBUTED: Final = "unattributed"
+OFF: Final = "off"
+OFF_UNMEASURED: Final = "off-unmeasured"
+"""Kinds of the groups whose sums contain the time for which nodes were off, with and without known energy."""
+COVERAGE: Final = "coverage"
+"""Kind of the group whose sums contain the time for which nodes delivered energy."""
+_CLOCK_SKEW_S: Final = 300
+_GPU_COMPONENT: Final = "gpu["
+_UNKNOWN_GPU: Final = "gpu"
+_MAX_CACHED: Final = 50_000
+
+
+class GroupKey(NamedTuple):
+    """The attributes by which reports group; an empty text means none or unknown.
+
+    Attributes:
+        cluster: name of the cluster.
+        kind: `job`, `idle`, `unattributed`, `off`, `off-unmeasured` or `coverage`.
+        account, user, qos, partition, policy, tag: names.
+        uid: owner of the job; None: unknown, or not a job.
+        gpu_kind: products of the GPUs; without a record, Slurm's GRES type.
+        cpus: number of allocated CPUs on all nodes; None: unknown.
+    """
+
+    cluster: str
+    kind: str = JOB
+    account: str = ""
+    user: str = ""
+    uid: int | None = None
+    qos: str = ""
+    partition: str = ""
+    policy: str = ""
+    tag: str = ""
+    gpu_kind: str = ""
+    cpus: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """Digest that identifies the group in the database, where NULL would never equal NULL."""
+        return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRun:
+    """One run of a job.
+
+    Attributes:
+        key: group of the run.
+        restart_count: number of earlier requeues; None: unknown, because the run has no record yet.
+        start, end: Unix seconds; an end of None: not ended, or unknown.
+        job: row of the run's facts; None: there are none yet.
+        gpus: number of allocated GPUs.
+    """
+
+    key: GroupKey
+    restart_count: int | None
+    start: float
+    end: float | None
+    job: int | None
+    gpus: int
+
+    def overlap_s(self, start: int, end: int) -> float:
+        """Return the seconds of the run between two times; at most 0 if it did not run between them.
+
+        Clocks of nodes and of slurmctld may differ by 5 minutes.
+        """
+        until = float(end) if self.end is None else self.end + _CLOCK_SKEW_S
+        return min(until, end) - max(self.start - _CLOCK_SKEW_S, start)
+
+
+def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: int) -> GroupedRun | None:
+    """Return the run to which the energy of a job in a period belongs; None: none is known.
+
+    A job id may occur again after Slurm's ids restarted, so the times must agree.
+
+    Args:
+        runs: runs with this job id.
+        restart_count: restart count of the energy.
+        start: start of the period, Unix seconds.
+        end: end of the period, Unix seconds.
+    """
+    near = [run for run in runs if run.overlap_s(start, end) > 0]
+    recorded = [run for run in near if run.restart_count == restart_count]
+    without_record = [run for run in near if run.restart_count is None]
+    candidates = recorded or without_record
+    return max(candidates, key=lambda run: (run.overlap_s(start, end), run.start), default=None)
+
+
+def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRun]:
+    """Return the runs of a job that are known from its records and facts, in a fixed order."""
+    return runs_of_jobs(connection, [(cluster, job_id)])[cluster, job_id]
+
+
+def runs_of_jobs(
+    connection: Connection, jobs: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], list[GroupedRun]]:
+    """Return the known runs of several jobs (cluster and job id); see `runs_of`.
+
+    They are read with few statements: a busy server answers each of them late, and deliveries wait meanwhile.
+    """
+    facts, records = (_rows_by_job(connection, statement, jobs) for statement in (_FACTS, _RECORDS))
+    return {job: _runs(connection, facts.get(job, ()), records.get(job, ())) for job in jobs}
+
+
+def _runs(
+    connection: Connection, facts_rows: Sequence[RowMapping], records: Sequence[RowMapping]
+) -> list[GroupedRun]:
+    facts = {row["id"]: row for row in facts_rows}
+    runs = [_recorded_run(connection, group, facts.get(group[0]["job"])) for group in _by_run(records)]
+    linked = {run.job for run in runs}
+    return runs + [_run_of_facts(row) for row in facts.values() if row["id"] not in linked]
+
+
+_jobs, _records = tables.jobs.c, tables.records.c
+_CHUNK: Final = 200
+"""Maximum number of jobs in a condition."""
+_FACTS: Final = select(
+    *(_jobs.id, _jobs.cluster, _jobs.start, _jobs.end, _jobs.account, _jobs.user, _jobs.partition),
+    *(_jobs.qos, _jobs.allocated, _jobs.job_id),
+).order_by(_jobs.submit)
+_RECORDS: Final = (
+    select(
+        *(_records.id, _records.cluster, _records.node, _records.restart_count, _records.start),
+        *(_records.end, _records.uid, _records.user, _records.account, _records.partition),
+        *(_records.policy, _records.job, _records.job_id),
+    )
+    .where(_records.step == "")
+    .order_by(_records.restart_count, _records.start, _records.node)
+)
+_BODY: Final = select(_records.body).where(_records.id == bindparam("row"))
+
+
+def _rows_by_job(
+    connection: Connection, statement: Any, jobs: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], list[RowMapping]]:
+    columns = _records if statement is _RECORDS else _jobs
+    wanted = sorted(jobs)
+    rows: dict[tuple[str, int], list[RowMapping]] = {}
+    for first in range(0, len(wanted), _CHUNK):
+        chosen = tuple_(columns.cluster, columns.job_id).in_(wanted[first : first + _CHUNK])
+        for row in connection.execute(statement.where(chosen)).mappings():
+            rows.setdefault((row["cluster"], int(row["job_id"])), []).append(row)
+    return rows
+
+
+def _by_run(records: Sequence[RowMapping]) -> list[list[RowMapping]]:
+    """Group the records of a job, ordered by restart count and start, by run."""
+    groups: list[list[RowMapping]] = []
+    by_job: dict[tuple[int, int], list[RowMapping]] = {}
+    for record in records:
+        if record["job"] is not None:
+            key = (record["restart_count"], record["job"])
+            if key not in by_job:
+                groups.append(by_job.setdefault(key, []))
+            by_job[key].append(record)
+    last: list[RowMapping] = []
+    for record in records:
+        if record["job"] is None:
+            same = last and last[0]["restart_count"] == record["restart_count"]
+            if not same or record["start"] > max(one["end"] for one in last) + _CLOCK_SKEW_S:
+                last = []
+                groups.append(last)
+            last.append(record)
+    return groups
+
+
+def _recorded_run(
+    connection: Connection, records: Sequence[RowMapping], facts: RowMapping | None
+) -> GroupedRun:
+    first = min(records, key=lambda record: (record["node"], record["start"]))
+    body = json.loads(connection.execute(_BODY, {"row": first["id"]}).scalar_one())
+    allocated = parse_tres(facts["allocated"] if facts else None)
+    gpus = allocated.gpus
+    if gpus is None:
+        gpus = len(body.get("gpus") or ()) * len(records)
+    products = {
+        str(device.get("product", ""))
+        for device in body.get("devices") or ()
+        if str(device.get("name", "")).startswith(_GPU_COMPONENT)
+    }
+    kind = ", ".join(sorted(products - {""})) or allocated.gpu_kind or (_UNKNOWN_GPU if gpus else "")
+    key = GroupKey(
+        first["cluster"],
+        JOB,
+        _name(_of(facts, "account"), first["account"]),
+        _name(_of(facts, "user"), first["user"]),
+        first["uid"],
+        _name(_of(facts, "qos")),
+        _name(_of(facts, "partition"), first["partition"]),
+        _name(first["policy"]),
+        str(body.get("tag") or ""),
+        kind,
+        allocated.cpus,
+    )
+    start, end = min(one["start"] for one in records), max(one["end"] for one in records)
+    return GroupedRun(key, first["restart_count"], start, end, facts["id"] if facts else None, gpus)
+
+
+def _run_of_facts(facts: RowMapping) -> GroupedRun:
+    allocated = parse_tres(facts["allocated"])
+    key = GroupKey(
+        facts["cluster"],
+        account=_name(facts["account"]),
+        user=_name(facts["user"]),
+        qos=_name(facts["qos"]),
+        partition=_name(facts["partition"]),
+        gpu_kind=allocated.gpu_kind or (_UNKNOWN_GPU if allocated.gpus else ""),
+        cpus=allocated.cpus,
+    )
+    start = float("inf") if facts["start"] is None else facts["start"]
+    return GroupedRun(key, None, start, facts["end"], facts["id"], allocated.gpus or 0)
+
+
+def _of(facts: RowMapping | None, name: str) -> str | None:
+    return facts[name] if facts is not None else None
+
+
+def _name(*names: str | None) -> str:
+    return next((name for name in names if name), "")[: tables.MAX_NAME]
+
+
+class GroupIds:
+    """The row ids of groups, which are created at their first use.
+
+    The cache of a writer stays valid, because groups are never deleted or changed. A transaction that is
+    rolled back may remove a group from the database again; then the cache must be cleared.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[GroupKey, int] = {}
+
+    def id_of(self, connection: Connection, key: GroupKey) -> int:
+        """Return the row id of a group, and create the group if it is new."""
+        row_id = self._ids.get(key)
+        if row_id is None:
+            groups = usage_tables.usage_groups
+            row_id = connection.execute(
+                select(groups.c.id).where(groups.c.digest == key.digest)
+            ).scalar_one_or_none()
+            if row_id is None:
+                inserted = connection.execute(groups.insert().values(digest=key.digest, **key._asdict()))
+                (row_id,) = inserted.inserted_primary_key or (None,)
+            assert row_id is not None
+            if len(self._ids) >= _MAX_CACHED:  # a site may give each job a tag of its own
+                self._ids.clear()
+            self._ids[key] = row_id
+        return row_id

@@ -1,0 +1,368 @@
+"""Sums of energy, time and jobs in a window, by group: the figures of `senergy report`.
+
+Sums of periods inside the window are exact. A period that reaches beyond an edge of the window contributes in
+proportion to its time inside, rounded so that adjacent windows add up to the whole period. CPU and GPU time
+is always exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, select
+
+from slurm_energy.accounting.records.record_selection import Visibility
+from slurm_energy.accounting.schema import tables, usage_tables
+from slurm_energy.accounting.usage.groups import JOB, GroupKey
+from slurm_energy.accounting.usage.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
+from slurm_energy.accounting.usage.usage_rollup import longest_period_s
+
+_IDS_AT_ONCE: Final = 500
+_MICRO: Final = 1_000_000
+_COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
+_ENERGY_COLUMNS: Final = ("total_uj", *(f"{name}_uj" for name in _COMPONENTS))
+_TIME_COLUMNS: Final = ("cpu_seconds", "gpu_seconds")
+_IS_ENERGY: Final = tuple(name in _ENERGY_COLUMNS for name in SUM_COLUMNS)
+_IS_WHOLE: Final = (False,) * len(SUM_COLUMNS)
+_TABLE: Final = usage_tables.usage_sums
+_SUMS: Final = _TABLE.c
+
+Rates = Sequence[float | None]
+GroupSums = dict[int, list[int]]
+"""Sums by row id of the group, in the order of `SUM_COLUMNS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """A question about usage.
+
+    Attributes:
+        edges: ascending Unix seconds: the window, and the edges of the intervals inside it.
+        clusters: names; empty: all.
+        nodes: count the energy on these nodes only; empty: all nodes. CPU and GPU time are then unknown.
+        rates: returns rates per microjoule between two times, such as emissions; an unknown rate is None.
+            None instead of the function: nothing is weighted.
+        count_jobs: also count the jobs that ran.
+    """
+
+    edges: tuple[int, ...]
+    clusters: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    rates: Callable[[int, int], Rates] | None = None
+    count_jobs: bool = False
+
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Start and end of each interval."""
+        return list(itertools.pairwise(self.edges))
+
+
+@dataclass(slots=True)
+class IntervalUsage:
+    """Sums in one interval.
+
+    Attributes:
+        start, end: Unix seconds.
+        sums: by group.
+        jobs: number of jobs by group, if the query counts them.
+        weighted: for each rate of the query, the sum of energy times rate by group.
+        unknown: for each rate, the groups with energy at times at which the rate is unknown.
+        prorated: whether energy of a period was divided at an edge of the interval.
+    """
+
+    start: int
+    end: int
+    sums: GroupSums = field(default_factory=dict)
+    jobs: dict[int, int] = field(default_factory=dict)
+    weighted: list[dict[int, float]] = field(default_factory=list)
+    unknown: list[set[int]] = field(default_factory=list)
+    prorated: bool = False
+
+    def add(self, group: int, values: Sequence[int]) -> None:
+        """Add sums of a group."""
+        known = self.sums.get(group)
+        self.sums[group] = list(values) if known is None else list(map(operator.add, known, values))
+
+    def weigh(self, energies: Iterable[tuple[int, int]], rates: Rates) -> None:
+        """Add the emissions and cost of energy.
+
+        Args:
+            energies: pairs of group and microjoules.
+            rates: emissions and cost per microjoule.
+        """
+        if not self.weighted:
+            self.weighted, self.unknown = [{} for _ in rates], [set() for _ in rates]
+        pairs = energies if len(rates) == 1 else list(energies)
+        for sums, unknown, rate in zip(self.weighted, self.unknown, rates, strict=True):
+            if rate is None:
+                unknown.update(group for group, _ in pairs)
+            else:
+                for group, energy_uj in pairs:
+                    sums[group] = sums.get(group, 0.0) + energy_uj * rate
+
+
+_TOTAL: Final = SUM_COLUMNS.index("total_uj")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCoverage:
+    """First and last time of a node for which energy was delivered, in Unix seconds."""
+
+    cluster: str
+    node: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUsage:
+    """The answer to a question about usage.
+
+    Attributes:
+        intervals: sums by interval.
+        groups: the groups of the sums, by row id.
+        nodes: nodes that delivered energy at any time.
+    """
+
+    intervals: list[IntervalUsage]
+    groups: Mapping[int, GroupKey]
+    nodes: list[NodeCoverage]
+
+
+def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
+    """Return the sums of a window."""
+    longest_s = longest_period_s(connection)
+    intervals = []
+    for start, end in query.intervals:
+        interval = IntervalUsage(start, end)
+        if query.nodes:
+            _add_rows(interval, _rows_of_nodes(connection, query, start, end, longest_s), query.rates)
+        else:
+            _add_whole_periods(connection, interval, longest_s)
+            _add_rows(interval, _rows_at_edges(connection, start, end, longest_s), query.rates)
+            for edge_start, edge_end in _parts_of_hours(start, end):
+                _add_times(connection, interval, edge_start, edge_end)
+            if query.rates is not None:
+                _weigh_whole_periods(connection, interval, query.rates)
+        if query.count_jobs:
+            interval.jobs.update(_job_counts(connection, start, end))
+        intervals.append(interval)
+    ids = {group for interval in intervals for group in (*interval.sums, *interval.jobs)}
+    groups = _groups(connection, ids, query.clusters)
+    return WindowUsage(intervals, groups, _node_coverage(connection, query.clusters))
+
+
+def visible_groups(
+    groups: Mapping[int, GroupKey], visible: Visibility | None, name: str | None, *, with_meter: bool
+) -> dict[int, GroupKey]:
+    """Return the groups that a caller may see.
+
+    Args:
+        groups: groups by row id.
+        visible: whose jobs the caller may see; None: those of all users.
+        name: login name of the caller; None: unknown.
+        with_meter: whether the caller may see idle and unattributed energy.
+    """
+
+    def may_see(key: GroupKey) -> bool:
+        if key.kind != JOB:
+            return with_meter
+        if visible is None or key.account in visible.accounts:
+            return True
+        return key.uid == visible.uid if key.uid is not None else bool(name) and key.user == name
+
+    return {row_id: key for row_id, key in groups.items() if may_see(key)}
+
+
+def _add_whole_periods(connection: Connection, interval: IntervalUsage, longest_s: int) -> None:
+    """Add the periods inside an interval: whole UTC days from the sums of days, the rest by period."""
+    start, end = interval.start, interval.end
+    first, last = -(-start // DAY_S) * DAY_S, end // DAY_S * DAY_S
+    if first >= last:
+        _add_inside(connection, interval, usage_tables.usage_sums, start, end)
+        return
+    _add_inside(connection, interval, usage_tables.usage_sums, start, first)
+    _add_inside(connection, interval, usage_tables.usage_days, first, last)
+    _add_inside(connection, interval, usage_tables.usage_sums, last, end)
+    _add_across(connection, interval, first, start, longest_s)
+    _add_across(connection, interval, last, first, longest_s)
+
+
+def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, start: int, end: int) -> None:
+    """Add the sums of a table that begin and end between two times."""
+    # Joules and remainders are added apart: sums of microjoules exceed the 64 bits of SQLite at 2.6 GWh.
+    split = connection.dialect.name == "sqlite"
+    columns: list[ColumnElement[Any]] = []
+    for name in SUM_COLUMNS:
+        if split and name in _ENERGY_COLUMNS:
+            columns += [func.sum(table.c[name] // _MICRO), func.sum(table.c[name] % _MICRO)]
+        else:
+            columns.append(func.sum(table.c[name]))
+    group = table.c.usage_group
+    result = connection.execute(
+        select(group, *columns)
+        .where(table.c.start >= start, table.c.start < end, table.c.end <= end)
+        .group_by(group)
+        .order_by(group)
+    )
+    # Reports by day read tens of thousands of rows: by the driver's cursor, as in `_weigh_whole_periods`.
+    for row in cast(Iterable[tuple[Any, ...]], result.cursor or ()):
+        values = map(int, row[1:])  # servers return sums as decimals
+        sums = [
+            next(values) * _MICRO + next(values) if is_split else next(values)
+            for is_split in (_IS_ENERGY if split else _IS_WHOLE)
+        ]
+        interval.add(int(row[0]), sums)
+    result.close()
+
+
+def _add_across(
+    connection: Connection, interval: IntervalUsage, edge: int, earliest: int, longest_s: int
+) -> None:
+    """Add the periods inside the interval that reach across an edge between days.
+
+    Args:
+        connection: connection to the database.
+        interval: the interval.
+        edge: the edge, Unix seconds.
+        earliest: only periods that begin at this time or later; earlier ones are counted already.
+        longest_s: length of the longest period.
+    """
+    days = usage_tables.usage_days.c
+    rows = connection.execute(
+        select(days.usage_group, *(days[name] for name in SUM_COLUMNS)).where(
+            *(days.start >= max(earliest, edge - longest_s), days.start < edge),
+            *(days.end > edge, days.end <= interval.end),
+        )
+    )
+    for row in rows:
+        interval.add(row[0], row[1:])
+
+
+def _weigh_whole_periods(
+    connection: Connection, interval: IntervalUsage, rates: Callable[[int, int], Rates]
+) -> None:
+    """Add emissions and cost of the periods inside an interval, in the order of the periods."""
+    result = connection.execute(
+        select(_SUMS.start, _SUMS.end, _SUMS.usage_group, _SUMS.total_uj)
+        .where(_SUMS.start >= interval.start, _SUMS.start < interval.end, _SUMS.end <= interval.end)
+        .where(_SUMS.total_uj > 0)
+        .order_by(_SUMS.start, _SUMS.end, _SUMS.usage_group)
+    )
+    # There may be a million rows: the driver's cursor yields them in half the time of SQLAlchemy.
+    cursor = cast(Iterable[tuple[int, int, int, int]], result.cursor or ())
+    for (start, end), rows in itertools.groupby(cursor, key=operator.itemgetter(0, 1)):
+        interval.weigh(map(operator.itemgetter(2, 3), rows), rates(start, end))
+    result.close()
+
+
+def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
+    """Yield start, end, group and sums of the periods that reach beyond an edge of an interval."""
+    # CPU and GPU time is read from the runs instead, which have exact times.
+    sums = [literal(0) if name in _TIME_COLUMNS else _SUMS[name] for name in SUM_COLUMNS]
+    columns = [_SUMS.start, _SUMS.end, _SUMS.usage_group, *sums]
+    across_start = [_SUMS.start > start - longest_s, _SUMS.start < start, _SUMS.end > start]
+    inside_to_end = [_SUMS.start >= max(start, end - longest_s), _SUMS.start < end, _SUMS.end > end]
+    for condition in (across_start, inside_to_end):
+        yield from connection.execute(
+            select(*columns).where(*condition).order_by(_SUMS.start, _SUMS.end, _SUMS.usage_group)
+        )
+
+
+def _parts_of_hours(start: int, end: int) -> list[tuple[int, int]]:
+    """Return the parts of a time span outside of the whole hours in it."""
+    first, last = -(-start // HOUR_S) * HOUR_S, end // HOUR_S * HOUR_S
+    if first > last:
+        return [(start, end)]
+    return [part for part in ((start, first), (last, end)) if part[0] < part[1]]
+
+
+def _add_times(connection: Connection, interval: IntervalUsage, start: int, end: int) -> None:
+    """Add the exact CPU and GPU time of the runs between two times."""
+    runs = usage_tables.usage_runs.c
+    until = case((runs.end < end, runs.end), else_=end)
+    since = case((runs.start > start, runs.start), else_=start)
+    seconds = until - since
+    rows = connection.execute(
+        select(runs.usage_group, func.sum(seconds * runs.cpus), func.sum(seconds * runs.gpus))
+        .where(runs.end > start, runs.start < end)
+        .group_by(runs.usage_group)
+        .order_by(runs.usage_group)
+    )
+    for group, cpu_seconds, gpu_seconds in rows:
+        times = {"cpu_seconds": int(cpu_seconds), "gpu_seconds": int(gpu_seconds)}
+        interval.add(group, [times.get(name, 0) for name in SUM_COLUMNS])
+
+
+def _rows_of_nodes(
+    connection: Connection, query: UsageQuery, start: int, end: int, longest_s: int
+) -> Iterator[Sequence[Any]]:
+    """Yield start, end, group and sums of the periods of the query's nodes."""
+    rows = tables.periods.c
+    sums: list[ColumnElement[Any]] = [func.sum(rows[name]) for name in _ENERGY_COLUMNS]
+    sums += [func.count(rows[f"{name}_uj"]) for name in _COMPONENTS]
+    keys = (rows.start, rows.end, rows.usage_group)
+    for first in range(0, len(query.nodes), _IDS_AT_ONCE):
+        condition = [
+            rows.node.in_(query.nodes[first : first + _IDS_AT_ONCE]),
+            *(rows.start > start - longest_s, rows.start < end, rows.end > start),
+            rows.usage_group.is_not(None),
+        ]
+        if query.clusters:
+            condition.append(rows.cluster.in_(query.clusters))
+        for row in connection.execute(select(*keys, *sums).where(*condition).group_by(*keys).order_by(*keys)):
+            values = [int(value or 0) for value in row[3:]]
+            yield *row[:3], *values, *([0] * (len(SUM_COLUMNS) - len(values)))
+
+
+def _add_rows(
+    interval: IntervalUsage, rows: Iterable[Sequence[Any]], rates: Callable[[int, int], Rates] | None
+) -> None:
+    """Add rows of sums to an interval, in proportion to their time inside."""
+    for start, end, group, *values in rows:
+        inside = (max(start, interval.start), min(end, interval.end))
+        parts = [_part(int(value), start, end, *inside) for value in values]
+        interval.prorated |= inside != (start, end) and any(values)
+        interval.add(group, parts)
+        if rates is not None and parts[_TOTAL]:
+            interval.weigh([(group, parts[_TOTAL])], rates(*inside))
+
+
+def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) -> int:
+    length = end - start
+    return value * (inside_end - start) // length - value * (inside_start - start) // length
+
+
+def _job_counts(connection: Connection, start: int, end: int) -> dict[int, int]:
+    runs = usage_tables.usage_runs.c
+    rows = connection.execute(
+        select(runs.usage_group, func.count())
+        .where(runs.end > start, runs.start < end)
+        .group_by(runs.usage_group)
+    )
+    return {row[0]: int(row[1]) for row in rows}
+
+
+def _groups(connection: Connection, ids: Collection[int], clusters: Collection[str]) -> dict[int, GroupKey]:
+    table = usage_tables.usage_groups
+    columns = [table.c.id, *(table.c[name] for name in GroupKey._fields)]
+    ordered, groups = sorted(ids), {}
+    for first in range(0, len(ordered), _IDS_AT_ONCE):
+        condition = table.c.id.in_(ordered[first : first + _IDS_AT_ONCE])
+        for row in connection.execute(select(*columns).where(condition)):
+            key = GroupKey(*row[1:])
+            if not clusters or key.cluster in clusters:
+                groups[row[0]] = key
+    return groups
+
+
+def _node_coverage(connection: Connection, clusters: Collection[str]) -> list[NodeCoverage]:
+    nodes = usage_tables.usage_nodes.c
+    rows = connection.execute(
+        select(nodes.cluster, nodes.node, nodes.start, nodes.end).order_by(nodes.cluster, nodes.node)
+    )
+    return [NodeCoverage(*row) for row in rows if not clusters or row[0] in clusters]

@@ -1,0 +1,1 @@
+"""Power budgets in senergyctld: polls of nodes, decisions, admission of jobs, routes."""

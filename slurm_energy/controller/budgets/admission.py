@@ -1,0 +1,317 @@
+"""Admission of jobs under power budgets: Slurm licenses of pending jobs, and reservations of licenses.
+
+The license of a job is the power in watts that its start adds above idle. Slurm's scheduler starts only those
+jobs whose licenses are free. This module corrects the licenses of jobs, and reserves licenses so that the
+free ones equal the headroom of the budget. Without licenses it holds jobs by their begin time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.budget.job_licenses import (
+    MIN_SHARE,
+    kept_watts,
+    license_changes,
+    requested_watts,
+)
+from slurm_energy.budget.power_table import (
+    NodePowerRange,
+    PartitionPower,
+)
+from slurm_energy.config import Config
+from slurm_energy.controller.budgets.facts import ScopeKind
+from slurm_energy.controller.budgets.licenses import (
+    JOB_SCOPES,
+    BudgetHeadroom,
+    budget_reservations,
+    feasible_licenses,
+    held_or_requested,
+    license_lines,
+    license_of,
+    running_watts,
+    uncounted_watts,
+    waiting_sentences,
+)
+from slurm_energy.controller.budgets.partition_hardware import PartitionHardware
+from slurm_energy.controller.budgets.pending_power import ProgramKey, economic_power
+from slurm_energy.controller.budgets.start_holds import StartHolds
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.tuning.history_cache import HistoryCache
+from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.oracle.history.queue_forecast import predict_power_quantile
+from slurm_energy.priority.prediction import QueuePredictor
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.licenses import (
+    BUDGET_PREFIX,
+    LicenseReservation,
+    LicenseReservations,
+    read_license_pools,
+)
+from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
+from slurm_energy.slurm.queue.job_update import JobUpdater
+from slurm_energy.slurm.queue.running_jobs import read_running_jobs
+from slurm_energy.slurm.queue.squeue_source import SqueueSource
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionReport:
+    """Result of one update.
+
+    Attributes:
+        watts: licenses in watts of each running job, by job id.
+        waiting: sentence by pending job that does not fit under a budget.
+        problems: what failed or is missing, one line each.
+        corrected: number of jobs whose licenses were changed.
+    """
+
+    watts: Mapping[int, int] = field(default_factory=dict)
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+    corrected: int = 0
+
+
+class BudgetAdmission:
+    """Admission of jobs under power budgets. Calls block for Slurm's commands: make them in a thread.
+
+    Args:
+        config: configuration; `configure` replaces it.
+        history: predictions from measured runs; None: there is no history.
+        failures: log of failures.
+        run: runs Slurm's commands.
+        begin_times: begin times shared with other holders of jobs; None: there are no others.
+        max_share: maximum share of the time in which Slurm is asked; updates in between change nothing.
+
+    Attributes:
+        programs: programs of the queue whose response curves the next update can use.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        history: HistoryCache | None,
+        failures: RepeatedFailureLog,
+        run: CommandRunner | None = None,
+        begin_times: BeginTimes | None = None,
+        max_share: float = 0.05,
+    ) -> None:
+        self._history, self._failures = history, failures
+        self._run = run or CommandRunner()
+        settings = config.priority
+        self._max_share = max_share
+        self._updater = JobUpdater(settings.updates_per_s, max(1.0, config.budget.period_s))
+        self._source = SqueueSource(self._run)
+        self._reservations = LicenseReservations(BUDGET_PREFIX, self._run)
+        self._holds = StartHolds(self._updater, begin_times)
+        self._hardware = PartitionHardware(self._run)
+        self._targets: dict[int, int] = {}
+        self._lines: tuple[str, ...] = ()
+        self._is_clean = False
+        self._headroom: dict[str, float] = {}
+        self._report = AdmissionReport()
+        self._curves: Mapping[ProgramKey, ResponseCurve] = {}
+        self.programs: frozenset[ProgramKey] = frozenset()
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Use a new configuration from the next update on."""
+        self._config = config
+        self._predictor = QueuePredictor(config)
+        self._next_read_s = -math.inf
+
+    def policy_lines(self) -> Sequence[str]:
+        """Return the lines of the policy file from which the job_submit module computes licenses.
+
+        The lines change after `update`; the caller then writes the policy file again.
+        """
+        return self._lines
+
+    def update(
+        self,
+        now_unix_s: float,
+        budgets: Sequence[BudgetHeadroom],
+        counted_jobs: Collection[int],
+        nodes: Mapping[str, NodePowerRange],
+        curves: Mapping[ProgramKey, ResponseCurve] | None = None,
+    ) -> AdmissionReport:
+        """Adapt licenses and reservations to the budgets. Call it once per control period.
+
+        While slurmctld is slow, the call returns the last report at once, unless a headroom has fallen.
+
+        Args:
+            now_unix_s: the time now in Unix seconds.
+            budgets: budgets in force after the last decision; empty: no budget applies.
+            counted_jobs: job ids whose power the headrooms already count as used. The licenses of other
+                running jobs are subtracted from the headrooms.
+            nodes: range of power by node, of the nodes that have reported.
+            curves: known response curves of `programs`; None: those of the last call.
+        """
+        settings = self._config.budget
+        self._curves = self._curves if curves is None else curves
+        mode = settings.admission if settings.mode == "enforce" and budgets else "off"
+        began_s = time.monotonic()
+        headroom = {budget.name: budget.headroom_watts for budget in budgets}
+        fell = any(watts < self._headroom.get(name, math.inf) for name, watts in headroom.items())
+        if began_s < self._next_read_s and budgets and not fell:
+            return self._report
+        self._headroom = headroom
+        try:
+            report = self._update(mode, now_unix_s, budgets, counted_jobs, nodes)
+        except EnergyError as error:
+            report = AdmissionReport(problems=(str(error),))
+        for problem in report.problems[:1]:
+            self._failures.report("budget admission", problem)
+        if not report.problems:
+            self._failures.clear("budget admission")
+        self._report = report
+        ended_s = time.monotonic()
+        self._next_read_s = ended_s + min((ended_s - began_s) / self._max_share - settings.period_s, 60.0)
+        return report
+
+    def _update(
+        self,
+        mode: str,
+        now_unix_s: float,
+        budgets: Sequence[BudgetHeadroom],
+        counted_jobs: Collection[int],
+        nodes: Mapping[str, NodePowerRange],
+    ) -> AdmissionReport:
+        if mode == "off":
+            self._release(now_unix_s)
+            return AdmissionReport()
+        self._is_clean = False
+        powers = self._hardware.powers(nodes)
+        queue = self._source.read()
+        floor_percent = max((budget.floor_percent for budget in budgets), default=0.0)
+        wanted, predicted, least = self._wanted(queue, powers, floor_percent)
+        if mode == "hold":
+            return self._hold(queue, wanted, now_unix_s, budgets, counted_jobs)
+        return self._license(queue, wanted, predicted, least, powers, now_unix_s, budgets, counted_jobs)
+
+    def close(self) -> None:
+        """Stop Slurm's commands. Reservations stay: they keep the last known budget."""
+        self._run.stop()
+        self._updater.stop()
+
+    def _release(self, now_unix_s: float) -> None:
+        """Remove all reservations and holds once after the admission ends."""
+        if not self._is_clean:
+            self._lines = ()
+            self._reservations.apply({}, now_unix_s)
+            self._holds.release_all(now_unix_s)
+            self._targets.clear()
+            self._is_clean = True
+
+    def _wanted(
+        self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
+    ) -> tuple[Ints, list[bool], Floats]:
+        """Return the power that each job adds, whether measured runs predict it, and its least power."""
+        quantiles = self._quantiles()
+        watts, max_watts = self._predictor.predict_power_quantile(queue, quantiles)
+        full, predicted = requested_watts(queue, powers, watts, max_watts), (~np.isnan(watts)).tolist()
+        limits = self._predictor.slowdown_limits(queue)
+        power = economic_power(queue, full, predicted, powers, limits, floor_percent, self._curves)
+        self.programs = power.programs
+        floors = np.where(predicted, power.floor_watts, 0.0)
+        return power.watts, predicted, np.maximum(MIN_SHARE * full, floors)
+
+    def _quantiles(self) -> Callable[[Mapping[str, Sequence[Any]]], tuple[Floats, Ints]]:
+        history, quantile = self._history, self._config.budget.quantile
+
+        def ask(columns: Mapping[str, Sequence[Any]]) -> tuple[Floats, Ints]:
+            if history is None:
+                count = len(columns["user"])
+                return np.full(count, np.nan), np.full(count, -1)
+            return history.run(lambda known: predict_power_quantile(known, columns, quantile))
+
+        return ask
+
+    def _license(
+        self,
+        queue: QueueColumns,
+        wanted: Ints,
+        predicted: Sequence[bool],
+        least: Floats,
+        powers: Mapping[str, PartitionPower],
+        now_unix_s: float,
+        budgets: Sequence[BudgetHeadroom],
+        counted_jobs: Collection[int],
+    ) -> AdmissionReport:
+        name = self._config.budget.license
+        pools = read_license_pools(self._run)
+        if name not in pools:
+            advice = f"write Licenses={name}:N with the nameplate power in watts into slurm.conf"
+            return AdmissionReport(problems=(f"Slurm has no license '{name}': {advice}",))
+        scoped = {
+            license_name: budget
+            for budget in budgets
+            if budget.scope.kind in JOB_SCOPES and (license_name := license_of(name, budget.name)) in pools
+        }
+        self._lines = tuple(license_lines(self._config, pools[name], scoped, powers))
+        cluster = next((one for one in budgets if one.scope.kind is ScopeKind.CLUSTER), None)
+        wanted = kept_watts(queue, wanted, predicted, name, pools[name].total)
+        least = np.maximum(least, np.where(predicted, 0.0, MIN_SHARE * wanted))
+        wanted = feasible_licenses(queue, wanted, least, cluster, running_watts(queue, wanted, self._targets))
+
+        def names_of(row: int) -> list[str]:
+            names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
+            return [name, *(one for one, budget in scoped.items() if budget.covers(*names))]
+
+        changes = license_changes(
+            *(queue, wanted, names_of, [name, *scoped], self._targets, pools[name].total)
+        )
+        result = self._updater.set_licenses(
+            {change.job_id: change.licenses for change in changes},
+            {change.job_id: change.name for change in changes},
+        )
+        problems = [f"licenses of job {job}: {why}" for job, why in list(result.refused.items())[:3]]
+        # While licenses are reserved, backfill plans no start for a job that lacks them (22.05 to 26.05).
+        by_license = {name: cluster} | scoped
+        kept = [one for one in by_license.values() if one is not None]
+        running = running_watts(queue, wanted, self._targets)
+        counts = held_or_requested(queue, wanted, running)
+        delayed, more = self._holds.apply(
+            queue, counts, now_unix_s, kept, set(counted_jobs), only_delaying=True
+        )
+        # Pools before jobs: a job that starts between the two is subtracted, not forgotten.
+        pools = read_license_pools(self._run) if changes else pools
+        jobs = read_running_jobs(self._run)
+        reservations: dict[str, LicenseReservation] = {}
+        for license_name, budget in by_license.items():
+            if budget is not None and license_name in pools:
+                headroom = min(
+                    budget.headroom_watts, self._holds.max_headroom_watts.get(budget.name, math.inf)
+                )
+                budget = replace(budget, headroom_watts=headroom)
+                uncounted = uncounted_watts(jobs, license_name, set(counted_jobs))
+                reservations |= budget_reservations(
+                    license_name, pools[license_name], budget, uncounted, now_unix_s
+                )
+        self._reservations.apply(reservations, now_unix_s)
+        waiting = waiting_sentences(queue, wanted, by_license, names_of) | delayed
+        return AdmissionReport(running, waiting, (*problems, *more), len(result.done))
+
+    def _hold(
+        self,
+        queue: QueueColumns,
+        wanted: Ints,
+        now_unix_s: float,
+        budgets: Sequence[BudgetHeadroom],
+        counted_jobs: Collection[int],
+    ) -> AdmissionReport:
+        waiting, problems = self._holds.apply(
+            queue, wanted, now_unix_s, budgets, set(counted_jobs), only_delaying=False
+        )
+        running = np.flatnonzero(queue.state != PENDING).tolist()
+        return AdmissionReport(
+            {int(queue.job_id[row]): int(wanted[row]) for row in running}, waiting, problems
+        )

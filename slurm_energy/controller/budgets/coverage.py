@@ -1,0 +1,130 @@
+"""Which nodes, jobs and devices are under which budget, and sums of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.controller.budgets.facts import (
+    BudgetedJob,
+    BudgetedNode,
+    BudgetInForce,
+    BudgetScope,
+    ScopeKind,
+)
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+_Owner = tuple[str, str, str]
+"""Account, user and QOS of a job."""
+_OWNER_KINDS: Final = {ScopeKind.ACCOUNT: 0, ScopeKind.USER: 1, ScopeKind.QOS: 2}
+"""Place in `_Owner` of the name by which a budget selects jobs."""
+
+
+def node_cover(
+    budgets: Sequence[BudgetInForce], names: Sequence[str], nodes: Mapping[str, BudgetedNode]
+) -> Bools:
+    """Return for each budget and node whether the budget counts the node, shape (b, number of names).
+
+    A node whose partitions are unknown counts under every budget of a partition.
+
+    Args:
+        budgets: the b budgets in force.
+        names: names of the nodes.
+        nodes: nodes in Slurm's configuration by name.
+    """
+    cover: Bools = np.zeros((len(budgets), len(names)), np.bool_)
+    partitions = [nodes[name].partitions if name in nodes else None for name in names]
+    different = set(partitions)
+    for row, scope in enumerate(budget.scope for budget in budgets):
+        if scope.kind is ScopeKind.CLUSTER:
+            cover[row] = True
+        elif scope.kind is ScopeKind.NODES:
+            cover[row] = [name in scope.names for name in names]
+        elif scope.kind is ScopeKind.PARTITION:
+            counts = {one: one is None or not scope.names.isdisjoint(one) for one in different}
+            cover[row] = [counts[one] for one in partitions]
+    return cover
+
+
+class JobCover:
+    """Which budgets of jobs count which jobs.
+
+    The budgets of a job follow from its account, user and QOS, so that they are determined once for all jobs
+    that agree in these. Budgets of nodes count no jobs.
+
+    Args:
+        budgets: the b budgets in force.
+        jobs: running jobs by id. No budget counts a job that Slurm has not reported yet.
+    """
+
+    def __init__(self, budgets: Sequence[BudgetInForce], jobs: Mapping[int, BudgetedJob]) -> None:
+        self._scopes = [budget.scope for budget in budgets]
+        self._jobs = jobs
+        self._covers: list[Bools] = []
+        self._index_of_owner: dict[_Owner | None, int] = {}
+        self._index_of_ids: dict[tuple[int, ...], int] = {}
+
+    def of_sets(self, sets: Iterable[tuple[int, ...]]) -> Bools:
+        """Return whether a budget counts at least one job of each set, shape (b, number of sets)."""
+        indices = [self._set_index(ids) for ids in sets]
+        return np.ascontiguousarray(self._table()[indices].T)
+
+    def counts(self, sets: Sequence[Collection[int]]) -> Ints:
+        """Return how many jobs of each set a budget counts, shape (number of sets, b)."""
+        total: Ints = np.zeros((len(sets), len(self._scopes)), np.int64)
+        indices = [self._job_index(job_id) for ids in sets for job_id in ids]
+        set_of = np.repeat(np.arange(len(sets)), np.array([len(ids) for ids in sets], np.int64))
+        np.add.at(total, set_of, self._table()[indices])
+        return total
+
+    def _table(self) -> Bools:
+        """Return the covers found so far, shape (number of covers, b)."""
+        return np.array(self._covers, np.bool_).reshape(len(self._covers), len(self._scopes))
+
+    def _job_index(self, job_id: int) -> int:
+        job = self._jobs.get(job_id)
+        owner = None if job is None else (job.account, job.user, job.qos)
+        index = self._index_of_owner.get(owner)
+        if index is None:
+            index = self._index_of_owner[owner] = len(self._covers)
+            self._covers.append(np.array([_covers_owner(scope, owner) for scope in self._scopes], np.bool_))
+        return index
+
+    def _set_index(self, ids: tuple[int, ...]) -> int:
+        index = self._index_of_ids.get(ids)
+        if index is None:
+            index = self._index_of_ids[ids] = self._add_set(ids)
+        return index
+
+    def _add_set(self, ids: tuple[int, ...]) -> int:
+        if len(ids) == 1:
+            return self._job_index(ids[0])
+        cover: Bools = np.zeros(len(self._scopes), np.bool_)
+        for job_id in ids:
+            cover |= self._covers[self._job_index(job_id)]
+        self._covers.append(cover)
+        return len(self._covers) - 1
+
+
+def _covers_owner(scope: BudgetScope, owner: _Owner | None) -> bool:
+    """Return whether a budget of jobs counts the jobs of an account, user and QOS."""
+    return owner is not None and scope.kind in _OWNER_KINDS and owner[_OWNER_KINDS[scope.kind]] in scope.names
+
+
+class CoverSums:
+    """Sums of values of nodes or devices under each budget.
+
+    Args:
+        cover: whether a budget counts a node or device, shape (b, n).
+    """
+
+    def __init__(self, cover: Bools) -> None:
+        # A product of booleans and floats would convert the booleans each time, and without BLAS.
+        self._weights = np.ascontiguousarray(cover, np.float64)
+
+    def total(self, values: Floats) -> Floats:
+        """Return the sum of the values under each budget, shape (b,)."""
+        sums: Floats = self._weights @ values
+        return sums

@@ -1,0 +1,117 @@
+"""Time and power of groups of devices at power limits, from response curves or the physical model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from slurm_energy.controller.budgets.facts import BudgetedJob
+from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.scheduling.queue import Bools, Floats
+from slurm_energy.tuning.device_response import DeviceResponse
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+if TYPE_CHECKING:
+    from slurm_energy.controller.budgets.groups import MergedJobReport
+
+LEVELS: Final = 8
+"""Number of power limits per group at which time and power are given."""
+_SAMPLES: Final = 400
+_SHARES: Final = np.linspace(0.0, 1.0, 41)
+
+
+def time_and_power(
+    job_ids: Sequence[tuple[int, ...]],
+    kinds: Sequence[str],
+    is_gpu: Bools,
+    min_watts: Floats,
+    draw_watts: Floats,
+    jobs: Mapping[int, BudgetedJob],
+    reports: Mapping[int, MergedJobReport],
+) -> tuple[Floats, Floats, Floats]:
+    """Return limits per device, and relative time and power at them, shape (n, `LEVELS`) each.
+
+    The limits lie between the lowest limit and the expected power. The best curve of a job is used; without
+    one, the mean of the physical model.
+
+    Args:
+        job_ids: jobs of each of the n groups.
+        kinds: kind of device of each group.
+        is_gpu: whether the devices are GPUs, shape (n,).
+        min_watts: lowest limit per device, shape (n,).
+        draw_watts: expected power per device without a limit, shape (n,).
+        jobs: running jobs by id.
+        reports: reports of the nodes by job id.
+    """
+    low = np.minimum(min_watts, draw_watts)
+    level = low[:, None] + (draw_watts - low)[:, None] * np.linspace(0.0, 1.0, LEVELS)
+    share = level / np.maximum(draw_watts, 1e-9)[:, None]
+    time, power = np.empty_like(level), np.empty_like(level)
+    for like_gpus in (False, True):
+        rows = is_gpu == like_gpus
+        times, powers = _physical(like_gpus)
+        time[rows] = np.interp(share[rows], _SHARES, times)
+        power[rows] = np.interp(share[rows], _SHARES, powers)
+    for row, (ids, kind) in enumerate(zip(job_ids, kinds, strict=True)):
+        curve = _curve(ids, kind, jobs, reports)
+        if curve is not None and (points := _limit_points(curve, bool(is_gpu[row]))) is not None:
+            time[row] = _interpolated(*points, level[row], float(draw_watts[row]))
+    time = np.maximum.accumulate(np.maximum(time, 1.0)[:, ::-1], axis=1)[:, ::-1]
+    time[:, -1] = 1.0
+    return level, time, np.minimum(power, 1.0)
+
+
+@functools.cache
+def _physical(like_gpus: bool) -> tuple[Floats, Floats]:
+    """Return mean time and power ratios of the physical model at `_SHARES` of the own draw."""
+    response = DeviceResponse(np.random.default_rng(13), _SAMPLES, like_gpus)
+    log_time, log_power = response.at_limit(np.tile(_SHARES, (_SAMPLES, 1)))
+    return np.exp(log_time.mean(axis=0)), np.exp(log_power.mean(axis=0))
+
+
+def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: float) -> Floats:
+    """Return the time ratios of a curve at `level`.
+
+    Below the lowest limit of the curve the speed is proportional to the limit. At the expected power the
+    ratio is 1.
+    """
+    below = limits < draw_watts
+    limits, log_times = np.append(limits[below], draw_watts), np.append(log_times[below], 0.0)
+    log_time = np.interp(level, limits, log_times)
+    ratios: Floats = np.exp(log_time) * np.maximum(1.0, limits[0] / np.maximum(level, 1e-9))
+    return ratios
+
+
+def _curve(
+    ids: tuple[int, ...], kind: str, jobs: Mapping[int, BudgetedJob], reports: Mapping[int, MergedJobReport]
+) -> ResponseCurve | None:
+    """Return the curve of the only job of a group: from this run, else the best other one."""
+    if len(ids) != 1:
+        return None
+    report = reports.get(ids[0])
+    if report is not None and report.curve is not None and report.curve.hardware == kind:
+        return report.curve
+    return jobs[ids[0]].curves.get(kind) if ids[0] in jobs else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _limit_points(curve: ResponseCurve, of_gpu: bool) -> tuple[Floats, Floats] | None:
+    """Return limits and logarithms of the time ratios of a curve, by ascending limit; None without points.
+
+    Only points that set nothing but the limit of the device count.
+    """
+    points = {}
+    for item in curve.points:
+        watts = item.point.gpu_limit_watts if of_gpu else item.point.package_limit_watts
+        if watts is None:
+            continue
+        alone = OperatingPoint(gpu_limit_watts=watts) if of_gpu else OperatingPoint(package_limit_watts=watts)
+        if item.point == alone:
+            points[float(watts)] = float(np.log(item.time_ratio))
+    if not points:
+        return None
+    limits = sorted(points)
+    return np.array(limits), np.array([points[limit] for limit in limits])

@@ -1,0 +1,261 @@
+"""One decision of the budget engine: power under each budget, groups, and ceilings of all devices.
+
+Pure functions on the state of the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.budget.ceilings import CeilingBudget
+from slurm_energy.budget.distribution import distribute
+from slurm_energy.budget.lowering_order import DistributionPolicy
+from slurm_energy.budget.power_groups import BudgetColumns, PowerShares
+from slurm_energy.budget.safe_limits import safe_limits
+from slurm_energy.controller.budgets.coverage import CoverSums, JobCover, node_cover
+from slurm_energy.controller.budgets.facts import BudgetInForce
+from slurm_energy.controller.budgets.groups import DeviceGroups, MergedJobReport, build_groups
+from slurm_energy.controller.budgets.rest import fixed_watts, node_rest
+from slurm_energy.controller.budgets.state import CycleInputs
+from slurm_energy.controller.budgets.table import CycleDevices, DeviceCounting, device_counting, device_table
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+
+@dataclass(slots=True)
+class CycleOutcome:
+    """Result of a decision, as columns.
+
+    Attributes:
+        table: the devices.
+        groups: groups of the controlled devices with jobs.
+        grouped: rows of `table` that are in groups, in the order of `groups.of_device`.
+        members: number of devices of each group under each budget, shape (b, number of groups).
+        shares: result of the distribution.
+        rest_watts: power of each node that no limit controls, shape (number of nodes,).
+        node_cover: whether a budget counts a whole node, shape (b, number of nodes).
+        counted_watts: power for which each device counts after the decision, shape (n,).
+        measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
+        fixed_watts: power under each budget that no limit controls, shape (b,).
+        usable_watts: limit of each budget without margin, promises and correction, shape (b,).
+        promised_watts: power that is kept free for starts of jobs, shape (b,).
+        needs_no_limit: whether all devices under the budget may have their maximum, shape (b,).
+        safe_watts: limit that each device may have if the controller is silent, shape (n,).
+    """
+
+    table: CycleDevices
+    groups: DeviceGroups
+    grouped: Ints
+    members: Ints
+    shares: PowerShares
+    rest_watts: Floats
+    node_cover: Bools
+    counted_watts: Floats
+    measured_watts: Floats
+    fixed_watts: Floats
+    usable_watts: Floats
+    promised_watts: Floats
+    needs_no_limit: Bools
+    safe_watts: Floats
+
+    @property
+    def committed_watts(self) -> Floats:
+        """Power under each budget that cannot be exceeded at the ceilings in force, shape (b,)."""
+        total: Floats = self.fixed_watts + self.table.sums.total(self.counted_watts)
+        return total
+
+
+def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> CycleOutcome:
+    """Distribute the power of all budgets and grant ceilings.
+
+    Args:
+        inputs: state of the engine; the ceilings in `commitment` are changed.
+        reports: reports of the nodes by job id.
+    """
+    nodes_covered = node_cover(inputs.budgets, [node.name for node in inputs.nodes], inputs.slurm_nodes)
+    jobs_covered = JobCover(inputs.budgets, inputs.jobs)
+    table = device_table(inputs, nodes_covered, jobs_covered)
+    counting = device_counting(inputs, table)
+    of_nodes = node_rest(inputs)
+    fixed = fixed_watts(inputs, nodes_covered, jobs_covered, of_nodes)
+    counted = counting.counted_watts(table, inputs.commitment.reserved_watts[table.row])
+    measured = _measured_watts(inputs, table, nodes_covered, counted, of_nodes) + fixed
+    promised = _promised_watts(inputs, table, counting)
+    excess = inputs.excess.update(
+        [budget.name for budget in inputs.budgets], measured, fixed + table.sums.total(counted), inputs.now_s
+    )
+    limits = np.array([budget.limit_watts for budget in inputs.budgets], np.float64)
+    usable = limits * _margin(inputs) - promised - excess
+    needs_no_limit: Bools = _highest_watts(table, counting, fixed) <= usable
+    grouped = np.flatnonzero(table.is_free & table.busy)
+    groups = _groups(inputs, table, grouped, reports)
+    members = _members(table.cover[:, grouped], groups)
+    still = fixed + table.sums.total(counting.still_watts + counting.idle_watts)
+    columns = BudgetColumns(usable, still + _waiting_watts(table, counting), members)
+    shares = distribute(groups.columns, columns, DistributionPolicy(inputs.settings.distribution))
+    target = _targets(inputs, table, grouped, groups, shares, needs_no_limit)
+    reserved = _grant(inputs, table, counting, target, usable - still)
+    return CycleOutcome(
+        table=table,
+        groups=groups,
+        grouped=grouped,
+        members=members,
+        shares=shares,
+        rest_watts=of_nodes,
+        node_cover=nodes_covered,
+        counted_watts=counting.counted_watts(table, reserved),
+        measured_watts=measured,
+        fixed_watts=fixed,
+        usable_watts=usable,
+        promised_watts=promised,
+        needs_no_limit=needs_no_limit,
+        safe_watts=_safe_watts(inputs, table, counting, reserved, fixed),
+    )
+
+
+def _margin(inputs: CycleInputs) -> float:
+    """Return the share of a limit that is distributed."""
+    return 1.0 - inputs.settings.margin_percent / 100.0
+
+
+def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
+    """Return the power under each budget that is kept free for starts of jobs, shape (b,).
+
+    Jobs start at the minimum limits, so that more than that need not be kept free for them.
+    """
+    added = np.maximum(0.0, table.min_watts - table.idle_watts)
+    starts = table.sums.total(np.where(counting.as_idle, added, 0.0))
+    promised: Floats = np.minimum(np.maximum(0.0, inputs.promised_watts), starts)
+    return promised
+
+
+def _highest_watts(table: CycleDevices, counting: DeviceCounting, fixed: Floats) -> Floats:
+    """Return the power under each budget if all devices have their maximum, shape (b,)."""
+    return fixed + table.sums.total(counting.still_watts + np.where(table.is_free, table.max_watts, 0.0))
+
+
+def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
+    """Return the lowest power under each budget of idle devices that count at their ceilings, shape (b,)."""
+    waiting = table.is_free & ~table.busy & ~counting.as_idle
+    return table.sums.total(np.where(waiting, table.min_watts, 0.0))
+
+
+def _groups(
+    inputs: CycleInputs, table: CycleDevices, grouped: Ints, reports: Mapping[int, MergedJobReport]
+) -> DeviceGroups:
+    return build_groups(
+        [table.devices[index] for index in grouped.tolist()],
+        table.draw_watts[grouped],
+        _floor_percent(inputs.budgets, table.cover[:, grouped]),
+        inputs.jobs,
+        reports,
+    )
+
+
+def _grant(
+    inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, target: Floats, available: Floats
+) -> Floats:
+    """Grant ceilings and return the reserved power of each device, shape (n,).
+
+    Args:
+        inputs: state of the engine; the ceilings in `commitment` are changed if budgets are enforced.
+        table: the devices.
+        counting: power for which the devices count.
+        target: wanted ceiling by row of the ceilings.
+        available: power that each budget has for ceilings, shape (b,).
+    """
+    commitment, rows = inputs.commitment, table.row
+    if not inputs.settings.enforces:
+        return np.where(table.is_free, target[rows], commitment.reserved_watts[rows])
+    members = table.cover & table.is_free & ~counting.as_idle
+    commitment.grant(target, _ceiling_budgets(rows, members, available), inputs.now_s)
+    reserved: Floats = commitment.reserved_watts[rows]
+    return reserved
+
+
+def _safe_watts(
+    inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, reserved: Floats, fixed: Floats
+) -> Floats:
+    """Return the limit that each device may have if the controller is silent, shape (n,)."""
+    counted = counting.counted_watts(table, reserved)
+    lowest = np.array([budget.lowest_watts for budget in inputs.budgets], np.float64) * _margin(inputs)
+    available = lowest - fixed - table.sums.total(counting.idle_watts)
+    rows = np.arange(len(table.devices))
+    return safe_limits(
+        np.where(table.is_free, table.min_watts, counted),
+        np.where(table.is_free, np.maximum(reserved, table.min_watts), counted),
+        _ceiling_budgets(rows, table.cover & ~counting.as_idle, available),
+    )
+
+
+def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> list[CeilingBudget]:
+    """Return the budgets with a limit over ceilings: their rows, and the power for them.
+
+    Args:
+        rows: row of each device in the ceilings, shape (n,).
+        members: devices that count at their ceilings under each budget, shape (b, n).
+        available_watts: power that each budget has for them, shape (b,).
+    """
+    return [
+        CeilingBudget(rows[under], watts)
+        for under, watts in zip(members, available_watts.tolist(), strict=True)
+        if math.isfinite(watts)
+    ]
+
+
+def _measured_watts(
+    inputs: CycleInputs, table: CycleDevices, nodes_covered: Bools, counted: Floats, rest: Floats
+) -> Floats:
+    """Return the measured power under each budget less the fixed power, shape (b,).
+
+    Devices whose power is unknown count at `counted`. The measured power of whole nodes replaces that for
+    which their other parts count.
+    """
+    is_known = table.controlled & ~np.isnan(table.watts)
+    watts = np.where(is_known, table.watts, counted)
+    total = table.sums.total(watts)
+    count = len(inputs.nodes)
+    if not count:
+        return total
+    of_devices = np.bincount(table.node, weights=watts, minlength=count)
+    unknown = np.bincount(table.node, weights=(~is_known).astype(np.float64), minlength=count)
+    of_node = np.array(
+        [math.nan if n.poll is None or n.poll.node_watts is None else n.poll.node_watts for n in inputs.nodes]
+    )
+    difference = np.where((unknown == 0) & ~np.isnan(of_node), of_node - of_devices - rest, 0.0)
+    return total + CoverSums(nodes_covered).total(difference)
+
+
+def _floor_percent(budgets: Sequence[BudgetInForce], cover: Bools) -> Floats:
+    """Return the largest floor of the budgets over each device."""
+    percent = np.array([budget.floor_percent for budget in budgets], np.float64)
+    floors: Floats = np.max(np.where(cover, percent[:, None], 0.0), axis=0, initial=0.0)
+    return floors
+
+
+def _members(cover: Bools, groups: DeviceGroups) -> Ints:
+    count = groups.columns.count
+    rows = [np.bincount(groups.of_device[row], minlength=count) for row in cover]
+    return np.array(rows, np.int64).reshape(len(cover), count)
+
+
+def _targets(
+    inputs: CycleInputs,
+    table: CycleDevices,
+    grouped: Ints,
+    groups: DeviceGroups,
+    shares: PowerShares,
+    needs_no_limit: Bools,
+) -> Floats:
+    """Return the wanted ceiling by row of the ceilings. Devices of silent nodes keep theirs."""
+    commitment = inputs.commitment
+    target = np.minimum(commitment.granted_watts, commitment.held_watts)
+    limited = (table.cover & ~needs_no_limit[:, None]).any(axis=0)
+    own = np.where(limited, table.min_watts, table.max_watts)
+    limits = shares.limit_watts[groups.of_device]
+    own[grouped] = np.where(np.isnan(limits), table.max_watts[grouped], limits)
+    target[table.row[table.is_free]] = own[table.is_free]
+    return target

@@ -1,0 +1,289 @@
+"""Inputs of the budget engine besides the polls of nodes: jobs, nodes and the budgets in force."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from slurm_energy.accounting.records.plausibility import MAX_WATTS
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+
+class ScopeKind(StrEnum):
+    """What a budget limits: the whole cluster, nodes, or jobs."""
+
+    CLUSTER = "cluster"
+    PARTITION = "partition"
+    NODES = "nodes"
+    ACCOUNT = "account"
+    USER = "user"
+    QOS = "qos"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetScope:
+    """The nodes or jobs under a budget.
+
+    Attributes:
+        kind: what the budget limits.
+        names: names of the nodes, the partition, the user or the QOS, or of an account and those below it;
+            empty for the cluster.
+    """
+
+    kind: ScopeKind
+    names: frozenset[str] = frozenset()
+
+    @property
+    def covers_nodes(self) -> bool:
+        """Whether the budget counts the power of whole nodes. Otherwise it counts the devices of jobs."""
+        return self.kind in (ScopeKind.CLUSTER, ScopeKind.PARTITION, ScopeKind.NODES)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetInForce:
+    """A budget with its limit at the time of a decision.
+
+    Attributes:
+        name: name in the configuration.
+        scope: the nodes or jobs under the budget.
+        limit_watts: limit now. If the limit falls within the time that lowering takes, it is the lower
+            value. Infinity: no limit.
+        lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
+        floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
+        constant_watts: power under the budget that no node reports, such as switches.
+        falls_in_s: seconds until the limit falls below `limit_watts`; infinity if no fall is known.
+    """
+
+    name: str
+    scope: BudgetScope
+    limit_watts: float
+    lowest_watts: float
+    floor_percent: float = 0.0
+    constant_watts: float = 0.0
+    falls_in_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetedJob:
+    """A running job in Slurm.
+
+    Attributes:
+        job_id, restart_count: the run of the job.
+        user, account, partition, qos: names; empty if unknown.
+        nodes: nodes of the job.
+        deadline_s: seconds until the deadline minus the remaining time without a limit; None without one.
+        draw_watts: predicted power of one device of the job by kind of device, an upper quantile.
+        curves: response curve by kind of device, best source first.
+    """
+
+    job_id: int
+    restart_count: int = 0
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    nodes: frozenset[str] = frozenset()
+    deadline_s: float | None = None
+    draw_watts: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, ResponseCurve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetedNode:
+    """A node in Slurm's configuration.
+
+    Attributes:
+        partitions: partitions to which the node belongs.
+        nameplate_watts: maximum power of the node; None: the sum of its devices and its reserve, once it
+            has reported, until then the largest of the nodes that have reported.
+        reserve_watts: power of the parts without a limit (memory, board, fans); None: learned.
+        is_off: whether Slurm has powered the node down.
+        off_watts: power of the node while it is off.
+        boot_watts: power of the node while it boots; None: it does not boot.
+    """
+
+    partitions: frozenset[str] = frozenset()
+    nameplate_watts: float | None = None
+    reserve_watts: float | None = None
+    is_off: bool = False
+    off_watts: float = 0.0
+    boot_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of the budget engine, see section `budget` of the configuration.
+
+    Attributes:
+        enforces: whether nodes get limits; otherwise decisions are only computed and shown.
+        distribution: name of the distribution policy.
+        period_s: maximum time that the power may stay above a limit after a step.
+        poll_s: interval of polls of a small cluster.
+        lease_s: time after which a node without a decision sets its safe limits.
+        margin_percent: share of each limit that is left unused.
+        counts_idle: whether devices without jobs count at their idle power, because each start of a job is
+            admitted by the controller. Otherwise they count at their minimum limit.
+        max_watts: maximum plausible power by component, see `controller.max_watts`.
+    """
+
+    enforces: bool = True
+    distribution: str = "least-edp"
+    period_s: float = 5.0
+    poll_s: float = 1.0
+    lease_s: float = 30.0
+    margin_percent: float = 2.0
+    counts_idle: bool = True
+    max_watts: Mapping[str, float] = field(default_factory=lambda: MAX_WATTS)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """State of one budget after a decision. Powers are watts.
+
+    Attributes:
+        name: name in the configuration.
+        limit_watts: limit without the margin; infinity without one.
+        measured_watts: measured power; nodes that do not report count at their committed power. None:
+            no node has reported.
+        committed_watts: power that cannot be exceeded at the limits in force, with the fixed power.
+        fixed_watts: power that no limit controls.
+        capped_watts: power that the limits take from devices.
+        headroom_watts: power that new jobs may add now, above idle; negative above the limit. It includes
+            what was promised to jobs before.
+        floor_watts: lowest committed power at which every running job keeps its floor.
+        idle_watts: power under the budget without any job. No limit can be lower.
+        shortfall_watts: power by which the limit is exceeded although every device has its floor.
+        nodes, silent_nodes, distrusted_nodes: numbers of nodes under the budget.
+    """
+
+    name: str
+    limit_watts: float
+    measured_watts: float | None
+    committed_watts: float
+    fixed_watts: float
+    capped_watts: float = 0.0
+    headroom_watts: float = math.inf
+    floor_watts: float = 0.0
+    idle_watts: float = 0.0
+    shortfall_watts: float = 0.0
+    nodes: int = 0
+    silent_nodes: int = 0
+    distrusted_nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetedJobStatus:
+    """Limits of one running job after a decision.
+
+    Attributes:
+        job_id: the job.
+        nodes: number of nodes that report it.
+        limits_watts: limit per device by kind; None: the job needs no limit of a budget.
+        measured_watts: measured power of the job's devices; None if one is unknown.
+        wanted_watts: expected power of the job's devices without limits.
+        committed_watts: power committed to the job's devices.
+        budget: name of the budget that determines the limits; None without one.
+        budgets: names of all budgets over the job.
+        keeps_slowdown: whether the limits keep the job's slowdown limit.
+        has_slowdown_limit: whether the job has one.
+        explanation: the decision in one sentence.
+    """
+
+    job_id: int
+    nodes: int
+    limits_watts: Mapping[str, float | None]
+    measured_watts: float | None
+    wanted_watts: float
+    committed_watts: float
+    budget: str | None
+    budgets: tuple[str, ...]
+    keeps_slowdown: bool
+    has_slowdown_limit: bool
+    explanation: str
+
+
+class JobRange(NamedTuple):
+    """Power of a node's devices in watts.
+
+    Attributes:
+        packages: maximum minus idle power of all packages together.
+        gpu: maximum minus idle power of one GPU; 0 without GPUs.
+        packages_idle: idle power of all packages together.
+        gpu_idle: idle power of one GPU.
+        packages_min: sum of the lowest power limits of all packages; None: one of them has no limit.
+        gpu_min: highest of the lowest power limits of all GPUs; None: one of them has no limit.
+        package_model, gpu_model: kind of the packages and of the GPUs; empty if there are several or none.
+    """
+
+    packages: float
+    gpu: float
+    packages_idle: float
+    gpu_idle: float
+    packages_min: float | None = None
+    gpu_min: float | None = None
+    package_model: str = ""
+    gpu_model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetedNodeStatus:
+    """Power of one node after a decision.
+
+    Attributes:
+        node: Slurm's name.
+        state: `reporting`, `silent`, `safe`, `distrusted` or `off`.
+        reason: reason of the state; may be empty.
+        measured_watts: measured power; None if unknown.
+        committed_watts: power for which the node counts.
+        max_watts: power of the node without limits.
+        job_ids: jobs on the node.
+        job_range: power that jobs can add on the node above idle.
+    """
+
+    node: str
+    state: str
+    reason: str
+    measured_watts: float | None
+    committed_watts: float
+    max_watts: float
+    job_ids: frozenset[int]
+    job_range: JobRange
+
+
+class BudgetCycle:
+    """Result of one decision.
+
+    The states of jobs and nodes are computed at the first access, which must be made in the engine's thread.
+
+    Args:
+        time_s: time of the decision on the engine's clock.
+        budgets: state of each budget, in the order of the configuration.
+        poll_s: interval of polls.
+        jobs: returns the running jobs that nodes report, by job id.
+        nodes: returns the nodes by name.
+    """
+
+    def __init__(
+        self,
+        time_s: float,
+        budgets: Sequence[BudgetStatus],
+        poll_s: float,
+        jobs: Callable[[], Mapping[int, BudgetedJobStatus]],
+        nodes: Callable[[], Mapping[str, BudgetedNodeStatus]],
+    ) -> None:
+        self.time_s, self.budgets, self.poll_s = time_s, tuple(budgets), poll_s
+        self._jobs, self._nodes = jobs, nodes
+
+    @functools.cached_property
+    def jobs(self) -> Mapping[int, BudgetedJobStatus]:
+        """Running jobs that nodes report, by job id."""
+        return self._jobs()
+
+    @functools.cached_property
+    def nodes(self) -> Mapping[str, BudgetedNodeStatus]:
+        """Nodes by name."""
+        return self._nodes()

@@ -1,0 +1,114 @@
+"""Construction of the groups of a budget decision from the devices of all nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.budget.power_groups import NO_JOB, PowerGroups
+from slurm_energy.controller.budgets.curves import time_and_power
+from slurm_energy.controller.budgets.facts import BudgetedJob
+from slurm_energy.controller.budgets.nodes import BudgetDevice
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroups:
+    """The groups of a decision.
+
+    Attributes:
+        columns: columns of the groups.
+        of_device: group of each device that was passed, shape (number of devices,).
+        job_ids: jobs of each group.
+        kinds: kind of device of each group.
+    """
+
+    columns: PowerGroups
+    of_device: Ints
+    job_ids: Sequence[tuple[int, ...]]
+    kinds: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedJobReport:
+    """What the nodes of a job have reported about it.
+
+    Attributes:
+        nodes: number of nodes that have reported.
+        slowdown_limit: accepted slowdown as a fraction; None without one.
+        curve: response curve measured in this run; None without one.
+    """
+
+    nodes: int
+    slowdown_limit: float | None
+    curve: ResponseCurve | None
+
+
+def build_groups(
+    devices: Sequence[BudgetDevice],
+    draw_watts: Floats,
+    floor_percent: Floats,
+    jobs: Mapping[int, BudgetedJob],
+    reports: Mapping[int, MergedJobReport],
+) -> DeviceGroups:
+    """Return the groups of devices that share a power limit: same jobs, same kind, same range of limits.
+
+    Args:
+        devices: n devices with jobs and with a power limit.
+        draw_watts: expected power of each device without a limit, shape (n,).
+        floor_percent: floor of each device in percent of its range of limits, shape (n,).
+        jobs: running jobs in Slurm by id.
+        reports: reports of the nodes by job id.
+    """
+    keys: dict[tuple[tuple[int, ...], str, float, float, bool], int] = {}
+    of_device = np.empty(len(devices), np.int64)
+    for index, device in enumerate(devices):
+        report = device.report
+        key = (report.job_ids, report.kind, device.min_watts, device.max_watts, device.is_gpu)
+        of_device[index] = keys.setdefault(key, len(keys))
+    count = len(keys)
+    low = np.array([key[2] for key in keys], np.float64)
+    high = np.array([key[3] for key in keys], np.float64)
+    draw, floor = np.zeros(count), np.zeros(count)
+    np.maximum.at(draw, of_device, draw_watts)
+    np.maximum.at(floor, of_device, floor_percent)
+    job_ids, kinds = [key[0] for key in keys], [key[1] for key in keys]
+    is_gpu = np.array([key[4] for key in keys], np.bool_)
+    level, time, power = time_and_power(job_ids, kinds, is_gpu, low, draw, jobs, reports)
+    columns = PowerGroups(
+        job_id=np.array([min(ids, default=NO_JOB) for ids in job_ids], np.int64),
+        devices=np.bincount(of_device, minlength=count).astype(np.int64),
+        min_watts=low,
+        max_watts=high,
+        draw_watts=draw,
+        floor_watts=low + floor / 100.0 * (high - low),
+        level_watts=level,
+        time_ratio=time,
+        power_ratio=power,
+        slowdown_limit=np.array([_slowdown_limit(ids, reports) for ids in job_ids], np.float64),
+        weight=np.array([_nodes(ids, jobs, reports) for ids in job_ids], np.float64),
+        deadline_s=np.array([_deadline_s(ids, jobs) for ids in job_ids], np.float64),
+    )
+    return DeviceGroups(columns, of_device, job_ids, kinds)
+
+
+def _slowdown_limit(ids: tuple[int, ...], reports: Mapping[int, MergedJobReport]) -> float:
+    limits = [reports[job].slowdown_limit for job in ids if job in reports]
+    return min((limit for limit in limits if limit is not None), default=math.nan)
+
+
+def _nodes(
+    ids: tuple[int, ...], jobs: Mapping[int, BudgetedJob], reports: Mapping[int, MergedJobReport]
+) -> float:
+    counts = [len(jobs[job].nodes) if job in jobs else 0 for job in ids]
+    counts += [reports[job].nodes for job in ids if job in reports]
+    return float(max(counts, default=1) or 1)
+
+
+def _deadline_s(ids: tuple[int, ...], jobs: Mapping[int, BudgetedJob]) -> float:
+    slack = [jobs[job].deadline_s for job in ids if job in jobs]
+    return min((one for one in slack if one is not None), default=math.inf)

@@ -1,0 +1,256 @@
+"""State of nodes and devices in the budget engine, from their polls."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from slurm_energy.budget.messages import DeviceReport, JobReport, NodePoll
+from slurm_energy.budget.node_trust import NodeTrust
+from slurm_energy.budget.reachable_limits import ReachableLimits
+from slurm_energy.controller.budgets.draw import DecayingMaximum, DeviceDraw
+from slurm_energy.controller.budgets.facts import JobRange
+from slurm_energy.controller.budgets.polls import UNKNOWN_JOB
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+_RESERVE_DECAY_S: Final = 3600.0
+_RESERVE_POLLS: Final = 31
+"""Polls over whose differences the power of the other parts is the median. Sensors of whole nodes lag behind
+those of devices, so that single differences are wrong when jobs start or end."""
+_MIN_POLLS: Final = 5
+"""Polls without power of the node after which it counts as not measured."""
+_UNLIMITED_DECAY_S: Final = 3600.0
+_UNLIMITED_FACTOR: Final = 1.25
+"""Power for which a device without a limit counts, divided by its highest recent power."""
+
+
+class BudgetDevice:
+    """A processor package or GPU.
+
+    Attributes:
+        node: the node.
+        report: last report.
+        row: row of the device in the ceilings; -1 if its power cannot be limited.
+        is_gpu: whether the device is a GPU.
+        min_watts, max_watts: range of the power limit. Without a limit, `max_watts` is the power for which
+            the device counts.
+        requested_watts: limit that the only job of the device itself requests; infinity without one.
+        draw: estimates of its power.
+    """
+
+    __slots__ = (
+        *("_peak", "draw", "is_gpu", "max_watts", "min_watts", "node", "report", "requested_watts"),
+        "row",
+    )
+
+    def __init__(self, node: BudgetNode, report: DeviceReport, row: int = -1) -> None:
+        self.node, self.draw = node, DeviceDraw()
+        self._peak = DecayingMaximum(_UNLIMITED_DECAY_S)
+        self.is_gpu = report.name.startswith("gpu")
+        self.requested_watts = math.inf
+        self._store(report, row)
+
+    def update(self, report: DeviceReport, row: int, jobs: Mapping[int, JobReport], now_s: float) -> None:
+        """Store a report.
+
+        Args:
+            report: the report.
+            row: row of the device in the ceilings.
+            jobs: jobs on the node by id.
+            now_s: time now.
+        """
+        self.draw.update(report.watts, report.limit_watts, report.job_ids, now_s)
+        if report.watts is not None:
+            self._peak.update(report.watts, now_s)
+        self.requested_watts = math.inf
+        if len(report.job_ids) == 1 and (job := jobs.get(report.job_ids[0])) is not None:
+            self.requested_watts = job.requested_watts.get(report.name, math.inf)
+        self._store(report, row)
+
+    def _store(self, report: DeviceReport, row: int) -> None:
+        self.report, self.row = report, row
+        self.min_watts = report.min_watts or 0.0
+        unlimited_watts = _UNLIMITED_FACTOR * (self._peak.value or 0.0)
+        self.max_watts = unlimited_watts if report.max_watts is None else report.max_watts
+
+
+class BudgetNode:
+    """A node that has reported, or whose state was stored by an earlier process.
+
+    Attributes:
+        name: Slurm's name.
+        index: position in the engine's list of nodes.
+        poll: last poll; None since the controller started.
+        job_ids: jobs of the last poll.
+        polled_s: time of the last poll.
+        devices: devices by name.
+        reserve: power of the parts that are not devices of `devices`: memory, board, fans.
+        unlimited: power for which the devices without a power limit count.
+        curves: response curves that the jobs of the last poll have measured in this run, by job id.
+    """
+
+    __slots__ = (
+        "_differences",
+        "_polls",
+        "_raw_curves",
+        "_reachable",
+        "_trust",
+        "curves",
+        "devices",
+        "index",
+        "job_ids",
+        "name",
+        "poll",
+        "polled_s",
+        "reserve",
+        "unlimited",
+    )
+
+    def __init__(self, name: str, index: int) -> None:
+        self.name, self.index = name, index
+        self.poll: NodePoll | None = None
+        self.job_ids: frozenset[int] = frozenset()
+        self.polled_s = float("-inf")
+        self.devices: dict[str, BudgetDevice] = {}
+        self.reserve = DecayingMaximum(_RESERVE_DECAY_S)
+        self.unlimited = DecayingMaximum(_RESERVE_DECAY_S)
+        self._differences: deque[float] = deque(maxlen=_RESERVE_POLLS)
+        self.curves: dict[int, ResponseCurve] = {}
+        self._raw_curves: dict[int, dict[str, Any]] = {}
+        self._trust = NodeTrust()
+        self._polls = 0
+        self._reachable = ReachableLimits()
+
+    @property
+    def distrust(self) -> str:
+        """Reason why the reports are not trusted; empty: they are."""
+        return self._trust.reason or ""
+
+    def update(self, poll: NodePoll, rows: Mapping[str, int], now_s: float) -> None:
+        """Store a poll.
+
+        Args:
+            poll: the poll.
+            rows: row of each device in the ceilings.
+            now_s: time now.
+        """
+        poll = self._reachable.apply(poll, now_s, is_trusted=not self.distrust)
+        self.poll, self.polled_s, self._polls = poll, now_s, self._polls + 1
+        self.job_ids = _job_ids(poll)
+        self._trust.observe(poll, now_s)
+        jobs = {job.job_id: job for job in poll.jobs}
+        for report in poll.devices:
+            device = self.devices.get(report.name)
+            if device is None:
+                device = self.devices[report.name] = BudgetDevice(self, report)
+            device.update(report, rows.get(report.name, -1), jobs, now_s)
+        self._read_curves(poll)
+        if not self.distrust:
+            self._learn_reserve(poll, now_s)
+        unlimited = [device.max_watts for device in self.devices.values() if device.row < 0]
+        if all(unlimited):
+            self.unlimited.update(sum(unlimited), now_s)
+
+    def _read_curves(self, poll: NodePoll) -> None:
+        """Parse the curves that have changed. A curve of an agent of another release may be malformed."""
+        raw = {job.job_id: job.curve for job in poll.jobs if job.curve is not None}
+        curves = {}
+        for job_id, data in raw.items():
+            if self._raw_curves.get(job_id) == data and job_id in self.curves:
+                curves[job_id] = self.curves[job_id]
+                continue
+            with contextlib.suppress(UsageError):
+                curves[job_id] = ResponseCurve.from_json(data).plausible()
+        self._raw_curves, self.curves = raw, curves
+
+    def _learn_reserve(self, poll: NodePoll, now_s: float) -> None:
+        if poll.node_watts is None:
+            if poll.dram_watts is not None:
+                self.reserve.update(poll.dram_watts, now_s)
+            return
+        watts = [device.watts for device in poll.devices]
+        known = [one for one in watts if one is not None]
+        if len(known) == len(watts):
+            self._differences.append(max(0.0, poll.node_watts - sum(known)))
+            self.reserve.update(statistics.median(self._differences), now_s)
+
+    @property
+    def measured_watts(self) -> float | None:
+        """Measured power of the node; None if it is unknown."""
+        if self.poll is None:
+            return None
+        if self.poll.node_watts is not None:
+            return self.poll.node_watts
+        watts = [device.watts for device in self.poll.devices]
+        known = [one for one in watts if one is not None]
+        return sum(known) + (self.reserve.value or 0.0) if len(known) == len(watts) else None
+
+    def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
+        """Add the devices and the other power of a stored state, which count until the node reports.
+
+        Args:
+            state: the stored state. `devices` has lists of watts by device; the first is the nameplate.
+            rows: row of each device in the ceilings.
+            now_s: time now.
+        """
+        for name, maximum in (("reserve_watts", self.reserve), ("unlimited_watts", self.unlimited)):
+            watts = state.get(name)
+            if watts is not None and is_number(watts) and watts >= 0:
+                maximum.update(watts, now_s)
+        devices: Mapping[str, Sequence[float]] = state["devices"]
+        for name, (nameplate_watts, *_) in devices.items():
+            report = DeviceReport(name, "", 0.0, float(nameplate_watts), None, None)
+            self.devices[name] = BudgetDevice(self, report, rows.get(name, -1))
+
+    def job_range(self) -> JobRange:
+        """Return the power that jobs can add above idle, and the idle power."""
+        packages, gpu, packages_idle, gpu_idle = 0.0, 0.0, 0.0, 0.0
+        for device in self.devices.values():
+            idle = device.draw.idle.value or 0.0
+            added = max(0.0, device.max_watts - idle)
+            if device.is_gpu:
+                gpu, gpu_idle = max(gpu, added), max(gpu_idle, idle)
+            else:
+                packages, packages_idle = packages + added, packages_idle + idle
+        cpus = [device for device in self.devices.values() if not device.is_gpu]
+        gpus = [device for device in self.devices.values() if device.is_gpu]
+        return JobRange(
+            packages,
+            gpu,
+            packages_idle,
+            gpu_idle,
+            sum(one.min_watts for one in cpus) if cpus and all(one.row >= 0 for one in cpus) else None,
+            max(one.min_watts for one in gpus) if gpus and all(one.row >= 0 for one in gpus) else None,
+            _only_kind(cpus),
+            _only_kind(gpus),
+        )
+
+    @property
+    def rest_watts(self) -> float | None:
+        """Power for which everything but devices with a limit counts; None: not known yet."""
+        may_be_measured = self.reserve.value is None and self._polls < _MIN_POLLS
+        if self.unlimited.value is None or may_be_measured:
+            return None
+        return self.unlimited.value + (self.reserve.value or 0.0)
+
+    @property
+    def limited_watts(self) -> float:
+        """Sum of the highest limits of the devices with a power limit."""
+        return sum(device.max_watts for device in self.devices.values() if device.row >= 0)
+
+
+def _job_ids(poll: NodePoll) -> frozenset[int]:
+    listed = (job_id for device in poll.devices for job_id in device.job_ids)
+    return frozenset({*listed, *(job.job_id for job in poll.jobs)} - {UNKNOWN_JOB})
+
+
+def _only_kind(devices: Sequence[BudgetDevice]) -> str:
+    """Return the kind of all devices; empty if they differ."""
+    kinds = {device.report.kind for device in devices}
+    return kinds.pop() if len(kinds) == 1 else ""

@@ -1,0 +1,197 @@
+"""The parts of the budgets for one configuration: engine, limits, inputs from Slurm, admission of jobs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from slurm_energy.accounting.records.plausibility import MAX_WATTS
+from slurm_energy.budget.power_table import NodePowerRange
+from slurm_energy.config import Config
+from slurm_energy.controller.budgets.admission import AdmissionReport, BudgetAdmission
+from slurm_energy.controller.budgets.budget_limits import BudgetLimits
+from slurm_energy.controller.budgets.budget_signals import SignalText
+from slurm_energy.controller.budgets.engine import BudgetEngine
+from slurm_energy.controller.budgets.facts import BudgetCycle, EngineSettings
+from slurm_energy.controller.budgets.inputs import BudgetInputs
+from slurm_energy.controller.budgets.licenses import BudgetHeadroom
+from slurm_energy.controller.budgets.pending_power import ProgramKey
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.running_jobs import RunningJobCache
+from slurm_energy.controller.tuning.advisor import CurveOracle
+from slurm_energy.controller.tuning.history_cache import HistoryCache
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.slurm.command import Runner
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+PLAN_HOURS: Final = 24.0
+Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], CurveOracle | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRequest:
+    """Arguments of `BudgetAdmission.update`, and the headrooms that Slurm then knows."""
+
+    unix_s: float
+    headrooms: tuple[BudgetHeadroom, ...]
+    counted_jobs: frozenset[int]
+    nodes: Mapping[str, NodePowerRange]
+    curves: Mapping[ProgramKey, ResponseCurve]
+
+
+@dataclass(slots=True)
+class BudgetParts:
+    """The parts for one configuration. Engine and ceilings continue after a reload.
+
+    Attributes:
+        engine: decides about the power of nodes.
+        limits: limits of the budgets over time.
+        inputs: nodes, jobs and accounts.
+        admission: admits jobs.
+        admission_report: result of the last admission.
+        is_restored: whether the engine continues from the stored state.
+    """
+
+    engine: BudgetEngine
+    limits: BudgetLimits
+    inputs: BudgetInputs
+    admission: BudgetAdmission
+    admission_report: AdmissionReport = field(default_factory=AdmissionReport)
+    is_restored: bool = False
+    _promised: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls,
+        config: Config,
+        earlier: BudgetParts | None,
+        history: HistoryCache | None,
+        shared: Shared,
+        begin_times: BeginTimes | None = None,
+    ) -> BudgetParts:
+        """Create the parts for a configuration with budgets.
+
+        Args:
+            config: the configuration.
+            earlier: parts before a reload, whose state continues; None: there are none.
+            history: history of measured runs.
+            shared: database, running jobs, runner of Slurm's commands, log of failures, curves of models.
+            begin_times: begin times shared with other holders of jobs; None: there are no others.
+
+        Raises:
+            ConfigError: a calendar cannot be read.
+        """
+        failures = shared[3]
+        limits, settings = BudgetLimits(config, failures), engine_settings(config)
+        if earlier is None:
+            admission = BudgetAdmission(config, history, failures, begin_times=begin_times)
+            return cls(BudgetEngine(settings), limits, BudgetInputs(*shared), admission)
+        limits.adopt(earlier.limits)
+        return cls(
+            earlier.engine,
+            limits,
+            earlier.inputs,
+            earlier.admission,
+            earlier.admission_report,
+            earlier.is_restored,
+            earlier._promised,
+        )
+
+    def configure(self, config: Config) -> None:
+        """Use the settings of a configuration in engine and admission."""
+        self.engine.configure(engine_settings(config))
+        self.admission.configure(config)
+
+    def decide(self, unix_s: float, now_s: float, signals: Mapping[str, SignalText]) -> BudgetCycle:
+        """Make a decision.
+
+        Args:
+            unix_s: time now in Unix seconds, for the limits.
+            now_s: monotonic time now.
+            signals: last texts of the signals.
+        """
+        self.limits.set_signals(signals)
+        self.limits.read_calendars()
+        self.engine.set_budgets(self.limits.in_force(unix_s, self.engine.reaction_s))
+        # What Slurm may give to jobs is not known before the first admission.
+        promised = {name: self._promised.get(name, math.inf) for name in self.limits.names}
+        self.engine.set_promised(promised)
+        return self.engine.decide(now_s)
+
+    def use_inputs(self) -> list[str]:
+        """Pass the nodes and jobs of Slurm to the engine. Return the nodes that Slurm no longer has."""
+        gone = self.engine.set_nodes(self.inputs.nodes) if self.inputs.nodes else []
+        self.engine.set_jobs(self.inputs.jobs)
+        return gone
+
+    def restore(self, bodies: Mapping[str, str], now_s: float) -> list[str]:
+        """Continue from the stored state of nodes, JSON text by node; return the nodes that are damaged."""
+        states, damaged = {}, []
+        for name, body in bodies.items():
+            try:
+                states[name] = json.loads(body)
+            except (ValueError, RecursionError):
+                damaged.append(name)
+        damaged += self.engine.restore(states, now_s)
+        self.is_restored = True
+        return damaged
+
+    def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
+        """Return what the admission of jobs needs. Until it has ended, old and new headroom stay free."""
+        headrooms = tuple(
+            BudgetHeadroom(
+                name=status.name,
+                scope=budget.scope,
+                limit_watts=status.limit_watts,
+                floor_percent=budget.floor_percent,
+                headroom_watts=status.headroom_watts,
+                steps=[(s.unix_s, s.watts) for s in self.limits.steps(status.name, unix_s, PLAN_HOURS)],
+            )
+            for status, budget in zip(cycle.budgets, self.engine.budgets, strict=True)
+            if status.name in self.limits.names
+        )
+        ranges = {
+            name: NodePowerRange(*node.job_range)
+            for name, node in cycle.nodes.items()
+            if node.state not in ("silent", "off")
+        }
+        for name, watts in _promises(headrooms).items():
+            self._promised[name] = max(watts, self._promised.get(name, math.inf))
+        return AdmissionRequest(
+            unix_s, headrooms, self.engine.reported_jobs, ranges, self.inputs.pending_curves
+        )
+
+    def admit(self, request: AdmissionRequest) -> None:
+        """Adapt Slurm's licenses or holds. The call runs Slurm's commands."""
+        self.admission_report = self.admission.update(
+            request.unix_s, request.headrooms, request.counted_jobs, request.nodes, request.curves
+        )
+
+    def end_admission(self, request: AdmissionRequest) -> None:
+        """Keep free only what Slurm can now give to jobs. After a failure that is anything."""
+        self.inputs.programs = self.admission.programs
+        failed = bool(self.admission_report.problems)
+        self._promised = {} if failed else _promises(request.headrooms)
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """Return the engine's settings for a configuration."""
+    settings = config.budget
+    return EngineSettings(
+        enforces=settings.mode == "enforce",
+        distribution=settings.distribution,
+        period_s=settings.period_s,
+        poll_s=settings.poll_s,
+        lease_s=settings.lease_s,
+        margin_percent=settings.margin_percent,
+        counts_idle=settings.admission != "off",
+        max_watts={**MAX_WATTS, **config.controller.max_watts},
+    )
+
+
+def _promises(headrooms: tuple[BudgetHeadroom, ...]) -> dict[str, float]:
+    return {one.name: max(0.0, one.headroom_watts) for one in headrooms if not math.isnan(one.headroom_watts)}

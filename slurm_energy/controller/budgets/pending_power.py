@@ -1,0 +1,189 @@
+"""Power that pending jobs add by their start, by the function that also admits jobs in the simulator.
+
+A job is admitted with its power at its economic limit, because the budget may lower it to this limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_energy.budget.admission import added_watts
+from slurm_energy.budget.power_groups import PowerGroups
+from slurm_energy.budget.power_table import ANY_PARTITION, PartitionPower
+from slurm_energy.controller.budgets.curves import time_and_power
+from slurm_energy.controller.budgets.facts import BudgetedJob
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.slurm.queue.columns import QueueColumns
+from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+
+class ProgramKey(NamedTuple):
+    """Program of a job on a kind of device, for which a response curve may be known."""
+
+    user: str
+    fingerprint: str | None
+    model: str | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPower:
+    """Power that the start of each of n jobs adds above idle.
+
+    Attributes:
+        watts: power at the economic limits, in whole watts, shape (n,).
+        floor_watts: power at the floors; jobs of unknown power count in full. Shape (n,).
+        programs: programs whose response curves would be used.
+    """
+
+    watts: Ints
+    floor_watts: Floats
+    programs: frozenset[ProgramKey]
+
+
+class _Part(NamedTuple):
+    """The packages or the GPUs of one job in one partition; watts of one device."""
+
+    pair: int
+    row: int
+    kind: str
+    is_gpu: bool
+    devices: int
+    idle_watts: float
+    min_watts: float
+    max_watts: float
+    draw_watts: float
+    can_lower: bool
+
+
+def program_key(user: str, flags: Mapping[str, str], kind: str) -> ProgramKey | None:
+    """Return the program that a job's flags name; None if they name none or the kind is unknown."""
+    fingerprint = flags.get("ENERGY_FINGERPRINT", "")
+    known = fingerprint if FINGERPRINT_FORM.fullmatch(fingerprint) else None
+    model = flags.get("ENERGY_MODEL") or None
+    return ProgramKey(user, known, model, kind) if kind and (known or model) else None
+
+
+def economic_power(
+    queue: QueueColumns,
+    full_watts: Ints,
+    predicted: Sequence[bool],
+    powers: Mapping[str, PartitionPower],
+    slowdown_limits: Floats,
+    floor_percent: float,
+    curves: Mapping[ProgramKey, ResponseCurve],
+) -> PendingPower:
+    """Return the power with which jobs are admitted; jobs whose power is not predicted keep `full_watts`.
+
+    The power of a job is divided between its packages and its GPUs like the maximum. Packages that a job
+    does not fill count in full: their lowest limit holds for the whole node.
+
+    Args:
+        queue: the jobs.
+        full_watts: power that each job adds without limits, shape (n,).
+        predicted: whether it comes from measured runs, n entries.
+        powers: power of each partition, with `ANY_PARTITION`.
+        slowdown_limits: accepted slowdown of each job as a fraction; NaN: none. Shape (n,).
+        floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
+        curves: response curves by program.
+    """
+    parts: list[_Part] = []
+    pairs: list[int] = []  # row by pair of a job and a partition
+    for row in np.flatnonzero(np.asarray(predicted, np.bool_)).tolist():
+        for name in queue.partition[row].split(","):
+            power = powers.get(name, powers[ANY_PARTITION])
+            parts += _parts(queue, row, len(pairs), power, float(full_watts[row]))
+            pairs.append(row)
+    if not parts:
+        return PendingPower(full_watts, full_watts.astype(np.float64), frozenset())
+    keys = [program_key(queue.user[part.row], queue.flags[part.row], part.kind) for part in parts]
+    groups = _groups(parts, keys, slowdown_limits, floor_percent, curves)
+    idle = np.array([part.idle_watts for part in parts])
+    can_lower = np.array([part.can_lower for part in parts], np.bool_)
+    in_full = groups.devices * np.maximum(0.0, groups.draw_watts - idle)
+    economic = np.where(can_lower, added_watts(groups, idle), in_full)
+    floors = np.where(can_lower, groups.devices * np.maximum(0.0, groups.floor_watts - idle), in_full)
+    of_pair = [part.pair for part in parts]
+    watts, lowest = full_watts.copy(), full_watts.astype(np.float64)
+    rows = np.array(pairs, np.int64)
+    for result, values in ((watts, economic), (lowest, floors)):
+        needed = np.full(len(full_watts), -1.0)
+        np.maximum.at(needed, rows, np.bincount(of_pair, weights=values, minlength=len(pairs)))
+        # Rounding must not add a watt to a sum of parts that equals the whole.
+        ceiled = np.maximum(1.0, np.ceil(needed - 1e-6))
+        result[:] = np.where(needed >= 0, np.minimum(full_watts, ceiled), full_watts)
+    return PendingPower(watts, lowest, frozenset(key for key in keys if key is not None))
+
+
+def _parts(queue: QueueColumns, row: int, pair: int, power: PartitionPower, watts: float) -> list[_Part]:
+    """Return the packages and GPUs of a job in a partition."""
+    cpus, gpus = int(queue.cpus[row]), int(queue.gpus[row])
+    nodes = power.node_count(int(queue.nodes[row]), cpus)
+    all_gpus_watts = gpus * power.gpu_kinds.get(queue.gpu_kind[row], power.gpu_watts)
+    total = power.job_watts(int(queue.nodes[row]), cpus, gpus, queue.gpu_kind[row], exclusive=False)
+    on_gpus = all_gpus_watts / total if total > 0 else 0.0
+    fills_nodes = cpus >= nodes * power.cpus
+    result = []
+    if on_gpus < 1.0:
+        idle = cpus * power.idle_cpu_watts / nodes
+        draw = idle + (1.0 - on_gpus) * watts / nodes
+        low = power.node_min_watts if power.node_min_watts is not None else draw
+        highest = max(power.node_watts + power.cpus * power.idle_cpu_watts, draw, low)
+        can_lower = fills_nodes and power.node_min_watts is not None
+        result.append(
+            _Part(pair, row, power.package_model, False, nodes, idle, low, highest, draw, can_lower)
+        )
+    if on_gpus > 0.0:
+        idle = power.idle_gpu_watts
+        draw = idle + on_gpus * watts / gpus
+        low = power.gpu_min_watts if power.gpu_min_watts is not None else draw
+        highest = max(all_gpus_watts / gpus + idle, draw, low)
+        can_lower = power.gpu_min_watts is not None
+        result.append(_Part(pair, row, power.gpu_model, True, gpus, idle, low, highest, draw, can_lower))
+    return result
+
+
+def _groups(
+    parts: Sequence[_Part],
+    keys: Sequence[ProgramKey | None],
+    slowdown_limits: Floats,
+    floor_percent: float,
+    curves: Mapping[ProgramKey, ResponseCurve],
+) -> PowerGroups:
+    low = np.array([part.min_watts for part in parts])
+    high = np.array([part.max_watts for part in parts])
+    draw = np.array([part.draw_watts for part in parts])
+    jobs = {
+        number: BudgetedJob(number, curves={key.kind: curves[key]})
+        for number, key in enumerate(keys)
+        if key is not None and key in curves
+    }
+    level, time, power = time_and_power(
+        [(number,) for number in range(len(parts))],
+        [part.kind for part in parts],
+        np.array([part.is_gpu for part in parts], np.bool_),
+        low,
+        draw,
+        jobs,
+        {},
+    )
+    return PowerGroups(
+        job_id=np.array([part.pair for part in parts], np.int64),
+        devices=np.array([part.devices for part in parts], np.int64),
+        min_watts=low,
+        max_watts=high,
+        draw_watts=draw,
+        floor_watts=low + floor_percent / 100.0 * (high - low),
+        level_watts=level,
+        time_ratio=time,
+        power_ratio=power,
+        slowdown_limit=slowdown_limits[[part.row for part in parts]],
+        weight=np.ones(len(parts)),
+        deadline_s=np.full(len(parts), math.inf),
+    )

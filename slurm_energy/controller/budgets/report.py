@@ -1,0 +1,174 @@
+"""State of budgets, nodes and jobs after a decision, for status pages, the store and admission."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from slurm_energy.budget.admission import headroom_watts
+from slurm_energy.budget.explanation import DecisionExplainer
+from slurm_energy.budget.lowering_order import DistributionPolicy
+from slurm_energy.budget.power_groups import BudgetColumns
+from slurm_energy.controller.budgets.cycle import CycleOutcome
+from slurm_energy.controller.budgets.facts import (
+    BudgetCycle,
+    BudgetedJobStatus,
+    BudgetedNodeStatus,
+    BudgetStatus,
+)
+from slurm_energy.controller.budgets.polls import UNKNOWN_JOB
+from slurm_energy.controller.budgets.state import CycleInputs
+from slurm_energy.scheduling.queue import Floats
+
+
+def cycle_report(inputs: CycleInputs, outcome: CycleOutcome, poll_s: float) -> BudgetCycle:
+    """Return the state of all budgets, jobs and nodes."""
+    return BudgetCycle(
+        inputs.now_s,
+        _budgets(inputs, outcome),
+        poll_s,
+        jobs=lambda: _jobs(inputs, outcome),
+        nodes=lambda: _nodes(inputs, outcome),
+    )
+
+
+def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, ...]:
+    table, groups = outcome.table, outcome.groups
+    committed = outcome.committed_watts
+    headroom, floor = _headroom_watts(outcome), outcome.counted_watts.copy()
+    floor[outcome.grouped] = groups.columns.floor_watts[groups.of_device]
+    capped = np.zeros(len(table.devices))
+    capped[outcome.grouped] = np.maximum(
+        0.0, table.draw_watts[outcome.grouped] - outcome.counted_watts[outcome.grouped]
+    )
+    idle = np.where(table.is_free, table.idle_watts, outcome.counted_watts)
+    states = np.array([_state(inputs, index) for index in range(len(inputs.nodes))], np.str_)
+    covered = {
+        state: (outcome.node_cover & (states == state)).sum(axis=1) for state in ("silent", "distrusted")
+    }
+    capped, floor, idle = (table.sums.total(watts) for watts in (capped, floor, idle))
+    rows = []
+    for row, budget in enumerate(inputs.budgets):
+        rows.append(
+            BudgetStatus(
+                name=budget.name,
+                limit_watts=budget.limit_watts,
+                measured_watts=float(outcome.measured_watts[row]) if inputs.nodes else None,
+                committed_watts=float(committed[row]),
+                fixed_watts=float(outcome.fixed_watts[row]),
+                capped_watts=float(capped[row]),
+                headroom_watts=float(headroom[row]),
+                floor_watts=float(outcome.fixed_watts[row] + floor[row]),
+                idle_watts=float(outcome.fixed_watts[row] + idle[row]),
+                shortfall_watts=float(outcome.shares.shortfall_watts[row]),
+                nodes=int(outcome.node_cover[row].sum()),
+                silent_nodes=int(covered["silent"][row]),
+                distrusted_nodes=int(covered["distrusted"][row]),
+            )
+        )
+    return tuple(rows)
+
+
+def _headroom_watts(outcome: CycleOutcome) -> Floats:
+    """Return the power that new jobs may add under each budget, shape (b,)."""
+    table = outcome.table
+    ungrouped = np.ones(len(table.devices), np.bool_)
+    ungrouped[outcome.grouped] = False
+    fixed_watts = outcome.fixed_watts + table.sums.total(np.where(ungrouped, outcome.counted_watts, 0.0))
+    free_watts = outcome.usable_watts + outcome.promised_watts
+    budgets = BudgetColumns(free_watts, fixed_watts, outcome.members)
+    return headroom_watts(outcome.groups.columns, budgets)
+
+
+def _jobs(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[int, BudgetedJobStatus]:
+    table = outcome.table
+    by_job: dict[int, list[int]] = {}
+    for index, device in enumerate(table.devices):
+        for job_id in set(device.report.job_ids) - {UNKNOWN_JOB}:
+            by_job.setdefault(job_id, []).append(index)
+    group_of = {
+        int(row): int(group) for row, group in zip(outcome.grouped, outcome.groups.of_device, strict=True)
+    }
+    explainer = DecisionExplainer(
+        outcome.groups.columns,
+        outcome.shares,
+        [one.name for one in inputs.budgets],
+        DistributionPolicy(inputs.settings.distribution),
+    )
+    return {
+        job_id: _job(inputs, outcome, job_id, indices, group_of, explainer)
+        for job_id, indices in by_job.items()
+    }
+
+
+def _job(
+    inputs: CycleInputs,
+    outcome: CycleOutcome,
+    job_id: int,
+    indices: list[int],
+    group_of: Mapping[int, int],
+    explainer: DecisionExplainer,
+) -> BudgetedJobStatus:
+    table, shares = outcome.table, outcome.shares
+    groups = sorted({group_of[index] for index in indices if index in group_of})
+    limits: dict[str, float | None] = {}
+    for group in groups:
+        watts = float(shares.limit_watts[group])
+        is_bound = not math.isnan(watts) and watts < float(outcome.groups.columns.max_watts[group])
+        limits[outcome.groups.kinds[group]] = watts if is_bound else None
+    binding = [int(shares.binding[group]) for group in groups if shares.binding[group] >= 0]
+    watts_of = [table.devices[index].report.watts for index in indices]
+    known = [watts for watts in watts_of if watts is not None]
+    wanted = float(table.draw_watts[indices].sum())
+    committed = float(outcome.counted_watts[indices].sum())
+    keeps = all(bool(shares.keeps_slowdown[group]) for group in groups)
+    has_limit = any(not math.isnan(float(outcome.groups.columns.slowdown_limit[group])) for group in groups)
+    budget = inputs.budgets[binding[0]].name if binding else None
+    covering = np.flatnonzero(table.cover[:, indices].any(axis=1)).tolist()
+    return BudgetedJobStatus(
+        job_id=job_id,
+        nodes=len({int(table.node[index]) for index in indices}),
+        limits_watts=limits,
+        measured_watts=sum(known) if len(known) == len(watts_of) else None,
+        wanted_watts=wanted,
+        committed_watts=committed,
+        budget=budget if any(watts is not None for watts in limits.values()) else None,
+        budgets=tuple(inputs.budgets[row].name for row in covering),
+        keeps_slowdown=keeps,
+        has_slowdown_limit=has_limit,
+        explanation=explainer.job(
+            np.array(groups, np.int64), [outcome.groups.kinds[group] or "devices" for group in groups]
+        ),
+    )
+
+
+def _state(inputs: CycleInputs, index: int) -> str:
+    node = inputs.nodes[index]
+    facts = inputs.slurm_nodes.get(node.name)
+    if facts is not None and facts.is_off:
+        return "off"
+    if inputs.silent[index]:
+        return "silent"
+    if node.distrust:
+        return "distrusted"
+    return "safe" if node.poll is not None and node.poll.is_safe else "reporting"
+
+
+def _nodes(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[str, BudgetedNodeStatus]:
+    counted = np.bincount(outcome.table.node, weights=outcome.counted_watts, minlength=len(inputs.nodes))
+    statuses = {}
+    for index, node in enumerate(inputs.nodes):
+        state, rest = _state(inputs, index), float(outcome.rest_watts[index])
+        statuses[node.name] = BudgetedNodeStatus(
+            node=node.name,
+            state=state,
+            reason=node.distrust,
+            measured_watts=None if state in ("silent", "off") else node.measured_watts,
+            committed_watts=float(counted[index]) + rest,
+            max_watts=rest + node.limited_watts,
+            job_ids=node.job_ids,
+            job_range=node.job_range(),
+        )
+    return statuses

@@ -1,0 +1,101 @@
+"""Power under budgets that no limit controls: memory, boards, fans, devices without a limit, absent nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.controller.budgets.coverage import CoverSums, JobCover, node_cover
+from slurm_energy.controller.budgets.facts import BudgetedNode
+from slurm_energy.controller.budgets.nodes import BudgetNode
+from slurm_energy.controller.budgets.state import CycleInputs
+from slurm_energy.scheduling.queue import Bools, Floats
+
+
+def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover, rest: Floats) -> Floats:
+    """Return the power under each budget of everything but devices with a power limit, shape (b,).
+
+    Args:
+        inputs: state of the engine.
+        nodes_covered: whether a budget counts a whole node, shape (b, number of nodes).
+        jobs_covered: which budgets count which jobs.
+        rest: result of `node_rest`.
+    """
+    total = CoverSums(nodes_covered).total(rest)
+    total = total + np.array([budget.constant_watts for budget in inputs.budgets], np.float64)
+    absent = _absent_nodes(inputs, rest)
+    if absent:
+        cover = node_cover(inputs.budgets, list(absent), inputs.slurm_nodes)
+        total = total + CoverSums(cover).total(np.array(list(absent.values()), np.float64))
+    return total + _rest_of_jobs(inputs, jobs_covered, rest)
+
+
+def node_rest(inputs: CycleInputs) -> Floats:
+    """Return for each node the power of everything but devices with a power limit, shape (number of nodes,).
+
+    A node whose power is not known yet counts like the largest of the others. A node that boots counts at
+    least at the power of the boot, one that is off at its power while it is off.
+    """
+    known = [_known_rest(inputs, node) for node in inputs.nodes]
+    largest = max((watts for watts in known if watts is not None), default=0.0)
+    rest = [largest if watts is None else watts for watts in known]
+    return np.array(
+        [max(watts, _boot_rest(inputs, node)) for node, watts in zip(inputs.nodes, rest, strict=True)],
+        np.float64,
+    )
+
+
+def _boot_rest(inputs: CycleInputs, node: BudgetNode) -> float:
+    """Return the power of a boot above that committed to the devices of the node; 0 without a boot."""
+    facts = inputs.slurm_nodes.get(node.name)
+    if facts is None or facts.boot_watts is None:
+        return 0.0
+    rows = [device.row for device in node.devices.values() if device.row >= 0]
+    return max(0.0, facts.boot_watts - float(inputs.commitment.reserved_watts[rows].sum()))
+
+
+def _known_rest(inputs: CycleInputs, node: BudgetNode) -> float | None:
+    facts = inputs.slurm_nodes.get(node.name)
+    if facts is not None and facts.is_off:
+        return facts.off_watts
+    if node.unlimited.value is None or facts is None or facts.reserve_watts is None:
+        return node.rest_watts
+    return facts.reserve_watts + node.unlimited.value
+
+
+def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
+    """Return the watts to count for each node of Slurm that has never reported, by name.
+
+    These are its nameplate power, or else the power of the largest node that reports.
+    """
+    names = {node.name for node in inputs.nodes}
+    absent = {name: node for name, node in inputs.slurm_nodes.items() if name not in names}
+    if not absent:
+        return {}
+    largest = max(
+        (
+            node.limited_watts + watts
+            for node, watts in zip(inputs.nodes, rest.tolist(), strict=True)
+            if not inputs.is_off(node.name)
+        ),
+        default=0.0,
+    )
+    return {name: _absent_watts(node, largest) for name, node in absent.items()}
+
+
+def _absent_watts(node: BudgetedNode, largest: float) -> float:
+    if node.is_off:
+        return node.off_watts
+    watts = largest if node.nameplate_watts is None else node.nameplate_watts
+    return max(watts, node.boot_watts or 0.0)
+
+
+def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
+    """Return the part of the rest of nodes that budgets of jobs count: an equal share for each job."""
+    if all(budget.scope.covers_nodes for budget in inputs.budgets):
+        return np.zeros(len(inputs.budgets))
+    ids = [node.job_ids for node in inputs.nodes]
+    counts = jobs_covered.counts(ids)
+    share = rest / np.maximum(1, np.array([len(one) for one in ids], np.int64))
+    node, budget = np.nonzero(counts)
+    watts = counts[node, budget] * share[node]
+    return np.bincount(budget, weights=watts, minlength=len(inputs.budgets)).astype(np.float64)

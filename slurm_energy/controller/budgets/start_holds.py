@@ -1,0 +1,157 @@
+"""Holds pending jobs that must not start under a power budget."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from slurm_energy.budget.start_order import PowerRequest, StartOrder, order_starts
+from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds, pending_name
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.scheduling.queue import Ints
+from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
+from slurm_energy.slurm.queue.job_update import JobUpdater
+
+MAX_DELAYING: Final = 200
+"""Maximum number of jobs that are held because they would delay another one."""
+_SOON_S: Final = 60.0  # jobs that may start so soon are considered, too
+
+
+class HeldBudget(Protocol):
+    """Interface of the budgets under which jobs are held."""
+
+    @property
+    def name(self) -> str:
+        """Name in the configuration."""
+        ...
+
+    @property
+    def headroom_watts(self) -> float:
+        """Power that new jobs may add now."""
+        ...
+
+    def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
+        """Return whether jobs of these names are under the budget."""
+        ...
+
+
+class StartHolds:
+    """Holder of pending jobs.
+
+    Args:
+        updater: changes jobs.
+        begin_times: begin times shared with other holders; None: there are no others.
+
+    Attributes:
+        max_headroom_watts: power that may be free under a budget, by its name, because more jobs would delay
+            the first waiting one than can be held.
+    """
+
+    def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
+        self._holds = BeginTimeHolds(updater, begin_times)
+        self.max_headroom_watts: dict[str, float] = {}
+
+    def apply(
+        self,
+        queue: QueueColumns,
+        watts: Ints,
+        now_unix_s: float,
+        budgets: Sequence[HeldBudget],
+        counted_jobs: Collection[int],
+        *,
+        only_delaying: bool,
+    ) -> tuple[dict[int, str], tuple[str, ...]]:
+        """Hold the jobs that must wait, and release the others.
+
+        Args:
+            queue: the jobs.
+            watts: power that each job adds above idle.
+            now_unix_s: the time now.
+            budgets: budgets in force.
+            counted_jobs: jobs whose power the headrooms count.
+            only_delaying: whether Slurm itself makes jobs wait that do not fit, by licenses, so that only
+                those are held that fit but would delay the first job that does not.
+
+        Returns:
+            Sentence by held job, and problems.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        running, pending, headroom = self._requests(queue, watts, now_unix_s, budgets, counted_jobs)
+        decision = order_starts(pending, running, headroom)
+        held = set(decision.delaying if only_delaying else decision.waiting)
+        self.max_headroom_watts = {}
+        if only_delaying and decision.first is not None and len(held) > MAX_DELAYING:
+            held = set([job.job_id for job in pending if job.job_id in held][:MAX_DELAYING])
+            first = budgets[decision.waiting[decision.first]].name
+            self.max_headroom_watts[first] = max(0.0, decision.spare_watts)
+        begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
+        ordered = [request.job_id for request in pending if request.job_id in held]
+        problems = self._holds.hold(ordered, begin_s, now_unix_s)
+        sentences = {
+            request.job_id: _sentence(request, decision, budgets, headroom)
+            for request in pending
+            if request.job_id in held
+        }
+        return sentences, problems
+
+    def release_all(self, now_unix_s: float) -> None:
+        """Release every job that this object holds."""
+        self._holds.release(None, now_unix_s)
+
+    def _requests(
+        self,
+        queue: QueueColumns,
+        watts: Ints,
+        now_unix_s: float,
+        budgets: Sequence[HeldBudget],
+        counted_jobs: Collection[int],
+    ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
+        """Return running jobs, pending jobs by priority, and the headroom without jobs not counted yet."""
+        running, pending = [], []
+        names: dict[int, str] = {}
+        headroom = [budget.headroom_watts for budget in budgets]
+        for row in np.lexsort((queue.job_id, -queue.priority)).tolist():
+            request = _request(queue, watts, row, budgets, now_unix_s)
+            if queue.state[row] != PENDING:
+                running.append(request)
+                for budget in request.budgets if request.job_id not in counted_jobs else ():
+                    headroom[budget] -= request.watts
+                continue
+            is_ready = not queue.dependent[row] or queue.eligible_s[row] <= now_unix_s + _SOON_S
+            if not queue.held[row] and (is_ready or request.job_id in self._holds.jobs):
+                pending.append(request)
+                names[request.job_id] = pending_name(queue, row)
+        self._holds.set_names(names)
+        return running, pending, headroom
+
+
+def _sentence(
+    request: PowerRequest, decision: StartOrder, budgets: Sequence[HeldBudget], headroom: Sequence[float]
+) -> str:
+    number = decision.waiting[request.job_id]
+    if request.job_id in decision.delaying:
+        return (
+            f"held by senergyctld: it would delay job {decision.first}, which waits for power under budget "
+            f"'{budgets[number].name}'"
+        )
+    free = max(0.0, headroom[number])
+    return (
+        f"held by senergyctld: it adds {request.watts:.0f} W, and {free:.0f} W are free under budget "
+        f"'{budgets[number].name}'"
+    )
+
+
+def _request(
+    queue: QueueColumns, watts: Ints, row: int, budgets: Sequence[HeldBudget], now_unix_s: float
+) -> PowerRequest:
+    names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
+    covering = tuple(number for number, budget in enumerate(budgets) if budget.covers(*names))
+    is_pending = queue.state[row] == PENDING
+    limit_s = float(queue.time_limit_s[row] if is_pending else queue.end_s[row] - now_unix_s)
+    return PowerRequest(
+        int(queue.job_id[row]), float(watts[row]), covering, limit_s if limit_s == limit_s else float("inf")
+    )

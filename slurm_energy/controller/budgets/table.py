@@ -1,0 +1,164 @@
+"""The devices with a power limit as columns of a budget decision, and the power for which they count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.controller.budgets.coverage import CoverSums, JobCover
+from slurm_energy.controller.budgets.nodes import BudgetDevice
+from slurm_energy.controller.budgets.state import CycleInputs
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+IDLE_MARGIN: Final = 1.05
+"""Power for which an idle device counts, divided by its highest recent idle power."""
+START_TOLERANCE: Final = 1.01
+"""Ceiling up to which an idle device counts at its idle power, divided by the limit with which jobs start."""
+
+
+@dataclass(slots=True)
+class CycleDevices:
+    """The devices with a power limit, as columns of length n.
+
+    Attributes:
+        devices: the devices.
+        row: row in the ceilings.
+        node: index of the node.
+        min_watts, max_watts: range of the power limit.
+        draw_watts: expected power without a limit.
+        watts: measured power; NaN: unknown.
+        idle_watts: power for which the device counts while it is idle.
+        trusted: the reports of the node are plausible.
+        controlled: the node reports and is trusted.
+        busy: jobs use the device.
+        off: Slurm has powered the node down.
+        cover: whether a budget counts the device, shape (b, n).
+        sums: sums of values of devices under each budget.
+    """
+
+    devices: Sequence[BudgetDevice]
+    row: Ints
+    node: Ints
+    min_watts: Floats
+    max_watts: Floats
+    draw_watts: Floats
+    watts: Floats
+    idle_watts: Floats
+    trusted: Bools
+    controlled: Bools
+    busy: Bools
+    off: Bools
+    cover: Bools
+    sums: CoverSums
+
+    @property
+    def is_free(self) -> Bools:
+        """Whether decisions may change the limit of the device, shape (n,)."""
+        free: Bools = self.controlled & ~self.off
+        return free
+
+
+@dataclass(slots=True)
+class DeviceCounting:
+    """Power for which devices count, as columns of length n.
+
+    Attributes:
+        as_idle: the device counts at its idle power.
+        idle_watts: that power; 0 for other devices.
+        still_watts: power of the device if no decision changes it; 0 for other devices.
+    """
+
+    as_idle: Bools
+    idle_watts: Floats
+    still_watts: Floats
+
+    def counted_watts(self, table: CycleDevices, reserved_watts: Floats) -> Floats:
+        """Return the power for which each device counts.
+
+        Args:
+            table: the devices.
+            reserved_watts: ceilings in force.
+        """
+        of_others = np.where(table.is_free, reserved_watts, self.still_watts)
+        counted: Floats = np.where(self.as_idle, self.idle_watts, of_others)
+        return counted
+
+
+def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover) -> CycleDevices:
+    """Return the devices with a power limit as columns.
+
+    Args:
+        inputs: state of the engine.
+        nodes_covered: whether a budget counts a whole node, shape (b, number of nodes).
+        jobs_covered: which budgets count which jobs.
+    """
+    devices = [device for node in inputs.nodes for device in node.devices.values() if device.row >= 0]
+    node = np.array([device.node.index for device in devices], np.int64)
+    ids = [device.report.job_ids for device in devices]
+    off = np.array([inputs.is_off(one.name) for one in inputs.nodes], np.bool_)
+    trusted = np.array([not one.distrust for one in inputs.nodes], np.bool_)
+    cover = jobs_covered.of_sets(ids) | nodes_covered[:, node]
+    minimum = np.array([device.min_watts for device in devices], np.float64)
+    maximum = np.array([device.max_watts for device in devices], np.float64)
+    return CycleDevices(
+        devices=devices,
+        row=np.array([device.row for device in devices], np.int64),
+        node=node,
+        min_watts=minimum,
+        max_watts=maximum,
+        draw_watts=np.array([_expected_watts(device, inputs) for device in devices], np.float64),
+        watts=np.array([math.nan if (w := d.report.watts) is None else w for d in devices], np.float64),
+        idle_watts=np.array([_idle_watts(device) for device in devices], np.float64),
+        trusted=trusted[node],
+        controlled=(trusted & ~inputs.silent)[node],
+        busy=np.array([bool(one) for one in ids], np.bool_),
+        off=off[node],
+        cover=cover,
+        sums=CoverSums(cover),
+    )
+
+
+def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
+    """Return for which power devices count that no decision changes."""
+    reserved = inputs.commitment.reserved_watts[table.row]
+    as_idle = _counts_as_idle(inputs, table, reserved)
+    held = np.where(table.trusted, reserved, np.maximum(table.max_watts, reserved))
+    return DeviceCounting(
+        as_idle,
+        np.where(as_idle, table.idle_watts, 0.0),
+        np.where(table.off | table.controlled, 0.0, held),
+    )
+
+
+def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Floats) -> Bools:
+    """Return whether a device counts at its idle power: idle, and jobs cannot start above its minimum."""
+    if not inputs.settings.counts_idle:
+        return np.zeros(len(table.devices), np.bool_)
+    is_low = reserved_watts <= table.min_watts * START_TOLERANCE
+    result: Bools = table.is_free & ~table.busy & is_low
+    return result
+
+
+def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
+    """Return the expected power of a device: its draw, at most the limit that its job itself requests."""
+    if not device.report.job_ids:
+        return device.min_watts
+    predicted: float | None = None
+    for job_id in device.report.job_ids:
+        job = inputs.jobs.get(job_id)
+        watts = job.draw_watts.get(device.report.kind) if job is not None and job.draw_watts else None
+        if watts is None:
+            predicted = None
+            break
+        predicted = watts if predicted is None else max(predicted, watts)
+    expected = device.draw.expected_watts(device.max_watts, predicted, inputs.now_s)
+    return max(min(expected, device.requested_watts), device.min_watts)
+
+
+def _idle_watts(device: BudgetDevice) -> float:
+    idle = device.draw.idle.value
+    return device.min_watts if idle is None else min(IDLE_MARGIN * idle, device.max_watts)

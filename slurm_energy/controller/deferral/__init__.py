@@ -1,0 +1,1 @@
+"""Deferral of jobs in senergyctld: signals, plan of the starts, held jobs, savings."""

@@ -1,0 +1,172 @@
+"""Free resources of the cluster over time, for the starts of deferred jobs. It needs numpy.
+
+Partitions that share nodes form one pool of resources. Pools are planned separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.accounting.history.arrivals import PastArrival
+from slurm_energy.deferral import Capacity
+from slurm_energy.deferral.arrival_demand import ArrivalHistory, arrival_demand
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.signals import SignalColumns
+from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
+from slurm_energy.slurm.queue.node_resources import NodeResources
+from slurm_energy.slurm.tres import parse_tres
+
+_CPUS: Final = ""
+_ANY_GPU: Final = "*"
+_OVERDUE_SHARE: Final = 0.1
+"""Remaining time of a job that has exceeded its prediction, as a share of the time for which it has run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKinds:
+    """Kinds of resources, which number the rows of `Capacity.units`: each kind of hardware in each pool.
+
+    Attributes:
+        pools: number of the pool of each partition.
+        names: kinds of hardware: CPUs, GPUs of any type, and the named types.
+    """
+
+    pools: Mapping[str, int]
+    names: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of kinds."""
+        return len(self.names) * (1 + max(self.pools.values(), default=0))
+
+    def row(self, partition: str, gpus: int, gpu_kind: str) -> int:
+        """Return the kind of resource that a job counts. A job in several partitions counts in the first."""
+        name = _CPUS if gpus == 0 else gpu_kind or _ANY_GPU
+        pool = self.pools.get(partition.partition(",")[0], 0)
+        return pool * len(self.names) + self.names.index(name if name in self.names else _ANY_GPU)
+
+
+def resource_kinds(queue: QueueColumns, nodes: Sequence[NodeResources]) -> ResourceKinds:
+    """Return the kinds of resources of a cluster."""
+    named = sorted({kind for kind in queue.gpu_kind if kind})
+    return ResourceKinds(partition_pools(nodes), (_CPUS, _ANY_GPU, *named))
+
+
+def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
+    """Return the pool of each partition. Partitions that share a node are in the same pool."""
+    pool_of: dict[str, int] = {}
+    members: dict[int, set[str]] = {}
+    for node in nodes:
+        joined = set(node.partitions)
+        for pool in {pool_of[name] for name in node.partitions if name in pool_of}:
+            joined |= members.pop(pool)
+        if joined:
+            number = min((pool_of[name] for name in joined if name in pool_of), default=len(pool_of))
+            members[number] = joined
+            pool_of |= dict.fromkeys(joined, number)
+    order = {number: at for at, number in enumerate(sorted(members))}
+    return {name: order[number] for name, number in pool_of.items()}
+
+
+def requested_units(queue: QueueColumns, kinds: ResourceKinds) -> tuple[Ints, Floats]:
+    """Return kind of resource and number of units of each job: GPUs, or CPUs of a job without GPUs."""
+    rows = zip(queue.partition, queue.gpus.tolist(), queue.gpu_kind, strict=True)
+    units: Floats = np.where(queue.gpus > 0, queue.gpus, queue.cpus).astype(np.float64)
+    return np.array([kinds.row(*row) for row in rows], np.int64), units
+
+
+def free_capacity(
+    queue: QueueColumns,
+    units: Floats,
+    rows: Ints,
+    kinds: ResourceKinds,
+    time_s: Floats,
+    nodes: Sequence[NodeResources],
+    signals: SignalColumns,
+    now_s: float,
+) -> Capacity | None:
+    """Return what running jobs leave free in each slot.
+
+    Memory and licenses are not considered: Slurm decides what starts.
+
+    Args:
+        queue: all jobs.
+        units: number of units of each job.
+        rows: kind of resource of each job.
+        kinds: kinds of resources.
+        time_s: predicted run time of each job.
+        nodes: nodes of the cluster; empty: unknown.
+        signals: the slots.
+        now_s: Unix seconds.
+
+    Returns:
+        The capacity; None: the nodes are unknown.
+    """
+    if not nodes or not signals.slots:
+        return None
+    total = _total(nodes, kinds)
+    free = np.repeat(total[:, None], signals.slots, axis=1)
+    starts_s = signals.slot_start_s
+    end_s = queue.start_s + time_s
+    late_s = now_s + _OVERDUE_SHARE * (now_s - queue.start_s)
+    end_s = np.where(end_s <= now_s, late_s, end_s)
+    for row in np.flatnonzero(queue.state == RUNNING).tolist():
+        free[rows[row], starts_s < end_s[row]] -= units[row]
+    return Capacity(signals.start_s, signals.step_s, np.maximum(free, 0.0))
+
+
+def reserved_units(
+    arrivals: Sequence[PastArrival],
+    kinds: ResourceKinds,
+    signals: SignalColumns,
+    now_s: float,
+    weight: float,
+) -> Floats:
+    """Return the units that jobs will need which have not arrived yet, shape (kinds, slots).
+
+    Args:
+        arrivals: jobs of the past, in order of submission.
+        kinds: kinds of resources.
+        signals: the slots.
+        now_s: Unix seconds.
+        weight: standard deviations that are added to the mean.
+    """
+    if not arrivals:
+        return np.zeros((kinds.count, signals.slots))
+    requests = [parse_tres(one.allocated) for one in arrivals]
+    history = ArrivalHistory(
+        arrivals[0].submit_s,
+        np.array([one.submit_s for one in arrivals]),
+        np.array([one.elapsed_s for one in arrivals]),
+        np.array([float(one.gpus or one.cpus or 0) for one in requests]),
+        np.array(
+            [
+                kinds.row(one.partition, request.gpus or 0, request.gpu_kind or "")
+                for one, request in zip(arrivals, requests, strict=True)
+            ],
+            np.int64,
+        ),
+        np.array([one.slack_s for one in arrivals]),
+    )
+    mean, deviation = arrival_demand(history, now_s, signals.step_s, signals.slots, kinds.count)
+    return mean + weight * deviation
+
+
+def _total(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:
+    """Return the number of units of each kind on nodes that are up or powered down."""
+    total = np.zeros(kinds.count)
+    for node in nodes:
+        if not (node.usable or node.is_off):
+            continue
+        pool = min((kinds.pools[name] for name in node.partitions), default=0)
+        first = pool * len(kinds.names)
+        for at, name in enumerate(kinds.names):
+            if name == _CPUS:
+                total[first + at] += node.cpus
+            else:
+                total[first + at] += sum(node.gpus.values()) if name == _ANY_GPU else node.gpus.get(name, 0)
+    return total

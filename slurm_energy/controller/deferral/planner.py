@@ -1,0 +1,394 @@
+"""Planning of the starts of deferrable jobs, and holding them by their begin time. It needs numpy.
+
+The deferral policies in `slurm_energy.deferral` decide. This module gives them the queue and the free
+resources, and carries their plan out. Calls block for Slurm's commands: make them in one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_energy.accounting.history.arrivals import PastArrival
+from slurm_energy.config import Config
+from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds, pending_name
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.deferral.jobs import DeferredJob
+from slurm_energy.controller.deferral.table import DeferrableRows, deferral_table
+from slurm_energy.deferral import (
+    DeferralOptions,
+    DeferralPlan,
+    DeferralQueue,
+    DeferralReason,
+    latest_start_s,
+    policy,
+)
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.policies.slack import parse_slack
+from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictor
+from slurm_energy.priority.prediction_guard import Mispredictions, PredictionGuard
+from slurm_energy.priority.scheduling_tables import add_components, leader_rows
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.signals import SignalColumns, SignalName
+from slurm_energy.slurm.queue.columns import PENDING, QueueColumns, QueueSource
+from slurm_energy.slurm.queue.job_update import JobUpdater
+from slurm_energy.slurm.queue.node_resources import NodeResources
+from slurm_energy.slurm.queue.squeue_source import group_job_ids
+
+_CHANGED_S = 1.0  # Slurm's times are whole seconds
+_SIGNALS = {"g": SignalName.CARBON}
+
+
+@dataclass(slots=True)
+class DeferralCycle:
+    """Result of planning.
+
+    Attributes:
+        now_s: Unix seconds.
+        queue: all jobs.
+        leader: row that represents each row, see `scheduling_tables.leader_rows`.
+        group: id by which each row's job, array or heterogeneous job is known.
+        wanted: jobs to hold, the most important first.
+        started: facts of jobs that are to be held for the first time; to be stored before they are held.
+        deferrable: number of deferrable jobs.
+    """
+
+    now_s: float
+    queue: QueueColumns
+    leader: Ints
+    group: Ints
+    wanted: list[DeferredJob] = field(default_factory=list)
+    started: list[DeferredJob] = field(default_factory=list)
+    deferrable: int = 0
+
+
+class DeferralPlanner:
+    """Planner and holder of deferrable jobs.
+
+    Args:
+        config: sections `deferral`, and those that predictions need.
+        source: reads the queue.
+        updater: changes jobs.
+        begin_times: begin times shared with the other holders of jobs.
+        history: predictions from measured runs; None: there is no history.
+        nodes: returns the nodes' resources; they are read in cycles with deferrable jobs only.
+
+    Attributes:
+        jobs: facts of the pending jobs that are or were deferred, by job id.
+        arrivals: jobs of the past, from which the resources that later jobs need are forecast.
+
+    Raises:
+        NotFoundError: the deferral policy is unknown.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        source: QueueSource,
+        updater: JobUpdater,
+        begin_times: BeginTimes,
+        history: HistoryPredictor | None,
+        nodes: Callable[[], Sequence[NodeResources]],
+    ) -> None:
+        self._source, self._nodes = source, nodes
+        self._history, self._updater = history, updater
+        self._holds = BeginTimeHolds(updater, begin_times)
+        self._opted_out: set[int] = set()
+        self.jobs: dict[int, DeferredJob] = {}
+        self.arrivals: Sequence[PastArrival] = ()
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Use a new configuration from the next cycle on.
+
+        Raises:
+            NotFoundError: the deferral policy is unknown.
+        """
+        self._settings, self._currency = config.deferral, config.price.currency
+        self._policy = policy(config.deferral.policy)
+        guard = PredictionGuard(Mispredictions(), None)
+        self._predictor = QueuePredictor(config, self._history, guard)
+        self._options = DeferralOptions(
+            slot_s=config.deferral.slot_s,
+            uncertainty_weight=config.deferral.uncertainty_weight,
+            min_saving=config.deferral.min_saving_percent / 100.0,
+            start_margin_s=config.deferral.start_margin_s,
+        )
+
+    def stop(self) -> None:
+        """Stop changes of jobs that another thread makes."""
+        self._updater.stop()
+
+    @property
+    def held(self) -> int:
+        """Number of held records of jobs."""
+        return len(self._holds.jobs)
+
+    def plan(self, signals: SignalColumns, now_s: float) -> DeferralCycle:
+        """Read the queue and plan the starts of the deferrable jobs. Change nothing in Slurm.
+
+        Args:
+            signals: forecasts of the signals.
+            now_s: Unix seconds.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+            UsageError: a deferral policy of the site failed.
+        """
+        queue = self._source.read()
+        leader = leader_rows(queue)
+        group = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)
+        self._adopt(queue, group, now_s)
+        self._note_changes_by_users(queue, group)
+        cycle = DeferralCycle(now_s, queue, leader, group)
+        rows, eligible_s, latest_s = self._deferrable(queue, leader, group, now_s)
+        cycle.deferrable = len(rows)
+        if len(rows):
+            plan, table = self._make_plan(queue, leader, group, rows, eligible_s, latest_s, signals, now_s)
+            self._use_plan(cycle, rows, eligible_s, plan, table)
+        return cycle
+
+    def apply(self, cycle: DeferralCycle) -> tuple[list[DeferredJob], tuple[str, ...]]:
+        """Hold and release jobs as planned.
+
+        Returns:
+            The facts of jobs that are no longer held, and what failed, in one line each.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        queue, now_s = cycle.queue, cycle.now_s
+        pending = [row for row in range(queue.count) if queue.state[row] == PENDING and not queue.held[row]]
+        self._holds.set_names({int(queue.job_id[row]): pending_name(queue, row) for row in pending})
+        begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
+        members: dict[int, list[int]] = {}
+        for row in pending:
+            members.setdefault(int(cycle.group[row]), []).append(int(queue.job_id[row]))
+        until_s: dict[int, float] = {}
+        for job in cycle.wanted:
+            end_s = min(job.planned_start_s, job.latest_start_s)
+            until_s |= dict.fromkeys(members.get(job.job_id, ()), end_s)
+        problems = self._holds.hold(list(until_s), begin_s, now_s, until_s, self._settings.hold_s)
+        return self._note_ends(cycle), problems
+
+    def release_all(self, now_s: float) -> tuple[list[DeferredJob], tuple[str, ...]]:
+        """Release every held job. Return the facts of these jobs, and what failed.
+
+        Raises:
+            UnavailableError: slurmctld does not answer. The begin times then pass by themselves.
+        """
+        problems = self._holds.release(None, now_s)
+        ended = [job for job in self.jobs.values() if job.held_since_s is not None]
+        for job in ended:
+            job.end_hold(now_s)
+        return ended, problems
+
+    def _adopt(self, queue: QueueColumns, group: Ints, now_s: float) -> None:
+        """Continue the holds of an earlier process, and forget jobs that no longer wait."""
+        rows = np.flatnonzero(queue.state == PENDING).tolist()
+        pending = {int(group[row]): row for row in reversed(rows)}
+        for job_id, job in list(self.jobs.items()):
+            row = pending.get(job_id)
+            if row is None or not job.is_of(job_id, float(queue.submit_s[row])):
+                del self.jobs[job_id]
+                continue
+            begin_s, record = float(queue.eligible_s[row]), int(queue.job_id[row])
+            if job.held_since_s is not None and record not in self._holds.moved_jobs:
+                if now_s < begin_s <= now_s + self._settings.hold_s + _CHANGED_S:
+                    self._holds.adopt(record, begin_s, now_s)
+                else:
+                    job.end_hold(now_s)
+        records = {int(queue.job_id[row]) for row in rows}
+        self._opted_out &= records
+
+    def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
+        """Respect begin times that users changed. An earlier one means that the job shall no longer wait."""
+        times = self._holds.times
+        with times.lock:
+            for row in np.flatnonzero(queue.state == PENDING).tolist():
+                job_id, begin_s = int(queue.job_id[row]), float(queue.eligible_s[row])
+                moved = times.moved.get(job_id)
+                if moved is None or moved.changed_s > queue.taken_unix_s - _CHANGED_S:
+                    continue
+                if begin_s > moved.set_s + _CHANGED_S:
+                    moved.original_s = moved.set_s = begin_s
+                    if job := self.jobs.get(int(group[row])):
+                        job.eligible_s = begin_s
+                elif begin_s < moved.set_s - _CHANGED_S and job_id in self._holds.jobs:
+                    self._opted_out.add(job_id)
+                    self._holds.forget(job_id)
+
+    def _deferrable(
+        self, queue: QueueColumns, leader: Ints, group: Ints, now_s: float
+    ) -> tuple[Ints, Floats, Floats]:
+        """Return the rows of the deferrable jobs, when they became eligible, and their latest starts."""
+        slack_s, deadline_s = self._slack(queue), queue.deadline_s
+        rows: Ints = np.flatnonzero(
+            self._may_wait(queue, leader) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
+        )
+        eligible_s = np.array([self._eligible_s(queue, group, row) for row in rows.tolist()], np.float64)
+        margin_s = self._settings.deadline_margin_s
+        deadline_s = deadline_s[rows] - margin_s
+        if not self._settings.deadline_is_slack:  # a deadline then only limits the slack
+            deadline_s = np.where(np.isnan(slack_s[rows]), np.nan, deadline_s)
+        latest_s = latest_start_s(
+            eligible_s, slack_s[rows], deadline_s, queue.time_limit_s[rows], self._settings.max_slack_s
+        )
+        later = latest_s > now_s
+        return rows[later], eligible_s[later], latest_s[later]
+
+    def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
+        """Return the mask of the pending jobs that may be held.
+
+        Jobs that wait for other jobs are planned, too: they would start as soon as these have ended, before
+        a plan that is made then. A job that has run before is not deferred again.
+        """
+        own = leader == np.arange(queue.count)
+        opted_out = np.isin(queue.job_id, list(self._opted_out))
+        may: Bools = (queue.state == PENDING) & own & ~queue.held & (queue.restart_count == 0) & ~opted_out
+        return may
+
+    @staticmethod
+    def _slack(queue: QueueColumns) -> Floats:
+        slack_s = np.full(queue.count, np.nan)
+        for row in range(queue.count):
+            if text := queue.flags[row].get("ENERGY_SLACK"):
+                try:
+                    slack_s[row] = parse_slack(text)
+                except UsageError:  # a client without our check sent it
+                    continue
+        return slack_s
+
+    def _eligible_s(self, queue: QueueColumns, group: Ints, row: int) -> float:
+        """Return the time at which the job could have started without deferral.
+
+        It is the submission or the begin time that the user requested, not the short delay with which the
+        job_submit module gives time for the first plan.
+        """
+        job_id, submit_s = int(group[row]), float(queue.submit_s[row])
+        job = self.jobs.get(job_id)
+        record, begin_s = int(queue.job_id[row]), float(queue.eligible_s[row])
+        original_s = self._holds.times.original_s(record, begin_s)
+        if job is not None:
+            is_own = job.held_since_s is not None or record in self._holds.moved_jobs
+            return job.eligible_s if is_own or not begin_s > queue.taken_unix_s + _CHANGED_S else begin_s
+        if (
+            math.isnan(original_s)
+            or original_s <= submit_s + math.ceil(self._settings.submit_delay_s) + _CHANGED_S
+        ):
+            return submit_s
+        return max(submit_s, original_s)
+
+    def _make_plan(
+        self,
+        queue: QueueColumns,
+        leader: Ints,
+        group: Ints,
+        rows: Ints,
+        eligible_s: Floats,
+        latest_s: Floats,
+        signals: SignalColumns,
+        now_s: float,
+    ) -> tuple[DeferralPlan, DeferralQueue]:
+        predicted = add_components(queue, leader, self._predictor.predict(queue))
+        try:
+            nodes = self._nodes()
+        except UnavailableError:
+            nodes = ()
+        jobs = DeferrableRows(rows, eligible_s, latest_s, self._planned_s(group[rows]))
+        table = deferral_table(
+            *(queue, leader, jobs, predicted.time_s, predicted.power_watts),
+            *(nodes, self.arrivals, self._settings.reserve_weight, signals, now_s),
+        )
+        return self._policy.plan(table, self._options), table
+
+    def _planned_s(self, group: Ints) -> Floats:
+        """Return the planned starts of held jobs, given by group id; NaN: the job is not held."""
+        known = [self.jobs.get(job_id) for job_id in group.tolist()]
+        held = [job if job is not None and job.held_since_s is not None else None for job in known]
+        return np.array([math.nan if job is None else job.planned_start_s for job in held], np.float64)
+
+    def _use_plan(
+        self,
+        cycle: DeferralCycle,
+        rows: Ints,
+        eligible_s: Floats,
+        plan: DeferralPlan,
+        table: DeferralQueue,
+    ) -> None:
+        queue, signals = cycle.queue, table.signals
+        assert signals is not None
+        signal = _SIGNALS.get(plan.unit, SignalName.PRICE)
+        self._keep_imminent_starts(cycle, rows, plan)
+        starts_s = plan.start_s[: len(rows)]
+        deferred = np.flatnonzero(starts_s > np.maximum(cycle.now_s, eligible_s) + _CHANGED_S)
+        for at in self._shared_fairly(queue, rows, deferred, plan):
+            row = int(rows[at])
+            job_id, submit_s = int(cycle.group[row]), float(queue.submit_s[row])
+            known = self.jobs.get(job_id)
+            job = known or DeferredJob(
+                *(job_id, submit_s, float(eligible_s[at])),
+                *(float(table.latest_start_s[at]), cycle.now_s, float(plan.start_s[at])),
+                *(self._settings.policy, self._currency, plan.unit),
+            )
+            if job.held_since_s is None:
+                job.held_since_s = cycle.now_s
+            job.eligible_s = float(eligible_s[at])
+            job.latest_start_s = float(table.latest_start_s[at])
+            job.planned_start_s, job.unit = float(plan.start_s[at]), plan.unit
+            job.cost_now, job.cost_planned = _known(plan.cost_now[at]), _known(plan.cost[at])
+            job.cost_deviation = _known(plan.deviation[at])
+            job.predicted_s = _known(table.time_s[at])
+            job.signal_now = signals.at(signal, cycle.now_s)
+            job.signal_planned = signals.at(signal, job.planned_start_s)
+            if known is None:
+                self.jobs[job_id] = job
+                cycle.started.append(job)
+            cycle.wanted.append(job)
+
+    def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
+        """Let jobs wait for the planned start that is next, as long as it is cheaper than a start now.
+
+        The policy would release them shortly before, when less than its minimum saving is left.
+        """
+        for at in np.flatnonzero(plan.reason[: len(rows)] == DeferralReason.GOOD_NOW).tolist():
+            job = self.jobs.get(int(cycle.group[rows[at]]))
+            if job is None or job.held_since_s is None or job.cost_planned is None:
+                continue
+            left_s = min(job.planned_start_s, job.latest_start_s) - cycle.now_s
+            if 0.0 < left_s <= self._settings.hold_s and job.cost_planned < plan.cost_now[at]:
+                plan.start_s[at], plan.cost[at] = job.planned_start_s, job.cost_planned
+
+    def _shared_fairly(
+        self, queue: QueueColumns, rows: Ints, deferred: Ints, plan: DeferralPlan
+    ) -> list[int]:
+        """Return the jobs to hold, at most `max_held_jobs`, with the same share of it for each user."""
+        saving = np.nan_to_num(plan.cost_now - plan.cost)
+        held = set(self._holds.jobs)
+        own_first = sorted(
+            deferred.tolist(), key=lambda at: (int(queue.job_id[rows[at]]) not in held, -saving[at], at)
+        )
+        rank: dict[int, int] = {}
+        ranked: list[tuple[int, int]] = []
+        for at in own_first:
+            uid = int(queue.uid[rows[at]])
+            rank[uid] = rank.get(uid, -1) + 1
+            ranked.append((rank[uid], at))
+        return [at for _, at in sorted(ranked, key=lambda pair: pair[0])][: self._settings.max_held_jobs]
+
+    def _note_ends(self, cycle: DeferralCycle) -> list[DeferredJob]:
+        """Return the facts of jobs whose hold has ended in this cycle."""
+        wanted = {job.job_id for job in cycle.wanted}
+        ended = [
+            job for job in self.jobs.values() if job.held_since_s is not None and job.job_id not in wanted
+        ]
+        for job in ended:
+            job.end_hold(cycle.now_s)
+        return ended
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,99 @@
+"""The queue and the free resources in the form that deferral policies take. It needs numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_energy.accounting.history.arrivals import PastArrival
+from slurm_energy.controller.deferral.capacity import (
+    free_capacity,
+    requested_units,
+    reserved_units,
+    resource_kinds,
+)
+from slurm_energy.deferral import DeferralQueue
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.signals import SignalColumns
+from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
+from slurm_energy.slurm.queue.node_resources import NodeResources
+
+
+@dataclass(frozen=True, slots=True)
+class DeferrableRows:
+    """The deferrable jobs of a queue; columns have shape (d,).
+
+    Attributes:
+        rows: rows in the queue.
+        eligible_s: time at which each job could have started without deferral.
+        latest_start_s: latest start.
+        planned_s: start that the last plan granted; NaN: the job is not held.
+    """
+
+    rows: Ints
+    eligible_s: Floats
+    latest_start_s: Floats
+    planned_s: Floats
+
+
+def deferral_table(
+    queue: QueueColumns,
+    leader: Ints,
+    jobs: DeferrableRows,
+    time_s: Floats,
+    power_watts: Floats,
+    nodes: Sequence[NodeResources],
+    arrivals: Sequence[PastArrival],
+    reserve_weight: float,
+    signals: SignalColumns,
+    now_s: float,
+) -> DeferralQueue:
+    """Return the table for a deferral policy: first the deferrable jobs, then the urgent ones by priority.
+
+    Urgent jobs are in the table because they take their resources before deferrable ones.
+
+    Args:
+        queue: all jobs.
+        leader: row that represents each row, see `scheduling_tables.leader_rows`.
+        jobs: the deferrable jobs.
+        time_s: predicted run time of each job of the queue.
+        power_watts: predicted mean power of each job of the queue.
+        nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
+        arrivals: jobs of the past, from which the resources that later jobs need are forecast.
+        reserve_weight: standard deviations of these resources that are kept free in addition to the mean.
+        signals: forecasts of the signals.
+        now_s: Unix seconds.
+    """
+    urgent = _urgent_rows(queue, leader, jobs.rows)
+    rows, unknown = np.concatenate([jobs.rows, urgent]), np.full(len(urgent), np.nan)
+    kinds = resource_kinds(queue, nodes)
+    hardware, units = requested_units(queue, kinds)
+    capacity = free_capacity(queue, units, hardware, kinds, time_s, nodes, signals, now_s)
+    if capacity is not None:
+        reserve = reserved_units(arrivals, kinds, signals, now_s, reserve_weight)
+        capacity = replace(capacity, reserve=reserve)
+    return DeferralQueue(
+        now_s=now_s,
+        job_id=queue.job_id[rows],
+        earliest_s=np.maximum(now_s, np.append(jobs.eligible_s, np.full(len(urgent), now_s))),
+        latest_start_s=np.append(jobs.latest_start_s, unknown),
+        time_s=time_s[rows],
+        power_watts=power_watts[rows],
+        units=units[rows],
+        hardware=hardware[rows],
+        checkpointable=np.zeros(len(rows), np.bool_),
+        signals=signals,
+        capacity=capacity,
+        planned_s=np.append(jobs.planned_s, unknown),
+        slack_s=np.append(jobs.latest_start_s - jobs.eligible_s, unknown),
+    )
+
+
+def _urgent_rows(queue: QueueColumns, leader: Ints, deferrable: Ints) -> Ints:
+    """Return the rows of the pending jobs that may start now and are not deferrable, by priority."""
+    waits = (queue.state == PENDING) & (leader == np.arange(queue.count)) & ~queue.held & ~queue.dependent
+    waits[deferrable] = False
+    rows: Ints = np.flatnonzero(waits)
+    return rows[np.argsort(-queue.priority[rows], kind="stable")]

@@ -1,0 +1,1 @@
+"""Findings of runs in senergyctld, alerts about them, and trials of adjustments."""

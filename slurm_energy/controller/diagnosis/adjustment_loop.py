@@ -1,0 +1,154 @@
+"""Periodic task that verifies trials of adjustments, and starts those of jobs with policy `auto`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from slurm_energy.accounting import adjustments
+from slurm_energy.accounting.adjustments import PENDING, StoredTrial
+from slurm_energy.accounting.history.tuning_starts import JobRun
+from slurm_energy.adjustment import PROGRAM_KINDS
+from slurm_energy.config import Config
+from slurm_energy.controller.diagnosis.adjusted_programs import AdjustedProgram, own_values
+from slurm_energy.controller.diagnosis.adjustment_trials import SETTLE_S, AdjustmentTrials
+from slurm_energy.controller.records.store import Store
+from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
+from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
+from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
+from slurm_energy.policies.catalogue import AUTO, catalogue
+
+AUTOMATIC: Final = "auto"
+"""Source of the trials that this task starts."""
+_WINDOW_S: Final = 3600.0
+"""Age up to which ended jobs are diagnosed. After a restart they are diagnosed again, without effect."""
+
+log = logging.getLogger(__name__)
+
+
+class AdjustmentLoop:
+    """Verification of trials, and trials of jobs with policy `auto`.
+
+    Args:
+        config: returns the current configuration.
+        store: the database.
+        trials: the trials.
+        failures: log of failures; a repeated one is logged once.
+        clock: returns Unix seconds.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        trials: AdjustmentTrials,
+        failures: RepeatedFailureLog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._store, self._trials = config, store, trials
+        self._failures, self._clock = failures, clock
+        self._diagnosed: dict[tuple[JobRun, int], float] = {}
+        self._errors = UnexpectedErrorLog(log)
+        self._started = self._decided = 0
+
+    async def loop(self, interval_s: Callable[[], float]) -> None:
+        """Work periodically until cancelled. `interval_s` returns the current interval."""
+        while True:
+            try:
+                await self.verify()
+                await self.start_automatic()
+                self._failures.clear("adjustments")
+            except EnergyError as error:
+                self._failures.report("adjustments", str(error))
+            await asyncio.sleep(interval_s())
+
+    def status(self) -> dict[str, Any]:
+        """Return the entries about adjustments on the status page."""
+        return {"trials_started": self._started, "trials_decided": self._decided}
+
+    async def verify(self) -> int:
+        """Verify all pending trials and return the number of those that were decided."""
+        count = 0
+        for trial in await self._store.read(adjustments.pending_trials, self._config().cluster.name):
+            try:
+                decision = await self._trials.verify(trial)
+            except (KeyError, TypeError, ValueError, UsageError) as error:  # of another release
+                log.warning("trial %d is undone, it cannot be read: %r", trial.key, error)
+                await self._store.write(adjustments.decide_trial, trial.key, "undone", self._clock())
+                continue
+            if decision is not None:
+                count += 1
+                log.info(
+                    "adjustments of trial %d: %s, %s", trial.key, decision.verdict.value, decision.reason
+                )
+        self._decided += count
+        return count
+
+    async def start_automatic(self) -> int:
+        """Start trials for programs whose jobs with policy `auto` have ended; return their number."""
+        names = [name for name, policy in catalogue(self._config()).items() if policy.base == AUTO]
+        now, started = self._clock(), 0
+        since = now - _WINDOW_S
+        self._diagnosed = {key: at for key, at in self._diagnosed.items() if at >= since - _WINDOW_S}
+        for cluster, job_id, restarts, uid in await self._store.read(
+            adjustments.recent_runs, names, since, now - SETTLE_S
+        ):
+            key = JobRun(cluster, job_id, restarts), uid
+            if key not in self._diagnosed:
+                started += await self._started_for(*key)
+                self._diagnosed[key] = now
+        self._started += started
+        return started
+
+    async def _started_for(self, run: JobRun, uid: int) -> bool:
+        """Return whether a trial was started. A run that cannot be diagnosed does not prevent the others.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        try:
+            return await self._start_for(run, uid)
+        except UnavailableError:
+            raise
+        except EnergyError as error:
+            log.info("job %d is not adjusted: %s", run.job_id, error)
+        except Exception as error:
+            self._errors.report(error, f"job {run.job_id} is not adjusted; further ones are not logged")
+        return False
+
+    async def _start_for(self, run: JobRun, uid: int) -> bool:
+        """Start the trial that the diagnosis of a run advises; return whether there is one."""
+        permissions = await self._trials.permissions(run.cluster, uid)
+        if permissions is None:
+            permissions = self._config().diagnosis.site_permissions
+        permissions = permissions.only(PROGRAM_KINDS)
+        if not permissions.ranges:
+            return False
+        observed = await self._trials.observed(run, uid)
+        if observed.workload is None:
+            return False
+        program = AdjustedProgram(run.cluster, uid, observed.workload)
+        earlier = await self._trials.of_program(program)
+        if any(trial.state == PENDING for trial in earlier):
+            return False
+        for proposal in await self._trials.proposals(observed, permissions):
+            if _is_new(proposal, earlier):
+                try:
+                    await self._trials.start(
+                        program, run, observed, proposal, permissions.slowdown_percent, AUTOMATIC
+                    )
+                except UsageError as error:
+                    log.debug("job %d is not adjusted: %s", run.job_id, error)
+                    return False
+                return True
+        return False
+
+
+def _is_new(proposal: AdjustmentProposal, earlier: list[StoredTrial]) -> bool:
+    """Return whether no earlier trial had the same values."""
+    values = {one.kind.value: one.new for one in proposal.adjustments}
+    return all(own_values(AdjustmentTrial.from_json(trial.body)) != values for trial in earlier)

@@ -1,0 +1,30 @@
+"""Construction of the parts of senergyctld that adjust programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slurm_energy.config import Config
+from slurm_energy.controller.diagnosis.adjustment_loop import AdjustmentLoop
+from slurm_energy.controller.diagnosis.adjustment_routes import AdjustmentRoutes
+from slurm_energy.controller.diagnosis.adjustment_trials import AdjustmentTrials
+from slurm_energy.controller.diagnosis.run_diagnosis import RunDiagnosis
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.tuning.advisor import TuningAdvisor
+from slurm_energy.log_once import RepeatedFailureLog
+
+
+def adjustment_parts(
+    config: Callable[[], Config], store: Store, advisor: TuningAdvisor, failures: RepeatedFailureLog
+) -> tuple[AdjustmentRoutes, AdjustmentLoop]:
+    """Return the routes about adjustments, and the task that verifies them.
+
+    Args:
+        config: returns the current configuration.
+        store: the database.
+        advisor: knows the running jobs and their programs.
+        failures: log of failures; a repeated one is logged once.
+    """
+    trials = AdjustmentTrials(config, store, RunDiagnosis(config, store))
+    routes = AdjustmentRoutes(config, store, trials, advisor)
+    return routes, AdjustmentLoop(config, store, trials, failures)

@@ -1,0 +1,213 @@
+"""Trials of adjustments: senergyctld proposes, stores, verifies, keeps and undoes them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from slurm_energy.accounting import adjustments
+from slurm_energy.accounting.adjustments import PENDING, OfferedRun, ProgramRun, StoredTrial
+from slurm_energy.accounting.history.tuning_starts import JobRun
+from slurm_energy.adjustment_permissions import AdjustmentPermissions
+from slurm_energy.config import Config
+from slurm_energy.controller.diagnosis.adjusted_programs import (
+    AdjustedProgram,
+    effective_values,
+    is_within,
+    own_values,
+    plain_values,
+    program_part,
+    unrequested,
+)
+from slurm_energy.controller.diagnosis.run_diagnosis import DiagnosableRun, RunDiagnosis
+from slurm_energy.controller.records.store import Store
+from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
+from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
+from slurm_energy.diagnosis.trials.verification import (
+    MAX_TRIAL_RUNS,
+    RunFigures,
+    TrialDecision,
+    TrialVerdict,
+    decide,
+)
+from slurm_energy.errors import NotFoundError, UsageError
+
+MAX_BEFORE: Final = 5
+"""Earlier runs with which a trial is compared."""
+SETTLE_S: Final = 30.0
+"""Seconds after the end of a run in which observations and records of all its nodes arrive."""
+_COMPLETED: Final = "COMPLETED"
+_DISCOUNTED: Final = ("CANCELLED", "NODE_FAIL", "PREEMPTED", "REQUEUED", "BOOT_FAIL", "REVOKED")
+"""States of runs that say nothing about the adjustments."""
+
+OfferedRuns = list[tuple[ProgramRun, OfferedRun | None]]
+
+
+class AdjustmentTrials:
+    """Trials of adjustments of all programs.
+
+    Args:
+        config: returns the current configuration.
+        store: the database.
+        diagnosis: reads and diagnoses stored runs.
+        clock: returns Unix seconds.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        diagnosis: RunDiagnosis,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._store, self._diagnosis, self._clock = config, store, diagnosis, clock
+
+    async def permissions(self, cluster: str, uid: int) -> AdjustmentPermissions | None:
+        """Return the stored permissions of a user; None if the user never said."""
+        text = await self._store.read(adjustments.permissions_of, cluster, uid)
+        return None if text is None else AdjustmentPermissions.parse(text)
+
+    async def of_program(self, program: AdjustedProgram) -> list[StoredTrial]:
+        """Return the trials of a program, oldest first."""
+        return await self._store.read(adjustments.trials_of, *program)
+
+    async def effective(self, program: AdjustedProgram) -> list[StoredTrial]:
+        """Return the trials of a program without those whose values exceed the present limits of the site."""
+        limits = self._config().diagnosis.site_limits
+        return [trial for trial in await self.of_program(program) if is_within(trial, limits)]
+
+    async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
+        """Return a run of a user's job, see `RunDiagnosis.observed`."""
+        return await self._diagnosis.observed(run, uid)
+
+    async def proposals(
+        self, observed: DiagnosableRun, permissions: AdjustmentPermissions
+    ) -> list[AdjustmentProposal]:
+        """Return the adjustments that the diagnosis of a run yields within permissions, the best first."""
+        figures = observed.figures
+        return propose(
+            await self._diagnosis.change_sets(observed),
+            permissions.within(self._config().diagnosis.site_limits),
+            elapsed_s=figures.elapsed_s,
+            energy_joules=figures.energy_joules,
+        )
+
+    async def start(
+        self,
+        program: AdjustedProgram,
+        run: JobRun,
+        observed: DiagnosableRun,
+        proposal: AdjustmentProposal,
+        slowdown_percent: int,
+        source: str,
+    ) -> StoredTrial:
+        """Store a pending trial of a proposal. An earlier pending trial of the program ends.
+
+        Args:
+            program: the program.
+            run: the diagnosed run.
+            observed: what is known about it.
+            proposal: the adjustments.
+            slowdown_percent: permitted increase of the time.
+            source: `apply` or `auto`.
+
+        Raises:
+            UsageError: the run did not complete, or other values are in force by now.
+        """
+        figures = observed.figures
+        if figures.state != _COMPLETED:
+            why = (
+                f"it ended with {figures.state or 'an unknown state'}: later runs cannot be compared with it"
+            )
+            raise UsageError(f"job {figures.job}", why, "apply the advice to a completed run")
+        offered = await self._store.read(adjustments.offered_run, run, program.uid)
+        base = effective_values(offered)
+        in_force = plain_values([one for one in await self.effective(program) if one.state != PENDING])
+        if program_part(base) != in_force.values:
+            raise UsageError(
+                f"job {figures.job}", "its program has other values by now", "diagnose its last run"
+            )
+        trial = AdjustmentTrial(figures.job, proposal, slowdown_percent, base, (figures,))
+        body, now = json.dumps(trial.to_json()), self._clock()
+        stored = StoredTrial(0, *program, PENDING, source, now, None, body)
+        return await self._store.write(adjustments.add_trial, stored)
+
+    async def verify(self, stored: StoredTrial) -> TrialDecision | None:
+        """Compare the ended runs of a pending trial with those before; return the decision, None without any.
+
+        Raises:
+            UnavailableError: the database refused.
+        """
+        program = AdjustedProgram(stored.cluster, stored.uid, stored.workload)
+        trial = AdjustmentTrial.from_json(stored.body)
+        runs = await self._runs(program)
+        ended = [pair for pair in runs if self._has_settled(pair[0])]
+        own = [(run, offer) for run, offer in ended if offer is not None and offer.trial == stored.key]
+        if not own:
+            decision = _never_requested(trial, stored, ended)
+            return decision and await self._decided(stored, replace(trial, decision=decision))
+        last = own[-1][1]
+        if last.trial == stored.key and (missing := unrequested(trial, last)):
+            reason = f"run {own[-1][0].run.job_id} did not request {', '.join(missing)}"
+            decision = TrialDecision(TrialVerdict.UNUSED, reason)
+            return await self._decided(stored, replace(trial, decision=decision))
+        if len(own) <= len(trial.after):
+            return None
+        after = await self._figures([run for run, _ in own[:MAX_TRIAL_RUNS]], program.uid)
+        before = await self._before(trial, program, runs)
+        if not after:
+            return None
+        decision = decide(trial.proposal, before, after, trial.slowdown_percent)
+        changed = replace(trial, before=tuple(before), after=tuple(after), decision=decision)
+        return await self._decided(stored, changed)
+
+    async def _decided(self, stored: StoredTrial, trial: AdjustmentTrial) -> TrialDecision | None:
+        decision = trial.decision
+        assert decision is not None, "the caller decided"
+        state = PENDING if decision.verdict is TrialVerdict.UNDECIDED else decision.verdict.value
+        body, now = json.dumps(trial.to_json()), self._clock()
+        await self._store.write(adjustments.decide_trial, stored.key, state, now, body)
+        return decision
+
+    async def _runs(self, program: AdjustedProgram) -> OfferedRuns:
+        runs = await self._store.read(adjustments.program_runs, *program)
+        return [(run, await self._store.read(adjustments.offered_run, run.run, program.uid)) for run in runs]
+
+    def _has_settled(self, run: ProgramRun) -> bool:
+        return run.state is not None and run.state not in _DISCOUNTED and run.end + SETTLE_S <= self._clock()
+
+    async def _before(
+        self, trial: AdjustmentTrial, program: AdjustedProgram, runs: OfferedRuns
+    ) -> Sequence[RunFigures]:
+        """Return the figures of completed runs with the values that were in force before the trial."""
+        same = [
+            run for run, offer in runs if run.state == _COMPLETED and effective_values(offer) == trial.base
+        ]
+        figures = await self._figures(same[-MAX_BEFORE:], program.uid)
+        nodes = trial.before[0].nodes
+        return [one for one in figures if one.nodes == nodes] or trial.before[:1]
+
+    async def _figures(self, runs: Sequence[ProgramRun], uid: int) -> list[RunFigures]:
+        """Return the figures of runs whose records are still stored."""
+        figures = []
+        for run in runs:
+            try:
+                figures.append((await self._diagnosis.observed(run.run, uid)).figures)
+            except NotFoundError:
+                continue
+        return figures
+
+
+def _never_requested(trial: AdjustmentTrial, stored: StoredTrial, ended: OfferedRuns) -> TrialDecision | None:
+    """Return the decision if a later run completed without requesting values; None if there is none."""
+    if trial.sbatch_options:
+        return None
+    for run, offer in ended:
+        if offer is None and run.start > stored.created and run.state == _COMPLETED:
+            names = ", ".join(sorted(own_values(trial)))
+            reason = f"run {run.run.job_id} did not request {names}: see slurm_energy.adjusted"
+            return TrialDecision(TrialVerdict.UNUSED, reason)
+    return None

@@ -1,0 +1,1 @@
+"""Carbon intensity and price of electricity in senergyctld, and the quotas that count by them."""

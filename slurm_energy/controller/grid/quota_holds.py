@@ -1,0 +1,70 @@
+"""Holding of pending jobs over the hold level of a quota. It needs numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds, pending_name
+from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.priority.quota_levels import QuotaLevel, QuotaStandings
+from slurm_energy.slurm.queue.columns import PENDING, QueueSource
+from slurm_energy.slurm.queue.job_update import JobUpdater
+
+
+class QuotaHolds:
+    """Holder of jobs over the hold level of a quota. Calls block for Slurm's commands: make them in a thread.
+
+    Args:
+        source: reads the queue.
+        updater: changes jobs.
+        begin_times: begin times shared with other holders; None: there are no others.
+    """
+
+    def __init__(
+        self, source: QueueSource, updater: JobUpdater, begin_times: BeginTimes | None = None
+    ) -> None:
+        self._source = source
+        self._holds = BeginTimeHolds(updater, begin_times)
+
+    @property
+    def count(self) -> int:
+        """Number of held jobs."""
+        return len(self._holds.jobs)
+
+    def apply(self, standings: QuotaStandings, now_unix_s: float) -> tuple[str, ...]:
+        """Hold the pending jobs over the hold level of a quota, and release the others.
+
+        The queue is read only if a quota is over its hold level, or jobs are held.
+
+        Args:
+            standings: use of the quotas.
+            now_unix_s: the time now.
+
+        Returns:
+            What failed, in one line each.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        if not standings.has_holds and not self._holds.jobs:
+            return ()
+        queue = self._source.read()
+        names: dict[int, str] = {}
+        over: list[int] = []
+        for row in np.lexsort((queue.job_id, -queue.priority)).tolist():
+            job = int(queue.job_id[row])
+            if queue.state[row] != PENDING or queue.held[row]:
+                continue
+            if queue.dependent[row] and job not in self._holds.moved_jobs:
+                continue  # its user asked for a later begin
+            names[job] = pending_name(queue, row)
+            use = standings.limiting(queue.account[row], queue.user[row])
+            if use is not None and use.level is QuotaLevel.HOLD:
+                over.append(job)
+        self._holds.set_names(names)
+        begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
+        return self._holds.hold(over, begin_s, now_unix_s)
+
+    def release_all(self, now_unix_s: float) -> tuple[str, ...]:
+        """Release every job that this object holds, and return what failed."""
+        return self._holds.release(None, now_unix_s)

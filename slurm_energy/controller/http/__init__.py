@@ -1,0 +1,1 @@
+"""HTTP interface of senergyctld: connections, identity and rights of callers, limits, responses."""

@@ -1,0 +1,108 @@
+"""Refusal of queries about accounts and partitions that are most likely misspelt.
+
+A name is refused if neither Slurm nor an energy record knows it. Slurm is queried at most once a minute,
+whatever users request, and only for partitions and for accounts without records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from slurm_energy.accounting.records import record_queries
+from slurm_energy.config import Config
+from slurm_energy.controller.records.store import Store
+from slurm_energy.errors import NotFoundError, UnavailableError
+from slurm_energy.quantities import shown
+from slurm_energy.slurm import site_names
+from slurm_energy.slurm.command import CommandRunner, Runner
+from slurm_energy.spelling import suggestion
+
+_MAX_AGE_S: Final = 60.0
+_TIMEOUT_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class NameCheck:
+    """Check of the names of Slurm accounts and partitions in queries.
+
+    Args:
+        config: returns the current configuration.
+        store: the database with the energy records.
+        run: runs a Slurm command.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        run: Runner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._store, self._clock = config, store, clock
+        self._run: Runner = run or CommandRunner(_TIMEOUT_S)
+        self._lock = asyncio.Lock()
+        self._cached: dict[str, tuple[float, frozenset[str] | None]] = {}
+
+    async def refuse_unknown(self, accounts: Collection[str], partitions: Collection[str]) -> None:
+        """Raise an error if a query names an unknown account or partition.
+
+        While Slurm does not answer, no name is refused, because none is certain to be unknown.
+
+        Raises:
+            NotFoundError: names the first unknown account or partition.
+        """
+        if accounts:
+            recorded = await self._store.read(record_queries.recorded_names, "account", accounts)
+            missing = [name for name in accounts if name not in recorded]
+            await self._refuse(missing, "account", recorded)
+        if partitions:
+            await self._refuse(partitions, "partition", frozenset())
+
+    async def _refuse(self, names: Collection[str], kind: str, recorded: frozenset[str]) -> None:
+        """Raise an error for the first name that neither Slurm nor a record has.
+
+        Args:
+            names: names in the query.
+            kind: `account` or `partition`.
+            recorded: names that occur in energy records.
+        """
+        slurm_names = await self._slurm_names(kind) if names else None
+        if slurm_names is None:
+            return
+        missing = [name for name in names if name not in slurm_names]
+        if missing and not recorded:
+            recorded = await self._store.read(record_queries.recorded_names, kind, missing)
+        for name in missing:
+            if name not in recorded:
+                raise await asyncio.to_thread(_unknown_name, kind, name, slurm_names | recorded)
+
+    async def _slurm_names(self, kind: str) -> frozenset[str] | None:
+        """Return Slurm's names of one kind, at most a minute old; None if Slurm did not answer."""
+        async with self._lock:
+            read_s, names = self._cached.get(kind, (-_MAX_AGE_S, None))
+            if self._clock() - read_s >= _MAX_AGE_S:
+                names = await asyncio.to_thread(self._query_slurm, kind)
+                self._cached[kind] = self._clock(), names
+            return names
+
+    def _query_slurm(self, kind: str) -> frozenset[str] | None:
+        try:
+            if kind == "account":
+                return site_names.read_accounts(self._run, self._config().cluster.name)
+            return site_names.read_partitions(self._run)
+        except UnavailableError as error:
+            log.debug("names of %ss are unknown: %s", kind, error)
+            return None
+
+
+def _unknown_name(kind: str, name: str, known: Collection[str]) -> NotFoundError:
+    why = "neither Slurm nor an energy record knows it"
+    return NotFoundError(
+        f"{kind} {shown(name)}", why, suggestion(name, sorted(known)) or "is it spelt right?"
+    )

@@ -1,0 +1,48 @@
+"""Limits on concurrent requests to senergyctld, by kind of request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slurm_energy.controller.http.request_limiter import RequestLimiter
+
+_REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a core
+
+
+class RequestLimits:
+    """One limiter per kind of request.
+
+    Attributes:
+        costly: inquiries that read many rows or compute much. Requests of ordinary users together use fewer
+            threads than exist for requests and for reading.
+        light: inquiries that are answered from memory, and changes.
+        ingest: deliveries of records and periods. Many wait for one transaction; `ByteBudget` bounds their
+            memory.
+        advice: inquiries of agents about settings and values of a starting job.
+        groups: polls of agents for jobs on several nodes.
+        power: polls of agents under power budgets.
+        live: reports of agents about running jobs.
+    """
+
+    def __init__(self) -> None:
+        self.costly = RequestLimiter(
+            concurrent=1,
+            waiting=7,
+            shared=4,
+            trusted_concurrent=4,
+            trusted_waiting=60,
+            rest_factor=_REST_FACTOR,
+        )
+        self.light = RequestLimiter(
+            concurrent=2, waiting=14, shared=8, trusted_concurrent=16, trusted_waiting=240
+        )
+        self.ingest = _of_agents(concurrent=256, waiting=4000)
+        self.advice = _of_agents(concurrent=8, waiting=960)
+        self.groups = _of_agents(concurrent=16, waiting=960)
+        self.power = _of_agents(concurrent=16, waiting=4000)
+        self.live = _of_agents(concurrent=4, waiting=4000)
+
+
+def _of_agents(concurrent: int, waiting: int) -> RequestLimiter:
+    """Return a limiter that admits agents and operators only."""
+    return RequestLimiter(0, 0, 0, trusted_concurrent=concurrent, trusted_waiting=waiting)

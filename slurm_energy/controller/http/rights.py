@@ -1,0 +1,122 @@
+"""What a user may see: operators in the configuration, their groups, and roles in Slurm's database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final
+
+from slurm_energy.controller.http.identity import PrivilegedUsers, Rights
+from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.slurm.roles import Roles
+from slurm_energy.user_lookup import gids_of, name_of
+
+INTERVAL_S: Final = 600.0
+MAX_AGE_S: Final = 3600.0
+_RETRY_S: Final = 60.0
+_USER_AGE_S: Final = 60.0
+_MAX_USERS: Final = 10_000
+_SUBJECT: Final = "roles of coordinators and administrators in Slurm"
+
+
+class RoleCache:
+    """Cache of the user roles in Slurm's database, which are read periodically. Unknown roles count as none.
+
+    Args:
+        read: reads the roles; None: roles in Slurm's database grant no rights.
+        failures: log of failures; a repeated one is logged once.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Roles] | None,
+        failures: RepeatedFailureLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.read = read
+        self._failures = failures
+        self._clock = clock
+        self._roles = Roles()
+        self._read_at_s = -float("inf")
+        self._due = asyncio.Event()
+
+    @property
+    def current(self) -> Roles:
+        """The roles.
+
+        There are none if the last successful read is too old, because roles may have been revoked.
+        """
+        valid = self.read is not None and self._clock() - self._read_at_s <= MAX_AGE_S
+        return self._roles if valid else Roles()
+
+    def refresh(self) -> None:
+        """Make `loop` read the roles at once."""
+        self._due.set()
+
+    async def loop(self) -> None:
+        """Read the roles periodically until cancelled."""
+        while True:
+            pause_s = INTERVAL_S if await self.update() else _RETRY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._due.wait()
+            self._due.clear()
+
+    async def update(self) -> bool:
+        """Read the roles once; return whether that succeeded."""
+        if self.read is None:
+            return True
+        began_s = self._clock()
+        try:
+            self._roles = await asyncio.to_thread(self.read)
+        except EnergyError as error:
+            self._failures.report(_SUBJECT, str(error))
+            return False
+        self._read_at_s = began_s
+        self._failures.clear(_SUBJECT)
+        return True
+
+
+class RightsResolver:
+    """Lookup of what users may see, with at most one query of the directory service per minute and user.
+
+    Args:
+        access: returns the configured privileged users and groups.
+        roles: returns the roles in Slurm's database.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        access: Callable[[], PrivilegedUsers],
+        roles: Callable[[], Roles],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self._roles = roles
+        self._clock = clock
+        self._users: dict[int, tuple[float, str | None, frozenset[int]]] = {}
+
+    def rights_of(self, uid: int) -> Rights:
+        """Return what a user may see. The call may wait for the directory service."""
+        access, roles = self._access(), self._roles()
+        name, gids = self._lookup(uid)
+        everything = uid in access.operators or not access.operator_groups.isdisjoint(gids)
+        if name is None:
+            return Rights(uid, None, everything)
+        everything = everything or name in roles.administrators
+        accounts = frozenset() if everything else roles.accounts.get(name, frozenset())
+        return Rights(uid, name, everything, accounts)
+
+    def _lookup(self, uid: int) -> tuple[str | None, frozenset[int]]:
+        now_s = self._clock()
+        cached = self._users.get(uid)
+        if cached is None or now_s - cached[0] > _USER_AGE_S:
+            if len(self._users) >= _MAX_USERS:
+                self._users.clear()
+            cached = self._users[uid] = now_s, name_of(uid), gids_of(uid)
+        return cached[1:]

@@ -1,0 +1,32 @@
+"""Routes of one subject: inquiries and changes that need only the parameters and the rights of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_energy.controller.http.identity import Rights
+
+Inquiry = Callable[[dict[str, str], Rights], Awaitable[Mapping[str, Any]]]
+"""Answers a GET request from its query parameters."""
+
+Change = Callable[[dict[str, Any], Rights], Awaitable[Mapping[str, Any]]]
+"""Carries out a POST request, whose body is a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteGroup:
+    """Routes by path.
+
+    Attributes:
+        light: inquiries that cost little.
+        costly: inquiries that read much; see "Order of service" in docs/reference/protocol.md.
+        changes: changes.
+        costly_changes: changes that read much.
+    """
+
+    light: Mapping[str, Inquiry] = field(default_factory=dict)
+    costly: Mapping[str, Inquiry] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    costly_changes: Mapping[str, Change] = field(default_factory=dict)

@@ -1,0 +1,63 @@
+"""Check of the items of a delivery against the addresses of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm_energy.accounting.records.ingest import Refusal, RefusalOutcome
+from slurm_energy.controller.http.node_hosts import OFF, STRICT, NodeHosts, Sender, Verdict
+from slurm_energy.quantities import shown
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSource:
+    """Origin of an item of a delivery.
+
+    Attributes:
+        index: position in the request.
+        item_id: id of the item.
+        node: node that the item describes.
+    """
+
+    index: int
+    item_id: str
+    node: str
+
+
+async def refuse_foreign(
+    hosts: NodeHosts | None, mode: str, sources: Iterable[ItemSource], sender: Sender, subject: str
+) -> list[Refusal]:
+    """Return refusals of the items that the sender may not deliver.
+
+    A sender may deliver the items of a node if it runs on a host of that node.
+
+    Args:
+        hosts: addresses of nodes; None: any sender may deliver for any node.
+        mode: value of `controller.record_hosts`.
+        sources: the items.
+        sender: addresses of the sender.
+        subject: what the items are, for messages: `energy record`.
+    """
+    if hosts is None or mode == OFF:
+        return []
+    items: Sequence[ItemSource] = [*sources]
+    verdicts = await hosts.verdicts({item.node for item in items}, sender, mode)
+    refusals = []
+    for item in items:
+        verdict = verdicts[item.node]
+        if verdict is Verdict.REFUSED:
+            refusals.append(Refusal(item.index, item.item_id, f"{subject}: {_foreign(item, sender, mode)}"))
+        elif verdict is Verdict.ABSENT or (verdict is Verdict.UNKNOWN and mode == STRICT):
+            what = "has no node" if verdict is Verdict.ABSENT else "does not tell the addresses of node"
+            why = f"{subject}: Slurm {what} {shown(item.node)} (controller.record_hosts)"
+            refusals.append(Refusal(item.index, item.item_id, why, RefusalOutcome.RETRY))
+    return refusals
+
+
+def _foreign(item: ItemSource, sender: Sender, mode: str) -> str:
+    why = f"{sender.peer} is not an address of node {shown(item.node)}"
+    if sender.origin is not None and mode != STRICT:
+        why += f", nor is {sender.origin}, which munge names"
+    todo = "correct NodeAddr in slurm.conf, or set controller.record_hosts, then run: senergy spool resend"
+    return f"{why}: {todo}"

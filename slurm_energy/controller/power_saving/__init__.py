@@ -1,0 +1,1 @@
+"""Powering nodes down and up in senergyctld, and waiting for their boots."""

@@ -1,0 +1,1 @@
+"""The live queue in senergyctld: priority cycles, interventions on jobs, routes."""

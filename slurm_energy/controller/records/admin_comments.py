@@ -1,0 +1,120 @@
+"""Periodic task that writes the energy of ended jobs into their AdminComment in Slurm's accounting, as JSON.
+
+Comments of other tools are left alone: a comment is written only if there is none, or if it consists of the
+energy flags that the job_submit module has put there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from slurm_energy.accounting.history.ended_jobs import EndedJob, Position, ended_jobs
+from slurm_energy.controller.records.store import Store
+from slurm_energy.errors import EnergyError
+from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment
+from slurm_energy.slurm.command import Runner
+from slurm_energy.slurm.queue.comment_flags import is_only_flags, parse_comment_flags
+
+KEY: Final = "slurm-energy"
+_EARLIER_S: Final = 3600.0
+"""At its start, senergyctld also looks at jobs that ended while it was stopped, this long before."""
+_MAX_RATE_PER_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class AdminCommentWriter:
+    """Writer of comments.
+
+    Args:
+        enabled: returns whether the site wants the comments.
+        store: the database.
+        run: executes Slurm's commands.
+        factors: returns the factors of emissions and cost for a window of Unix time.
+        failures: log of failures; a repeated one is logged once.
+    """
+
+    def __init__(
+        self,
+        enabled: Callable[[], bool],
+        store: Store,
+        run: Runner,
+        factors: Callable[[float, float], Any],
+        failures: RepeatedFailureLog,
+    ) -> None:
+        self._enabled, self._store, self._run = enabled, store, run
+        self._factors, self._failures = factors, failures
+        self._after: Position = (time.time() - _EARLIER_S, 0)
+
+    async def loop(self, interval_s: Callable[[], float]) -> None:
+        """Write comments periodically until cancelled. `interval_s` returns the current interval."""
+        while True:
+            more = False
+            if self._enabled():
+                try:
+                    more = await self.write()
+                    self._failures.clear("AdminComment")
+                except EnergyError as error:
+                    self._failures.report("AdminComment", str(error))
+            await asyncio.sleep(0.0 if more else interval_s())
+
+    async def write(self) -> bool:
+        """Comment the jobs that ended since the last call; return whether there are more.
+
+        Raises:
+            UnavailableError: the database or Slurm's accounting does not answer; the next call repeats.
+        """
+        jobs, last, more = await self._store.read(ended_jobs, self._after)
+        if not jobs:
+            self._after = last
+            return more
+        comments = await asyncio.to_thread(read_admin_comments, {job.job_id for job in jobs}, self._run)
+        texts = {(comment.job_id, comment.submit): comment for comment in comments}
+        for job in jobs:
+            comment = texts.get((job.job_id, float(int(job.submit))))
+            if comment is not None and is_free(comment):
+                factors = await self._factors(job.start, job.end)
+                text = comment_text(job, factors, parse_comment_flags(comment.text))
+                await asyncio.to_thread(write_admin_comment, job.job_id, job.cluster, text, self._run)
+                await asyncio.sleep(1 / _MAX_RATE_PER_S)
+        self._after = last
+        return more
+
+
+def is_free(comment: AdminComment) -> bool:
+    """Return whether a comment is empty, or only the energy flags of the job."""
+    return not comment.text or is_only_flags(comment.text)
+
+
+def comment_text(job: EndedJob, factors: GridFactors, flags: dict[str, str]) -> str:
+    """Return the comment of a job: a JSON object with one key, in ASCII. Unknown values are null.
+
+    sacctmgr replaces each quotation mark by a backtick, so the texts in the object must have no backticks.
+    """
+    footprint = factors.footprint([(job.start, job.end, job.energy_joules)])
+    elapsed_s = job.end - job.start
+    watts = None if job.energy_joules is None or elapsed_s <= 0 else job.energy_joules / elapsed_s
+    figures = {
+        "v": 1,
+        "energy_joules": _rounded(job.energy_joules),
+        "elapsed_s": _rounded(elapsed_s),
+        "mean_watts": _rounded(watts),
+        "co2e_grams": _rounded(footprint.grams),
+        "cost": _rounded(footprint.cost_amount),
+        "currency": footprint.currency if footprint.cost is not None else None,
+        "policy": job.policy.replace("`", "'"),
+        "nodes": job.nodes,
+        "flags": flags,
+    }
+    return json.dumps({KEY: figures}, separators=(",", ":"), ensure_ascii=True)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

@@ -1,0 +1,166 @@
+"""Route of `senergy report`: energy, time, emissions and cost by group and interval."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from slurm_energy.accounting.records.node_coverage import missing_node_seconds, off_energy
+from slurm_energy.accounting.usage.usage_queries import (
+    UsageQuery,
+    WindowUsage,
+    read_usage,
+    visible_groups,
+)
+from slurm_energy.accounting.usage.usage_rollup import uncounted_periods
+from slurm_energy.config import Config
+from slurm_energy.controller.grid.source import GridFactorSource
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.route_group import RouteGroup
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.records.usage_document import GridRates, usage_rows
+from slurm_energy.controller.records.usage_loop import UsageLoop
+from slurm_energy.errors import UnavailableError
+from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.protocol.usage_requests import USAGE_PATH, UsageRequest
+from slurm_energy.slurm.command import Runner
+from slurm_energy.slurm.fair_share import ShareCache, read_shares
+
+_QUERY_TIMEOUT_S: Final = 20.0
+_SHARES_AGE_S: Final = 600.0
+_SECONDS_PER_HOUR: Final = 3600.0
+_MICROJOULES: Final = 1e-6
+
+
+class UsageRoutes:
+    """Handler of the route of `senergy report`. The caller has been identified.
+
+    Args:
+        config: returns the configuration.
+        store: the database.
+        usage: counts what has arrived.
+        factors: emissions and cost per kWh.
+        run: runs sacctmgr, for the hierarchy of accounts.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        usage: UsageLoop,
+        factors: GridFactorSource,
+        run: Runner,
+    ) -> None:
+        self._config, self._store, self._usage, self._factors = config, store, usage, factors
+        self._shares = ShareCache(lambda: read_shares(run, config().cluster.name), _SHARES_AGE_S)
+        self._reading_shares = asyncio.Lock()
+
+    @property
+    def routes(self) -> RouteGroup:
+        """The routes."""
+        return RouteGroup(costly={USAGE_PATH: self.report})
+
+    async def report(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
+        """Return the response to `GET /v1/usage`. Users see their own jobs, operators all and the meter.
+
+        Raises:
+            UsageError: a parameter is unknown or malformed, or the response would be too long.
+            UnavailableError: the database refused.
+        """
+        request = UsageRequest.from_query(query)
+        config = self._config()
+        await self._usage.catch_up()
+        start, end = request.edges[0], request.edges[-1]
+        factors = await self._factors.factors(start, end)
+        clusters = () if request.all_clusters else request.clusters or (config.cluster.name,)
+        rates = GridRates(factors)
+        asked = UsageQuery(
+            request.edges, clusters, request.nodes, rates if rates.vary else None, request.count_jobs
+        )
+        usage = await self._store.read_within(_QUERY_TIMEOUT_S, read_usage, asked)
+        uncounted = await self._store.read(uncounted_periods)
+        with_meter = rights.everything or config.controller.public_meter
+        groups = visible_groups(usage.groups, rights.visibility, rights.name, with_meter=with_meter)
+        rows = await asyncio.to_thread(usage_rows, usage, groups, request.by, rates)
+        if request.nodes:
+            rows = [row | {"cpu_seconds": None, "gpu_seconds": None, "jobs": None} for row in rows]
+        return {
+            "window": {"start": start, "end": end},
+            "intervals": [list(interval) for interval in asked.intervals],
+            "by": list(request.by),
+            "rows": rows,
+            "parents": await self._parents(config.cluster.name) if "account" in request.by else {},
+            "meter_visible": with_meter,
+            "missing_node_seconds": _missing(usage) if with_meter else None,
+            "off": _off(usage) if with_meter else None,
+            "has_carbon": factors.carbon is not None,
+            "currency": factors.currency if factors.price is not None else "",
+            "basis": _basis(factors, start, end, rows),
+            "notes": _notes(usage, uncounted, with_meter=with_meter),
+            **rights.described(),
+        }
+
+    async def _parents(self, cluster: str) -> dict[str, dict[str, str]]:
+        """Return the parent of each account of a cluster; empty without slurmdbd."""
+        try:
+            async with self._reading_shares:
+                tree = await asyncio.to_thread(self._shares.current)
+        except UnavailableError:
+            return {}
+        accounts = {name: tree.parents.get(name, "") for name in tree.accounts}
+        return {cluster: accounts} if accounts else {}
+
+
+def _missing(usage: WindowUsage) -> list[dict[str, Any]]:
+    return [
+        {"cluster": cluster, "interval": index, "node_seconds": seconds}
+        for index, interval in enumerate(usage.intervals)
+        for cluster, seconds in sorted(missing_node_seconds(usage, interval).items())
+        if seconds
+    ]
+
+
+def _off(usage: WindowUsage) -> list[dict[str, Any]]:
+    return [
+        {"cluster": cluster, "interval": index, "node_seconds": seconds, "energy_microjoules": energy_uj}
+        for index, interval in enumerate(usage.intervals)
+        for cluster, (seconds, energy_uj) in sorted(off_energy(usage, interval).items())
+    ]
+
+
+def _basis(factors: GridFactors, start: int, end: int, rows: list[dict[str, Any]]) -> str:
+    joules = sum(row["energy_microjoules"] for row in rows) * _MICROJOULES
+    return factors.footprint([(float(start), float(end), joules)]).basis
+
+
+def _notes(usage: WindowUsage, uncounted: int, *, with_meter: bool) -> list[str]:
+    notes = []
+    if any(interval.prorated for interval in usage.intervals):
+        notes.append(
+            "an edge of the window or of an interval is inside a measured period; its energy was divided in "
+            "proportion to time"
+        )
+    missing = sum(sum(missing_node_seconds(usage, interval).values()) for interval in usage.intervals)
+    if missing and with_meter:
+        hours = missing / _SECONDS_PER_HOUR
+        notes.append(
+            f"nodes delivered no energy for {hours:.2f} node-hours of the window: not measured, not 0"
+        )
+    if with_meter:
+        notes += _off_notes(usage)
+    if uncounted:
+        notes.append(f"{uncounted} periods of nodes have just arrived and are not counted yet")
+    return notes
+
+
+def _off_notes(usage: WindowUsage) -> list[str]:
+    off = [one for interval in usage.intervals for one in off_energy(usage, interval).values()]
+    if not off:
+        return []
+    hours = sum(seconds for seconds, _ in off) / _SECONDS_PER_HOUR
+    energies = [energy_uj for _, energy_uj in off]
+    known = [energy_uj for energy_uj in energies if energy_uj is not None]
+    kwh = sum(known) * _MICROJOULES / 3.6e6
+    text = f"their energy of {kwh:.3g} kWh is not in the sums" if len(known) == len(energies) else ""
+    return [f"nodes were powered down for {hours:.2f} node-hours of the window: {text or 'energy unknown'}"]

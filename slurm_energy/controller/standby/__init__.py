@@ -1,0 +1,1 @@
+"""Several senergyctld for one cluster, of which one is active."""

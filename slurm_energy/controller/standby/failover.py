@@ -1,0 +1,114 @@
+"""Alternation of senergyctld between the passive and the active role, with several controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from slurm_energy import service_manager
+from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.controller_lease import LeaseState
+from slurm_energy.accounting.engine import error_reason
+from slurm_energy.config import Config
+from slurm_energy.config.database_password import configured_database
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.standby.controller_host import ControllerHost
+from slurm_energy.controller.standby.lease import ControllerLease
+from slurm_energy.controller.standby.passive import PassiveController
+from slurm_energy.errors import AlreadyRunningError, UnavailableError
+from slurm_energy.slurm.command import COMMAND_GATE
+
+_RETRY_S: Final = 3.0
+_WATCH_INTERVAL_S: Final = 1.0
+log = logging.getLogger("senergyctld")
+
+RunActive = Callable[[Config, Store, ControllerLease, ControllerHost], "Resignation | None"]
+"""Serves as the active controller. It returns why it resigned; None: a signal ends the daemon."""
+
+
+class Resignation:
+    """The end of the active role while the daemon continues.
+
+    Args:
+        config: the configuration at the end.
+        successor: controller that is to take the lease; None: another one has taken it.
+    """
+
+    def __init__(self, config: Config, successor: str | None = None) -> None:
+        self.config, self.successor = config, successor
+
+
+async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> str | None:
+    """Wait until this process is to stop being the active controller.
+
+    Returns:
+        The controller that is to take the lease; None: another one has taken it.
+    """
+    while True:
+        lease.note_loop()
+        await asyncio.to_thread(host.observe_slurmctld)
+        if lease.is_lost:
+            return None
+        successor = host.successor(lease.state) if lease.is_valid else None
+        if successor is not None:
+            log.info("handing over to %s, which is beside slurmctld", successor)
+            return successor
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+
+
+def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run_active: RunActive) -> None:
+    """Be passive until the lease is free, then active until it is lost, until a signal ends the daemon.
+
+    Args:
+        host: this controller.
+        manager: the service manager to notify.
+        run_active: serves as the active controller.
+
+    Raises:
+        EnergyError: a role cannot be served.
+    """
+    retry_s = 0.0
+    while True:
+        free = asyncio.run(PassiveController(host, manager, retry_s).run())
+        if free is None:
+            log.info("stopped")
+            return
+        # Between the roles nothing handles the signal, and its default would end the daemon.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        resignation = _serve(host, free, run_active)
+        if resignation is None:
+            return
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        host.config = resignation.config
+        host.forget_written_policies()
+        retry_s = _RETRY_S
+
+
+def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
+    """Take the lease and serve; return why the role ended (None: a signal)."""
+    location = configured_database(host.config.controller)
+    lease = ControllerLease(location, host.presence, free.token)
+    lease.policy_lines = free.policy_lines
+    resignation: Resignation | None = Resignation(host.config)
+    try:
+        store = Store(location, lease)
+    except (UnavailableError, AlreadyRunningError, SQLAlchemyError) as error:
+        log.warning("did not become active: %s", error_reason(error))
+        lease.release()
+        return resignation
+    lease.start()
+    COMMAND_GATE.permit = lease.require
+    try:
+        log.info("active, with token %d of the lease", lease.token)
+        integrity.verify(location)
+        resignation = run_active(host.config, store, lease, host)
+    finally:
+        store.close()
+        lease.release(resignation.successor if resignation else None)
+        COMMAND_GATE.open()
+    return resignation

@@ -1,0 +1,1 @@
+"""What senergyctld learns from finished runs, and its advice to agents."""

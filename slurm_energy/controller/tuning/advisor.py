@@ -1,0 +1,276 @@
+"""Answers to agents that ask for tuning advice about their jobs: curves, pins and starting points."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.history import tuning_runs, tuning_starts
+from slurm_energy.accounting.history.tuning_runs import StoredRun
+from slurm_energy.accounting.history.tuning_starts import IssuedStart, JobRun, Pin, Program
+from slurm_energy.config import Config
+from slurm_energy.controller.http.node_hosts import NodeHosts, Sender, check_sender
+from slurm_energy.controller.records.store import Store
+from slurm_energy.controller.running_jobs import RunningJobCache
+from slurm_energy.controller.tuning.oracle_calibrations import site_calibrations
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UsageError
+from slurm_energy.protocol.tuning_advice import AdviceRequest
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.queue.running_jobs import AllocatedJob
+from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
+from slurm_energy.tuning.learned_run import LearnedRun
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.program_curve import program_curve, site_curves
+from slurm_energy.tuning.recurring_start import RecurringStart, recurring_start
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve
+from slurm_energy.user_lookup import name_of
+
+PINNED: Final = "pinned"
+OFF: Final = "off"
+ADVISE: Final = "advise"
+EARLIER_RUNS: Final = CurveSource.EARLIER_RUNS.value
+_RUNNING_MAX_AGE_S: Final = 2.0
+_MAX_FINGERPRINTS: Final = 10_000
+CurveOracle = Callable[[str, str], ResponseCurve | None]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Knowledge:
+    """Stored knowledge about a program.
+
+    Attributes:
+        pin: pinned point; None: there is none.
+        issued: start that an earlier answer gave this job; None: there is none.
+        runs: earlier runs of the program, oldest first.
+        of_site: runs of the site's characterisation of the hardware, by class of reference kernel.
+    """
+
+    pin: Pin | None = None
+    issued: IssuedStart | None = None
+    runs: list[LearnedRun] = field(default_factory=list)
+    of_site: dict[str, list[LearnedRun]] = field(default_factory=dict)
+
+
+class TuningAdvisor:
+    """Advisor of the agents.
+
+    Args:
+        config: returns the current configuration.
+        store: the database.
+        hosts: addresses of nodes; None: any agent may speak for any node.
+        running: the running jobs.
+        oracle: returns the curve of a model (`--energy-model`) on a kind of hardware; None: unknown.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        hosts: NodeHosts | None,
+        running: RunningJobCache,
+        oracle: CurveOracle | None = None,
+    ) -> None:
+        self.oracle = oracle
+        self._config, self._store = config, store
+        self._hosts, self._running = hosts, running
+        self._fingerprints: dict[JobRun, str] = {}
+
+    async def advise(self, request: AdviceRequest, sender: Sender) -> dict[str, Any]:
+        """Return the advice about a job.
+
+        Raises:
+            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            NotFoundError: Slurm runs no such job.
+            UnavailableError: Slurm or the database does not answer.
+            UsageError: the objective is unknown.
+        """
+        objective = _objective(request)
+        job = await self.verified_job(request.node, request.job_id, request.restart_count, sender)
+        owner = await asyncio.to_thread(name_of, job.uid) or str(job.uid)
+        run = JobRun(self._config().cluster.name, job.job_id, job.restart_count)
+        fingerprint, model = self.fingerprint(run, job, request.fingerprint), _model(job, request)
+        known = await self._store.read(_load, run, owner, request.hardware, fingerprint, model)
+        settings = self._config().tuning
+        mode = settings.partition.get(job.partition, settings.mode)
+        workload = fingerprint or model
+        start = None
+        if known.pin is not None:
+            start = _issued(known.pin.program, json.loads(known.pin.point), PINNED)
+        elif workload is not None and objective is not None and mode != OFF:
+            program = Program(owner, workload, request.hardware)
+            start = known.issued
+            if start is None and (recommended := await _recommend(run, known, request, objective)):
+                settled = _issued(program, recommended.fallback.to_json(), EARLIER_RUNS)
+                start = settled
+                if ADVISE not in (mode, request.mode):
+                    start = await self._assign(run, program, recommended, settled)
+        curve, of_site = await asyncio.to_thread(self._curves, known, request.hardware, workload, model)
+        told = {"start": None, "source": ""} if start is None else json.loads(start.body)
+        return {
+            "fingerprint": fingerprint,
+            "workload": workload,
+            "mode": mode,
+            "curve": curve and curve.to_json(),
+            "site_curves": [one.to_json() for one in of_site],
+            "start": told["start"],
+            "start_source": told["source"],
+            "exploration": start is not None and start.exploration,
+            "pinned": known.pin is not None,
+        }
+
+    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
+        """Return the run of a job, after a check that the requesting agent's node runs it.
+
+        Args:
+            node: Slurm's name of the node.
+            job_id: Slurm's job id.
+            restart_count: number of earlier requeues of the job.
+            sender: addresses of the agent's host.
+
+        Raises:
+            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            NotFoundError: Slurm runs no such job.
+            UnavailableError: Slurm does not answer.
+        """
+        await check_sender(self._hosts, node, sender, self._config().controller.record_hosts)
+        job = await self._running.find(job_id, restart_count)
+        if job is None:
+            raise NotFoundError(f"job {job_id}", "Slurm runs no such job")
+        if node not in job.nodes:
+            raise ForbiddenError(f"job {job.job_id}", f"it does not run on node {shown(node)}")
+        return job
+
+    async def is_running(self, job_id: int, uid: int) -> bool:
+        """Return whether Slurm runs a job of this id and user. False also if Slurm does not answer."""
+        try:
+            job = (await self._running.read(_RUNNING_MAX_AGE_S)).get(job_id)
+        except EnergyError:
+            return False
+        return job is not None and job.uid == uid
+
+    def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
+        """Return the fingerprint of a job from Slurm, or else the one that a node of the job reported.
+
+        Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
+        advice later.
+        """
+        noted = job.flags.get("ENERGY_FINGERPRINT", "")
+        if FINGERPRINT_FORM.fullmatch(noted):
+            return noted
+        if reported is not None:
+            if len(self._fingerprints) >= _MAX_FINGERPRINTS:
+                self._fingerprints.clear()
+            self._fingerprints.setdefault(run, reported)
+        return self._fingerprints.get(run)
+
+    async def _assign(
+        self, run: JobRun, program: Program, recommended: RecurringStart, settled: IssuedStart
+    ) -> IssuedStart:
+        """Store the start of a job that has none yet, and return it.
+
+        Args:
+            run: the run of the job.
+            program: the program of the job.
+            recommended: start that the earlier runs recommend.
+            settled: start to store instead if `recommended` explores while another run of the program
+                explores.
+        """
+        point = recommended.point.to_json()
+        start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
+        running = self._running.job_ids
+        return await self._store.write(tuning_starts.store_start, run, start, settled, running, time.time())
+
+    def _curves(
+        self, known: _Knowledge, hardware: str, workload: str | None, model: str | None
+    ) -> tuple[ResponseCurve | None, list[ResponseCurve]]:
+        """Return the curve of the program and those of the site's characterisation."""
+        curve = program_curve(known.runs, hardware, workload) if workload else None
+        if curve is None and model is not None and self.oracle is not None:
+            curve = self.oracle(model, hardware)
+        return curve, site_curves(known.of_site, hardware)
+
+
+def curve_oracle(config: Config) -> CurveOracle | None:
+    """Return a function from (model, hardware) to the oracle's curve; None if numpy is missing.
+
+    Raises:
+        ConfigError: a file named in section oracle is invalid.
+    """
+    try:
+        from slurm_energy.tuning.oracle_curve import oracle_curve
+
+        site = site_calibrations(config)
+    except ImportError:
+        return None
+    return lambda model, hardware: oracle_curve(model, hardware, site.of)
+
+
+def parse_run(stored: StoredRun) -> LearnedRun | None:
+    """Return a stored run; None if this release cannot read it."""
+    try:
+        return LearnedRun.from_json(stored.body)
+    except EnergyError as error:
+        log.warning("a stored run of tuning cannot be read: %s", error)
+        return None
+
+
+def _objective(request: AdviceRequest) -> Objective | None:
+    if request.objective is None:
+        if request.slowdown_limit is not None:
+            raise UsageError("slowdown_limit", "given without an objective")
+        return None
+    return Objective(request.objective, request.slowdown_limit)
+
+
+def _model(job: AllocatedJob, request: AdviceRequest) -> str | None:
+    return job.flags.get("ENERGY_MODEL") or request.model
+
+
+def _load(
+    connection: Connection,
+    run: JobRun,
+    owner: str,
+    hardware: str,
+    fingerprint: str | None,
+    model: str | None,
+) -> _Knowledge:
+    names = [name for name in (fingerprint, model) if name is not None]
+    stored = tuning_runs.runs_of(connection, owner, hardware, fingerprint=fingerprint, model=model)
+    known = _Knowledge(
+        tuning_starts.pin_of(connection, owner, hardware, names),
+        tuning_starts.issued_start(connection, run, hardware),
+        [parsed for one in stored if (parsed := parse_run(one)) is not None],
+    )
+    for one in tuning_runs.site_runs(connection, hardware):
+        if (parsed := parse_run(one)) is not None:
+            known.of_site.setdefault(one.workload, []).append(parsed)
+    return known
+
+
+async def _recommend(
+    run: JobRun, known: _Knowledge, request: AdviceRequest, objective: Objective
+) -> RecurringStart | None:
+    """Return the start that the earlier runs recommend for a job; None if they recommend none."""
+    return await asyncio.to_thread(
+        recurring_start,
+        known.runs,
+        objective,
+        (run.job_id, run.restart_count),
+        watts=request.watts,
+        gpu_watts=request.gpu_watts,
+    )
+
+
+def _issued(
+    program: Program, point: dict[str, Any], source: str, *, exploration: bool = False
+) -> IssuedStart:
+    return IssuedStart(program, exploration, json.dumps({"start": point, "source": source}))

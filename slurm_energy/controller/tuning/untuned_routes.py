@@ -1,0 +1,31 @@
+"""Route about untuned runs of programs, with which `senergy acct` compares jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from slurm_energy.accounting.history.untuned_runs import find_untuned_runs
+from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.records.deliveries import read_object
+from slurm_energy.protocol.untuned_runs import read_programs
+
+
+async def find(body: bytes, rights: Rights, read: Callable[..., Awaitable[Any]]) -> dict[str, Any]:
+    """Return the response to `POST /v1/untuned-runs`.
+
+    Args:
+        body: body of the request.
+        rights: what the caller may see.
+        read: runs a function on a database connection.
+
+    Raises:
+        UsageError: the body is malformed.
+    """
+    programs = await asyncio.to_thread(lambda: read_programs(read_object(body)))
+    ask = functools.partial(find_untuned_runs, everything=rights.everything)
+    runs = await read(ask, programs, rights.name, rights.accounts)
+    return rights.described() | {"untuned_runs": [run and asdict(run) for run in runs]}

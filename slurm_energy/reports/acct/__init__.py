@@ -1,0 +1,1 @@
+"""Columns, rows and documents of `senergy acct`."""

@@ -1,0 +1,265 @@
+"""Document of `senergy acct --json` and `--yaml`: that of `sacct --json`, with the energy of jobs and steps.
+
+Where sacct cannot write the document (no slurmdbd, or no data parser installed), it is built from rows in the
+shape of Slurm 24.11: `meta`, `errors`, `warnings`, `jobs`, and numbers as `{"set", "infinite", "number"}`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from slurm_energy import __version__
+from slurm_energy.reports.acct.acct_fields import catalogue
+from slurm_energy.reports.acct.rows import AcctRow
+from slurm_energy.reports.labels.json_view import figures, node_object
+from slurm_energy.reports.labels.settings import applied_part
+from slurm_energy.slurm.sacct import seconds_of
+from slurm_energy.user_lookup import uid_of
+
+FORMAT_VERSION: Final = 2
+BUILT_FIELDS: Final = (
+    *("JobID", "JobIDRaw", "JobName", "Account", "AllocNodes", "Cluster", "Partition", "User", "Group"),
+    *("State", "ExitCode", "Elapsed", "ElapsedRaw", "Eligible", "Submit", "Start", "End", "TimelimitRaw"),
+    *("NodeList", "NNodes", "NTasks", "QOS", "Priority", "Reason", "WorkDir", "SubmitLine", "WCKey"),
+    *("AllocTRES", "ReqTRES", "UID"),
+)
+"""Fields of sacct from which a document is built."""
+_ID: Final = re.compile(r"(?P<base>\d+)(?:_(?P<task>\d+)|\+(?P<offset>\d+))?", re.ASCII)
+_VALUES: Final = {
+    field.name: field
+    for field in catalogue(None)
+    if field.name in ("EDS", "GPUShare", "Saved", "SavedEnergy")
+}
+
+
+def job_cells(jobs: Sequence[Any]) -> Iterator[dict[str, str]]:
+    """Yield the row for each job and step in the list `jobs` of `sacct --json`, a job before its steps.
+
+    Jobs and steps that are not objects are skipped, here and in `add_energy`.
+    """
+    for number, job in enumerate(jobs):
+        if not isinstance(job, dict):
+            continue
+        uid = uid_of(str(job.get("user") or ""))
+        common = {
+            "Cluster": str(job.get("cluster") or ""),
+            "Account": str(job.get("account") or ""),
+            "UID": "" if uid is None else str(uid),
+            "DBIndex": str(number),
+        }
+        job_id = str(_number(job.get("job_id")) or 0)
+        own = {"JobID": _displayed_id(job), "JobIDRaw": job_id, "NodeList": str(job.get("nodes") or "")}
+        yield common | _times(job) | own
+        for step in _steps(job):
+            nodes = step.get("nodes")
+            names = nodes.get("range") if isinstance(nodes, dict) else ""
+            yield common | _times(step) | {"JobIDRaw": f"{job_id}.{_step_name(step)}", "NodeList": str(names)}
+
+
+def add_energy(document: dict[str, Any], rows: Sequence[AcctRow], scope: str, notes: Sequence[str]) -> None:
+    """Add the key `energy` to each job and step of a document of `sacct --json`.
+
+    Args:
+        document: the document, which is changed.
+        rows: rows for `job_cells`, in its order.
+        scope: whose energy the caller may see.
+        notes: texts to add to the warnings.
+    """
+    remaining = iter(rows)
+    for job in document["jobs"]:
+        if isinstance(job, dict):
+            job["energy"] = energy_object(next(remaining))
+            for step in _steps(job):
+                step["energy"] = energy_object(next(remaining))
+    _describe(document, scope, notes)
+
+
+def built_document(rows: Sequence[AcctRow], scope: str, notes: Sequence[str]) -> dict[str, Any]:
+    """Return a document built from rows, in the shape of Slurm 24.11."""
+    jobs: list[dict[str, Any]] = []
+    for row in rows:
+        if not row.is_step or not jobs or jobs[-1]["job_id"] != _base(row):
+            jobs.append(_job(row))
+        if row.is_step:
+            jobs[-1]["steps"].append(_step(row))
+    document = {"meta": {}, "errors": [], "jobs": jobs}
+    _describe(document, scope, notes)
+    return document
+
+
+def energy_object(row: AcctRow) -> dict[str, Any] | None:
+    """Return the energy of a job or step; None: it is unknown, or the caller may not see it."""
+    usage = row.usage
+    if usage is None:
+        return None
+    first, baseline = usage.first, row.baseline
+    described: dict[str, Any] = {}
+    if first.step is None:
+        described = {
+            # Slurm's own id first: a record may have arrived before the facts about its job.
+            "display_id": row.cells.get("JobID") or usage.display_id,
+            "policy": first.policy,
+            "applied": applied_part(usage.records),
+            "requested": dict(first.requested),
+            "model": first.model,
+            "tag": first.tag,
+            "restart_count": first.restart_count,
+            "missing_nodes": usage.missing_nodes,
+        }
+    return {
+        **described,
+        **figures(usage),
+        "gpu_share_percent": _VALUES["GPUShare"].value(row),
+        "untuned_runs": None if baseline is None else baseline.runs,
+        "saved_joules": _VALUES["SavedEnergy"].value(row),
+        "saved_percent": _VALUES["Saved"].value(row),
+        "eds": _VALUES["EDS"].value(row),
+        "footprint": None if row.footprint is None else row.footprint.to_json(),
+        "nodes": [node_object(record) for record in usage.records],
+    }
+
+
+def _describe(document: dict[str, Any], scope: str, notes: Sequence[str]) -> None:
+    meta = document.get("meta")
+    own = {"format": FORMAT_VERSION, "version": __version__, "scope": scope}
+    document["meta"] = (meta if isinstance(meta, dict) else {}) | {"senergy": own}
+    warnings = document.get("warnings")
+    added = [{"description": text, "source": "senergy acct"} for text in notes]
+    document["warnings"] = [*(warnings if isinstance(warnings, list) else []), *added]
+
+
+def _steps(job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    steps = job.get("steps")
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
+def _displayed_id(job: Mapping[str, Any]) -> str:
+    """Return the id as users see it: `12`, array task `12_3`, heterogeneous component `14+0`."""
+    array, het = (value if isinstance(value := job.get(key), dict) else {} for key in ("array", "het"))
+    if (base := _number(array.get("job_id"))) and (task := _number(array.get("task_id"))) is not None:
+        return f"{base}_{task}"
+    if (base := _number(het.get("job_id"))) and (offset := _number(het.get("job_offset"))) is not None:
+        return f"{base}+{offset}"
+    return str(_number(job.get("job_id")) or 0)
+
+
+def _times(item: Mapping[str, Any]) -> dict[str, str]:
+    times, state = item.get("time"), item.get("state")
+    times = times if isinstance(times, dict) else {}
+    names = {"Submit": "submission", "Start": "start", "End": "end"}
+    cells = {name: str(_number(times.get(key)) or "Unknown") for name, key in names.items()}
+    current = state.get("current") if isinstance(state, dict) else state
+    word = current[0] if isinstance(current, list) and current else current
+    return cells | {"State": str(word or "")}
+
+
+def _number(value: Any) -> int | None:
+    """Return a number of Slurm's documents, which newer releases write as an object; None: it is not set."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") else None
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _step_name(step: Mapping[str, Any]) -> str:
+    """Return the name of a step: `batch` and `0` in 22.05, `12.batch` and `12.0` later."""
+    identity = step.get("step")
+    name = identity.get("id") if isinstance(identity, dict) else ""
+    return str(name).rpartition(".")[2]
+
+
+def _base(row: AcctRow) -> int:
+    return int(row.cells["JobIDRaw"].partition(".")[0])
+
+
+def _text(row: AcctRow, name: str) -> str:
+    return row.cells.get(name, "")
+
+
+def _count(row: AcctRow, name: str) -> int:
+    number = seconds_of(row.cells, name)
+    return 0 if number is None else int(number)
+
+
+def _set(value: str | int | None) -> dict[str, Any]:
+    """Return a number in the form of Slurm's data parser."""
+    known = value is not None and str(value).isdecimal()
+    return {"set": known, "infinite": value == "UNLIMITED", "number": int(value or 0) if known else 0}
+
+
+def _job(row: AcctRow) -> dict[str, Any]:
+    match = _ID.match(_text(row, "JobID"))
+    task, offset = (match["task"], match["offset"]) if match else (None, None)
+    whole = {} if row.is_step else {"energy": energy_object(row)}
+    return {
+        "account": _text(row, "Account"),
+        "allocation_nodes": _count(row, "AllocNodes" if _text(row, "AllocNodes") else "NNodes"),
+        "array": {"job_id": int(match["base"]) if match and task else 0, "task_id": _set(task)},
+        "association": {
+            "account": _text(row, "Account"),
+            "cluster": _text(row, "Cluster"),
+            "user": _text(row, "User"),
+        },
+        "cluster": _text(row, "Cluster"),
+        "exit_code": _exit_code(row),
+        "group": _text(row, "Group"),
+        "het": {"job_id": int(match["base"]) if match and offset else 0, "job_offset": _set(offset)},
+        "job_id": _base(row),
+        "name": _text(row, "JobName"),
+        "nodes": _text(row, "NodeList"),
+        "partition": _text(row, "Partition"),
+        "priority": _set(_text(row, "Priority")),
+        "qos": _text(row, "QOS"),
+        "state": {"current": [row.state], "reason": _text(row, "Reason")},
+        "submit_line": _text(row, "SubmitLine"),
+        "time": _time(row) | {"submission": _count(row, "Submit"), "limit": _set(_text(row, "TimelimitRaw"))},
+        "tres": {"allocated": _tres(row, "AllocTRES"), "requested": _tres(row, "ReqTRES")},
+        "user": _text(row, "User"),
+        "wckey": {"wckey": _text(row, "WCKey"), "flags": []},
+        "working_directory": _text(row, "WorkDir"),
+        "steps": [],
+        **whole,
+    }
+
+
+def _step(row: AcctRow) -> dict[str, Any]:
+    return {
+        "time": _time(row),
+        "exit_code": _exit_code(row),
+        "nodes": {"count": _count(row, "NNodes"), "range": _text(row, "NodeList")},
+        "tasks": {"count": _count(row, "NTasks")},
+        "state": [row.state],
+        "step": {"id": _text(row, "JobIDRaw"), "name": _text(row, "JobName")},
+        "tres": {"allocated": _tres(row, "AllocTRES")},
+        "energy": energy_object(row),
+    }
+
+
+def _time(row: AcctRow) -> dict[str, Any]:
+    return {
+        "elapsed": _count(row, "ElapsedRaw"),
+        "eligible": _count(row, "Eligible"),
+        "start": _count(row, "Start"),
+        "end": _count(row, "End"),
+    }
+
+
+def _exit_code(row: AcctRow) -> dict[str, Any]:
+    code, _, signal = _text(row, "ExitCode").partition(":")
+    status = "SIGNALED" if signal not in ("", "0") else "SUCCESS" if code == "0" else "ERROR"
+    return {
+        "status": [status if code else "PENDING"],
+        "return_code": _set(code),
+        "signal": {"id": _set(signal or None), "name": ""},
+    }
+
+
+def _tres(row: AcctRow, name: str) -> list[dict[str, Any]]:
+    items = []
+    for item in filter(None, _text(row, name).split(",")):
+        label, _, count = item.partition("=")
+        kind, _, rest = label.partition("/")
+        items.append({"type": kind, "name": rest, "count": int(count) if count.isdecimal() else count})
+    return items

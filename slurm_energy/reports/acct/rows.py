@@ -1,0 +1,204 @@
+"""Rows of `senergy acct`: a row of Slurm's accounting together with the energy of that job or step.
+
+Pure functions. The rows and their order come from sacct; each is joined with the energy record of the same
+cluster, job, run and step. Without slurmdbd, the rows come from the energy records themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.grid.footprint import Footprint
+from slurm_energy.protocol.untuned_runs import ComparableProgram, UntunedRuns
+from slurm_energy.reports.usage import JobUsage
+from slurm_energy.slurm.sacct import seconds_of
+from slurm_energy.slurm.tres import gpus_of_run, parse_tres
+
+CLOCK_SKEW_S: Final = 300.0
+"""Maximum difference between the clocks of a node and of Slurm's controller."""
+_NOT_STARTED: Final = ("PENDING", "CONFIGURING")
+_UNFINISHED: Final = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT")
+_NO_NODES: Final = ("", "None assigned")
+_UNTUNED_POLICY: Final = "monitor"
+
+
+@dataclass(frozen=True, slots=True)
+class AcctRow:
+    """A job or step in the output of `senergy acct`.
+
+    Attributes:
+        cells: Slurm's text by field name; times are Unix seconds or words such as `Unknown`.
+        usage: energy records of the job or step; None: there are none, or the caller may not see them.
+        hidden: whether the caller may not see the energy.
+        baseline: untuned runs of the same program; None: unknown, or not requested.
+        footprint: emissions and cost of the energy; None: unknown, or not requested.
+    """
+
+    cells: Mapping[str, str]
+    usage: JobUsage | None = None
+    hidden: bool = False
+    baseline: UntunedRuns | None = None
+    footprint: Footprint | None = None
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the row is a step."""
+        return "." in self.cells.get("JobIDRaw", "")
+
+    @property
+    def state(self) -> str:
+        """The state without the user who cancelled the job."""
+        return self.cells.get("State", "").partition(" ")[0]
+
+    @property
+    def running(self) -> bool:
+        """Whether the job or step has started and not ended."""
+        return self.state in _UNFINISHED
+
+    @property
+    def started(self) -> bool:
+        """Whether the job or step has used nodes."""
+        if self.state in _NOT_STARTED or self.cells.get("NodeList", "") in _NO_NODES:
+            return False
+        return seconds_of(self.cells, "Start") is not None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether energy should be shown: the job or step has used nodes, and is not hidden."""
+        return self.started and not self.hidden
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Energy of all nodes and components in joules; None: unknown."""
+        return None if self.usage is None else self.usage.energy_joules
+
+
+def program_of(usage: JobUsage | None) -> ComparableProgram | None:
+    """Return the program of a job with power settings, to compare it with untuned runs; None: not comparable.
+
+    Not comparable are steps, jobs without power settings, and jobs whose script or the record of a node is
+    missing. The resources are those of `accounting.history.run_history`.
+    """
+    if usage is None or usage.first.step is not None or not usage.job.user or usage.missing_nodes:
+        return None
+    if usage.first.policy == _UNTUNED_POLICY:
+        return None
+    fingerprint = next((record.fingerprint for record in usage.records if record.fingerprint), None)
+    if fingerprint is None:
+        return None
+    requested = parse_tres(usage.job.requested)
+    return ComparableProgram(
+        user=usage.job.user,
+        fingerprint=fingerprint,
+        name=usage.job.name or None,
+        nodes=requested.nodes or usage.job.nodes,
+        cpus=requested.cpus,
+        gpus=gpus_of_run(usage.job.requested, sum(len(record.gpus) for record in usage.records)),
+        gpu_kind=requested.gpu_kind,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleJobs:
+    """The jobs whose energy the caller may see, as the controller describes them in a response.
+
+    Attributes:
+        uid: the caller.
+        scope: `all`, `accounts` or `own`.
+        accounts: accounts that the caller coordinates.
+    """
+
+    uid: int
+    scope: str
+    accounts: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_response(cls, response: Mapping[str, Any], uid: int) -> VisibleJobs:
+        """Return the description in a response of the controller."""
+        accounts = response.get("accounts") or ()
+        return cls(uid, str(response.get("scope", "all")), frozenset(map(str, accounts)))
+
+    def includes(self, uid: str, account: str) -> bool:
+        """Return whether the energy of a job is visible.
+
+        Args:
+            uid: the owner's uid as sacct prints it; empty: unknown.
+            account: the job's account.
+        """
+        return self.scope == "all" or uid == str(self.uid) or account in self.accounts
+
+
+def joined(
+    rows: Iterable[Mapping[str, str]], usages: Sequence[JobUsage], visible: VisibleJobs
+) -> list[AcctRow]:
+    """Return the rows of sacct with their energy.
+
+    Args:
+        rows: rows of sacct, with `sacct.IDENTITY_FIELDS`; the steps of a job follow their job.
+        usages: all runs of the jobs, from `usage.summarise` with duplicates.
+        visible: the jobs whose energy the caller may see.
+    """
+    join = _Join(usages)
+    # sacct prints the owner for jobs only.
+    owners: dict[str, str] = {}
+    result = []
+    for cells in rows:
+        uid = owners.setdefault(cells["DBIndex"], cells["UID"])
+        usage = join.usage_of(cells)
+        hidden = usage is None and not visible.includes(uid, cells["Account"])
+        result.append(AcctRow(cells, usage, hidden))
+    return result
+
+
+class _Join:
+    """Index of energy records by job and step."""
+
+    def __init__(self, usages: Sequence[JobUsage]) -> None:
+        self._jobs: dict[tuple[str, str], list[JobUsage]] = {}
+        self._steps: dict[tuple[str, str, str], list[JobUsage]] = {}
+        self._runs: dict[str, JobUsage] = {}
+        for usage in usages:
+            job = (usage.first.cluster, str(usage.first.job_id))
+            if usage.first.step is None:
+                self._jobs.setdefault(job, []).append(usage)
+            for step in usage.steps if usage.first.step is None else (usage,):
+                self._steps.setdefault((*job, step.first.step or ""), []).append(step)
+
+    def usage_of(self, cells: Mapping[str, str]) -> JobUsage | None:
+        """Return the records of the job or step in a row."""
+        job_id, _, step = cells["JobIDRaw"].partition(".")
+        if not step:
+            run = _run_of(cells, self._jobs.get((cells["Cluster"], job_id), []))
+            if run is not None:
+                self._runs[cells["DBIndex"]] = run
+            return run
+        run = self._runs.get(cells["DBIndex"])
+        own = () if run is None else (item for item in run.steps if item.first.step == step)
+        return next(iter(own), None) or _nearest(cells, self._steps.get((cells["Cluster"], job_id, step), []))
+
+
+def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | None:
+    """Return the run of a job that a row describes.
+
+    Records that the controller has linked to Slurm's accounting have the time of submission, which differs
+    between the runs of a job. Other records are chosen by their times.
+    """
+    submit = seconds_of(cells, "Submit")
+    linked = [run for run in runs if run.job.submit is not None and run.job.submit == submit]
+    return _nearest(cells, linked or [run for run in runs if run.job.submit is None])
+
+
+def _nearest(cells: Mapping[str, str], usages: Sequence[JobUsage]) -> JobUsage | None:
+    """Return the records whose time is nearest to that of a row; None: none is within the clock skew."""
+    start, end = seconds_of(cells, "Start"), seconds_of(cells, "End")
+    if start is None:
+        start = seconds_of(cells, "Submit") or 0.0
+
+    def distance_s(usage: JobUsage) -> float:
+        late_s = 0.0 if end is None else usage.start - end
+        return max(start - usage.end, late_s, 0.0)
+
+    near = [usage for usage in usages if distance_s(usage) <= CLOCK_SKEW_S]
+    return min(near, key=lambda usage: (distance_s(usage), abs(usage.start - start)), default=None)

@@ -1,0 +1,1 @@
+"""Text, pages and series of power budgets."""

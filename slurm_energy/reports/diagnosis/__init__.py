@@ -1,0 +1,1 @@
+"""Text and pages about diagnoses, timelines and adjustments of jobs."""

@@ -1,0 +1,134 @@
+"""The input of a diagnosis: records, power traces and node observations of a job as one `JobObservation`."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from slurm_energy.config import Config
+from slurm_energy.diagnosis.json_codec import node_from_json
+from slurm_energy.diagnosis.observation import (
+    JobObservation,
+    LostRun,
+    NodeObservation,
+    ObservedAllocation,
+)
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.errors import UsageError
+from slurm_energy.records import EnergyRecord
+from slurm_energy.reports.labels.settings import split_setting
+from slurm_energy.reports.trace import decode_trace
+from slurm_energy.reports.usage import JobUsage
+
+_RUNNING: Final = ("RUNNING", "COMPLETING", "SUSPENDED")
+_POWER_TRACE_SOURCE: Final = "power trace"
+
+
+def job_observation(job: JobUsage, documents: Sequence[Any], config: Config) -> JobObservation:
+    """Return everything that is known of a job.
+
+    Args:
+        job: the job with its records and power traces.
+        documents: node observations as JSON. A document that cannot be read is left out.
+        config: configuration of the site, which contains the idle power of nodes.
+    """
+    observed = []
+    for document in documents:
+        with contextlib.suppress(UsageError):
+            observed.append(node_from_json(document))
+    return observation_of(job, observed, config)
+
+
+def observation_of(job: JobUsage, observed: Sequence[NodeObservation], config: Config) -> JobObservation:
+    """Return everything that is known of a job whose node observations are read.
+
+    Args:
+        job: the job with its records and power traces.
+        observed: the node observations.
+        config: configuration of the site.
+    """
+    by_node = {node.node: node for node in observed}
+    nodes = []
+    for record in job.records:
+        node = by_node.get(record.node, NodeObservation(record.node))
+        series = (*node.series, *_power_series(job, record.node))
+        nodes.append(NodeObservation(record.node, series, node.ranks))
+    return JobObservation(_context(job, config), tuple(nodes))
+
+
+def _power_series(job: JobUsage, node: str) -> Iterator[ObservedSeries]:
+    data = job.traces.get(node)
+    if data is None:
+        return
+    trace = decode_trace(data)
+    for part, watts in trace.watts.items():
+        values = array("d", watts)
+        yield ObservedSeries(
+            "power_watts", part, node, _POWER_TRACE_SOURCE, trace.start, trace.interval_s, values
+        )
+
+
+def _context(job: JobUsage, config: Config) -> ObservedAllocation:
+    records, state = job.records, (job.job.state or "").partition(" ")[0]
+    return ObservedAllocation(
+        job_id=job.first.job_id,
+        start_s=job.start,
+        elapsed_s=job.elapsed_s,
+        state=None if not state or state in _RUNNING else state,
+        is_interactive=_is_interactive(job),
+        nodes=job.nodes,
+        cpus=job.cpus,
+        gpus={record.node: record.gpus for record in records if record.gpus},
+        restart_count=job.first.restart_count,
+        lost_runs=tuple(_lost_run(run) for run in job.earlier_runs),
+        energy_joules={record.node: _energies(record) for record in records},
+        idle_watts={record.node: _idle_watts(record, config) for record in records},
+        limit_watts={record.node: _limits(record) for record in records},
+        max_limit_watts={record.node: _max_limits(record) for record in records},
+        settings={
+            record.node: tuple((s.setting, s.requested, s.applied) for s in record.applied)
+            for record in records
+        },
+    )
+
+
+def _lost_run(run: JobUsage) -> LostRun:
+    state = (run.job.state or "").partition(" ")[0] or None
+    return LostRun(state, run.start, run.elapsed_s, run.energy_joules)
+
+
+def _is_interactive(job: JobUsage) -> bool | None:
+    """Return whether the job has no batch step; None if its steps are unknown."""
+    names = {step.first.step for step in job.steps}
+    return "batch" not in names if names else None
+
+
+def _energies(record: EnergyRecord) -> dict[str, float]:
+    return {c.name: c.energy_joules for c in record.components if c.energy_joules is not None}
+
+
+def _idle_watts(record: EnergyRecord, config: Config) -> dict[str, float]:
+    watts = config.for_node(record.node).agent.idle_watts
+    parts = {name: value for name, value in watts.items() if name != "gpu"}
+    if "gpu" in watts:
+        parts |= dict.fromkeys((f"gpu[{index}]" for index in record.gpus), watts["gpu"])
+    return parts
+
+
+def _max_limits(record: EnergyRecord) -> dict[str, float]:
+    return {d.name: d.max_cap_watts for d in record.devices if d.max_cap_watts is not None}
+
+
+def _limits(record: EnergyRecord) -> dict[str, float]:
+    """Return the power limit of each device in force during the job, in watts."""
+    limits = _max_limits(record)
+    for setting in record.applied:
+        setting_type, instance = split_setting(setting.setting)
+        if not setting_type.endswith("power_limit") or setting_type.startswith("powercap"):
+            continue
+        name = f"gpu[{instance.removeprefix('gpu')}]"
+        with contextlib.suppress(TypeError, ValueError):
+            limits[name] = float(str(setting.applied).removesuffix("W"))
+    return limits

@@ -1,0 +1,121 @@
+"""The most wasteful patterns in the jobs of a user, an account or a cluster: findings summed by kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy import __version__
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.reports.diagnosis.figures import duration_text
+from slurm_energy.reports.figure_format import with_unit
+from slurm_energy.reports.usage import JobUsage
+
+FORMAT_VERSION = 1
+GROUPS = ("user", "account")
+
+
+@dataclass(frozen=True, slots=True)
+class WastePattern:
+    """Findings of one kind in several jobs.
+
+    Attributes:
+        group: user or account; empty without grouping.
+        kind: kind of the findings.
+        jobs: number of jobs.
+        seconds_lost: known lost time of all of them.
+        joules_lost: known lost energy of all of them; None if it is unknown for each.
+        example: id of the job that lost most.
+    """
+
+    group: str
+    kind: FindingKind
+    jobs: int
+    seconds_lost: float
+    joules_lost: float | None
+    example: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the pattern as a JSON object."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def waste_patterns(
+    diagnosed: Iterable[tuple[JobUsage, Sequence[JobFinding]]], by: str | None, top: int
+) -> list[WastePattern]:
+    """Return the patterns that cost most energy, in descending order within each group.
+
+    Args:
+        diagnosed: jobs with their findings.
+        by: `user` or `account`; None: no grouping.
+        top: maximum number of patterns per group.
+    """
+    grouped: dict[tuple[str, FindingKind], list[tuple[str, JobFinding]]] = {}
+    for job, findings in diagnosed:
+        for finding in findings:
+            grouped.setdefault((_group(job, by), finding.kind), []).append((job.display_id, finding))
+    patterns = [_pattern(group, kind, members) for (group, kind), members in grouped.items()]
+    patterns.sort(key=lambda one: (one.joules_lost or 0.0, one.seconds_lost), reverse=True)
+    counts: dict[str, int] = {}
+    kept = []
+    for pattern in patterns:
+        counts[pattern.group] = counts.get(pattern.group, 0) + 1
+        if counts[pattern.group] <= top:
+            kept.append(pattern)
+    return sorted(kept, key=lambda one: one.group)
+
+
+def _group(job: JobUsage, by: str | None) -> str:
+    if by == "user":
+        return job.job.user or job.first.user or str(job.first.uid)
+    return (job.job.account or "unknown") if by == "account" else ""
+
+
+def _pattern(group: str, kind: FindingKind, members: Sequence[tuple[str, JobFinding]]) -> WastePattern:
+    joules = [f.joules_lost for _, f in members if f.joules_lost is not None]
+    seconds = math.fsum(f.seconds_lost for _, f in members if f.seconds_lost is not None)
+    worst, _ = max(members, key=lambda item: (item[1].joules_lost or 0.0, item[1].seconds_lost or 0.0))
+    return WastePattern(group, kind, len(members), seconds, math.fsum(joules) if joules else None, worst)
+
+
+def patterns_table(patterns: Sequence[WastePattern], by: str | None) -> list[str]:
+    """Return the patterns as a table."""
+    rows = [
+        [
+            *([pattern.group] if by else []),
+            pattern.kind.value,
+            str(pattern.jobs),
+            duration_text(pattern.seconds_lost),
+            with_unit(pattern.joules_lost, "J"),
+            pattern.example,
+        ]
+        for pattern in patterns
+    ]
+    header = [*([by.capitalize()] if by else []), "Finding", "Jobs", "Time", "Energy", "Example"]
+    clean = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[column]) for row in clean) for column in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in clean
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+def patterns_json(patterns: Sequence[WastePattern], scope: str | None, jobs: int, left_out: int) -> Any:
+    """Return the JSON document of `senergy diagnose --patterns --json`.
+
+    Args:
+        patterns: the patterns.
+        scope: whose jobs the caller may see, from the controller's response.
+        jobs: number of diagnosed jobs.
+        left_out: number of jobs with less energy that were not diagnosed.
+    """
+    return {
+        "meta": {"format": FORMAT_VERSION, "senergy": __version__},
+        "scope": scope,
+        "jobs": jobs,
+        "left_out": left_out,
+        "patterns": [pattern.to_json() for pattern in patterns],
+    }

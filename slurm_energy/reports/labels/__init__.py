@@ -1,0 +1,1 @@
+"""Energy labels of jobs, with notes and recommendations."""

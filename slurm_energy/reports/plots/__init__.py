@@ -1,0 +1,1 @@
+"""Charts as SVG drawings, PNG files and terminal text."""

@@ -1,0 +1,1 @@
+"""Text about the queue: `senergy prio`, `senergy share`, quotas and deferred jobs."""

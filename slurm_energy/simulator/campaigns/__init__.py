@@ -1,0 +1,1 @@
+"""Many simulations: repetitions, sweeps over parameters, their results and plots."""

@@ -1,0 +1,1 @@
+"""Memory, licenses, partitions, QOS and reservations in a simulation."""

@@ -1,0 +1,49 @@
+"""Jobs and units that run under the limits of each partition and QOS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurm_energy.simulator.constraints.job_constraints import JobConstraints
+from slurm_energy.simulator.running_jobs import RunningJob
+from slurm_energy.simulator.workloads.workload import Workload
+
+_ALL_USERS = -1
+
+
+class LimitUsage:
+    """Running jobs and their units, by limited partition or QOS and by user.
+
+    Args:
+        work: all jobs.
+        rules: the limits of each job.
+        running: the running jobs.
+    """
+
+    def __init__(self, work: Workload, rules: JobConstraints, running: Iterable[RunningJob]) -> None:
+        self._work = work
+        self._rules = rules
+        self._used: dict[tuple[str, int], tuple[int, int]] = {}
+        for run in running:
+            self.add(run.job, run.shape)
+
+    def add(self, job: int, shape: int) -> None:
+        """Count a job that starts in a shape."""
+        units = int(self._work.units[shape])
+        for name, _ in self._rules.limits(job):
+            for user in (_ALL_USERS, int(self._work.user[job])):
+                jobs, held = self._used.get((name, user), (0, 0))
+                self._used[name, user] = jobs + 1, held + units
+
+    def permits(self, job: int, shape: int) -> bool:
+        """Return whether the limits permit that a job starts in a shape."""
+        units = int(self._work.units[shape])
+        for name, limits in self._rules.limits(job):
+            for user, max_jobs, max_units in (
+                (_ALL_USERS, limits.max_jobs, limits.max_units),
+                (int(self._work.user[job]), limits.max_jobs_per_user, limits.max_units_per_user),
+            ):
+                jobs, held = self._used.get((name, user), (0, 0))
+                if 0 < max_jobs <= jobs or 0 < max_units < held + units:
+                    return False
+        return True

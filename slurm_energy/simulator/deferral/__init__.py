@@ -1,0 +1,1 @@
+"""Deferrable jobs in a simulation, and the costs of its energy."""

@@ -1,0 +1,75 @@
+"""Cost and emissions of jobs and of the cluster in a simulation, from the actual values of the signals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.signals import SignalName
+from slurm_energy.signals.feed import SignalFeed
+from slurm_energy.signals.signal_series import SignalSeries
+from slurm_energy.simulator.results.simulation_result import SimulationResult
+
+
+@dataclass(frozen=True, slots=True)
+class SignalCosts:
+    """Cost, or emissions in grams, of a simulation.
+
+    Attributes:
+        jobs: those of the energy of each job, shape (n,); NaN: the signal is unknown in a part of its run.
+        cluster: those of all energy, idle nodes included; NaN: unknown.
+    """
+
+    jobs: Floats
+    cluster: float
+
+
+def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: SignalName) -> SignalCosts | None:
+    """Return the cost by price, or the emissions by carbon intensity; None: the signal has no source.
+
+    Both include the PUE where the outside temperature is known.
+    """
+    series = None if feed is None else feed.actual(name)
+    if feed is None or series is None:
+        return None
+    series = _with_pue(series, feed)
+    job, start_s, end_s, watts = _segments(result)
+    values = watts * _between(series, start_s, end_s) / JOULES_PER_KWH
+    jobs: Floats = np.bincount(job, values, result.workload.count).astype(np.float64)
+    times_s, power = result.power
+    steps = power[: len(times_s) - 1] * _between(series, times_s[:-1], times_s[1:]) / JOULES_PER_KWH
+    return SignalCosts(jobs, float(np.sum(steps)))
+
+
+def _with_pue(series: SignalSeries, feed: SignalFeed) -> SignalSeries:
+    """Return the signal per energy of the computers instead of the site."""
+    outside = feed.actual(SignalName.OUTSIDE)
+    if outside is None:
+        return series
+    starts = series.start_s + series.step_s * np.arange(len(series.values) + 1)
+    factor = feed.pue.pue(outside.means(starts))
+    values = series.values * np.where(np.isnan(factor), 1.0, factor)
+    return SignalSeries(series.start_s, series.step_s, values, series.source)
+
+
+def _between(series: SignalSeries, start_s: Floats, end_s: Floats) -> Floats:
+    """Return the integral between times; NaN where the signal is unknown for a part of the time."""
+    known = SignalSeries(series.start_s, series.step_s, np.isfinite(series.values).astype(np.float64))
+    known_s = known.integral(end_s) - known.integral(start_s)
+    integral = series.integral(end_s) - series.integral(start_s)
+    return np.where(known_s >= (end_s - start_s) * (1 - 1e-9) - 1e-6, integral, np.nan)
+
+
+def _segments(result: SimulationResult) -> tuple[np.ndarray, Floats, Floats, Floats]:
+    """Return job, start, end and watts of each time in which a job drew power."""
+    if result.segments is not None:
+        return result.segments
+    # Without recorded segments no job was interrupted, and each drew a constant power until its end.
+    accounts = result.accounts
+    ran = np.flatnonzero(accounts.energy_joules > 0)
+    start_s = accounts.start_s[ran]
+    end_s = start_s + accounts.run_s[ran]
+    return ran, start_s, end_s, accounts.energy_joules[ran] / np.maximum(1e-9, end_s - start_s)

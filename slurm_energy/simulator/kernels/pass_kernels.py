@@ -1,0 +1,144 @@
+"""One scheduling pass of the column engine, compiled: it starts the pending jobs that may start now."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.engine_columns import SimulationColumns, start_job
+from slurm_energy.simulator.job_search import HeadReservation, first_job, fits
+from slurm_energy.simulator.kernels.compiled import compiled, compiled_with_memory
+from slurm_energy.simulator.kernels.pending_bits import member
+from slurm_energy.simulator.kernels.pending_tree import longest_wait_s, may_start
+from slurm_energy.simulator.kernels.reservation_kernels import start_with_reservations
+from slurm_energy.simulator.kernels.score_kernels import Moment, expected_s, least_edp, user_factors
+from slurm_energy.simulator.results.user_columns import settle
+from slurm_energy.simulator.workloads.job_columns import (
+    BLEND,
+    CONSERVATIVE,
+    EASY,
+    KEY,
+    KIND,
+    PACKING,
+    SUBMIT_S,
+    UNITS,
+    JobColumns,
+    PolicyRules,
+)
+
+
+@compiled
+def run_pass(
+    policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
+) -> None:
+    """Start the pending jobs that may start now. At least one job is pending.
+
+    Args:
+        policy: the policy.
+        jobs: the jobs.
+        key_order: keys of all jobs in the order of KEY_RANK, for `blend`.
+        state: the state.
+        now_s: current time in seconds.
+    """
+    settle(state.users, now_s)
+    if not may_start(state.pending, state.free):
+        return
+    users, best_usage = state.users, 0.0
+    if len(users.share) > 0:
+        best_usage = user_factors(policy, users.unit_s, users.joules, users.share, users.factor)
+    free = state.free
+    if policy.discipline == PACKING:
+        free = state.offered
+        for kind in range(len(free)):
+            free[kind] = state.free[kind]
+    middle = _median(policy, jobs, key_order, state, free, now_s) if policy.code == BLEND else 0.0
+    now = Moment(now_s, users.factor, best_usage, middle, free)
+    is_aged = longest_wait_s(state.pending, now_s) >= policy.wait_bound_s
+    if policy.discipline == CONSERVATIVE or (policy.discipline == PACKING and is_aged):
+        start_with_reservations(policy, jobs, state, now)
+    elif policy.discipline == PACKING:
+        _start_all(policy, jobs, state, now, HeadReservation(-1, np.inf, 0))
+    else:
+        _start_in_order(policy, jobs, state, now)
+
+
+@compiled
+def _start_in_order(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment) -> None:
+    """Start jobs in order until one does not fit. Under EASY jobs may pass it if they do not delay it."""
+    nothing = HeadReservation(-1, np.inf, 0)
+    while may_start(state.pending, state.free):
+        job, shape = first_job(policy, state.pending, jobs, now, state.free, nothing, False)
+        if job < 0:
+            return
+        if fits(jobs, job, shape, now.now_s, state.free, nothing):
+            start_job(policy, jobs, state, now.now_s, job, shape)
+            continue
+        if policy.discipline == EASY:
+            _start_all(policy, jobs, state, now, _reserve(jobs, state, now.now_s, shape))
+        return
+
+
+@compiled
+def _start_all(
+    policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment, held: HeadReservation
+) -> None:
+    """Start all jobs, in order, that fit without delaying a reservation."""
+    while may_start(state.pending, state.free):
+        job, shape = first_job(policy, state.pending, jobs, now, state.free, held, True)
+        if job < 0:
+            return
+        end_s = now.now_s + expected_s(jobs, job, shape)
+        start_job(policy, jobs, state, now.now_s, job, shape)
+        if jobs.need[shape, KIND] == held.kind and end_s > held.start_s:
+            held = HeadReservation(held.kind, held.start_s, held.spare - jobs.need[shape, UNITS])
+
+
+@compiled
+def _reserve(jobs: JobColumns, state: SimulationColumns, now_s: float, shape: int) -> HeadReservation:
+    """Return the reservation of a job that cannot start now in the shape that was chosen."""
+    running, count = state.running, state.running.tally[0]
+    kind, need = jobs.need[shape, KIND], jobs.need[shape, UNITS]
+    units, start_s, index = state.free[kind], now_s, 0
+    while index < count and (units < need or running.expected_s[index] <= now_s):
+        if jobs.need[running.expected_shape[index], KIND] == kind:
+            units += jobs.need[running.expected_shape[index], UNITS]
+            start_s = max(now_s, running.expected_s[index])
+        index += 1
+    while index < count and running.expected_s[index] <= start_s:
+        if jobs.need[running.expected_shape[index], KIND] == kind:
+            units += jobs.need[running.expected_shape[index], UNITS]
+        index += 1
+    return HeadReservation(kind, start_s, units - need)
+
+
+@compiled_with_memory
+def _median(
+    policy: PolicyRules,
+    jobs: JobColumns,
+    key_order: Floats,
+    state: SimulationColumns,
+    free: Ints,
+    now_s: float,
+) -> float:
+    """Return the median of the pending jobs' lowest energy-delay products over the offered shapes."""
+    pending, count = state.pending, state.pending.tally[0]
+    if policy.discipline == PACKING:
+        values, size = np.empty(count), 0
+        for index in range(count):
+            job = pending.jobs[index]
+            aged = now_s - jobs.real[job, SUBMIT_S] >= policy.wait_bound_s
+            edp = jobs.real[job, KEY] if aged else least_edp(jobs, job, free)
+            if not np.isinf(edp):
+                values[size] = edp
+                size += 1
+        values = np.sort(values[:size])
+        return (values[(size - 1) // 2] + values[size // 2]) / 2.0 if size > 0 else 0.0
+    count = 0
+    for members in pending.keys.counts:
+        count += members
+    if count == 0:
+        return 0.0
+    middle = key_order[member(pending.keys, (count - 1) // 2)]
+    if count % 2 == 0:
+        middle = (middle + key_order[member(pending.keys, count // 2)]) / 2.0
+    return float(middle)

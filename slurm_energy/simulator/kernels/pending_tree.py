@@ -1,0 +1,272 @@
+"""Tree of pending jobs, compiled: a search for the best job that fits looks at few of them.
+
+The leaves of the tree are blocks of neighbouring jobs in `JobColumns`. Each node has the lowest values, over
+the pending jobs below it, of all columns on which scores and sizes depend. A score computed from these values
+is not above the score of any of these jobs, so a search skips nodes that cannot contain a better job than the
+best one found. It also skips nodes whose smallest or shortest job does not fit.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.simulator.kernels.compiled import compiled
+from slurm_energy.simulator.kernels.pending_bits import BitSet, add, empty_set, remove
+from slurm_energy.simulator.kernels.score_kernels import expected_s
+from slurm_energy.simulator.workloads.job_columns import (
+    AURACHRONOS,
+    BLEND,
+    CHRONOS,
+    FASTEST,
+    FIRST,
+    HADES,
+    ID_RANK,
+    KAIROS,
+    KEY,
+    KEY_RANK,
+    KIND,
+    LAST,
+    LATEST_S,
+    LEANEST,
+    LEFT,
+    PACKING,
+    PLACE,
+    POSSIBLE,
+    SJF,
+    SUBMIT_S,
+    THEMIS,
+    TIME_S,
+    UNITS,
+    URGENT,
+    USER,
+    WATTS,
+    ZEUS,
+    JobColumns,
+    PolicyRules,
+)
+
+BLOCK: Final = 8
+"""Jobs per leaf."""
+NODE_SUBMIT, NODE_PLACE, NODE_ID, NODE_LIMIT, NODE_SIZE, NODE_KEYS = range(6)
+"""Columns of nodes. From NODE_KEYS on: lowest key, under packing by the width of the largest shape."""
+TRAIT_KIND, TRAIT_USER, TRAIT_URGENT = range(3)
+"""Columns of traits."""
+MIXED: Final = -1
+_DEPTH: Final = 64
+
+
+class PendingJobs(NamedTuple):
+    """The pending jobs of n jobs.
+
+    Attributes:
+        nodes: lowest values over the pending jobs below each node; the root is node 1, and the nodes 2 i and
+            2 i + 1 are below node i, shape (2 l, c).
+        rows: values of each job, valid while it is pending, shape (l * 8, c).
+        traits: kind of nodes, user, and whether they have deadlines, of all jobs below a node; -1: they
+            differ, shape (2 l, 3).
+        is_pending: shape (l * 8,).
+        jobs, position: the pending jobs in any order, and the index there of each job, shape (n,).
+        tally: number of pending jobs, and number of those in `urgent`, shape (2,).
+        urgent: pending jobs with a deadline in the order in which they became pending, shape (n,); of size 0
+            if the policy does not preempt.
+        keys: pending jobs by KEY_RANK, for medians; of size 0 for policies that need none.
+        stack: room for searches, shape (64,); `stack_score` has their tiers and scores, shape (64, 2).
+    """
+
+    nodes: Floats
+    rows: Floats
+    traits: Ints
+    is_pending: Bools
+    jobs: Ints
+    position: Ints
+    tally: Ints
+    urgent: Ints
+    keys: BitSet
+    stack: Ints
+    stack_score: Floats
+
+
+def no_jobs(policy: PolicyRules, jobs: JobColumns, total: Ints) -> PendingJobs:
+    """Return the empty set of pending jobs for jobs on a cluster with `total` units by kind of nodes."""
+    count = len(jobs.whole)
+    leaves = 1
+    while leaves * BLOCK < count:
+        leaves *= 2
+    widths = int(np.max(total, initial=1)).bit_length() if policy.discipline == PACKING else 1
+    return PendingJobs(
+        np.full((2 * leaves, NODE_KEYS + widths), np.inf),
+        np.empty((leaves * BLOCK, NODE_KEYS + widths)),
+        _traits(policy, jobs, leaves, len(total)),
+        np.zeros(leaves * BLOCK, np.bool_),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+        np.zeros(2, np.int64),
+        np.empty(count if policy.preempts else 0, np.int64),
+        empty_set(count if policy.code == BLEND else 0),
+        np.empty(_DEPTH, np.int64),
+        np.empty((_DEPTH, 2)),
+    )
+
+
+def _traits(policy: PolicyRules, jobs: JobColumns, leaves: int, kinds: int) -> Ints:
+    count = len(jobs.whole)
+    own = np.full((leaves * BLOCK, 3), MIXED, np.int64)
+    if kinds == 1:
+        own[:, TRAIT_KIND] = 0
+    elif count and not policy.preempts and policy.discipline != PACKING:
+        lean = policy.code in (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS)
+        choice = jobs.whole[:, LEANEST if lean else FASTEST]
+        fixed = (jobs.whole[:, LEANEST] == jobs.whole[:, FASTEST]) | (jobs.whole[:, URGENT] == 0)
+        fixed |= policy.code not in (KAIROS, BLEND, AURACHRONOS)
+        own[:count, TRAIT_KIND] = np.where(fixed, jobs.need[choice, KIND], MIXED)
+    own[:count, TRAIT_USER], own[:count, TRAIT_URGENT] = jobs.whole[:, USER], jobs.whole[:, URGENT]
+    own[count:] = own[count - 1] if count else 0
+    traits = np.empty((2 * leaves, 3), np.int64)
+    level = own.reshape(leaves, BLOCK, 3)
+    while True:
+        lowest, highest = level.min(axis=1), level.max(axis=1)
+        merged = np.where(lowest == highest, lowest, MIXED)
+        traits[len(merged) : 2 * len(merged)] = merged
+        if len(merged) == 1:
+            return traits
+        level = merged.reshape(-1, 2, 3)
+
+
+@compiled
+def enter(policy: PolicyRules, pending: PendingJobs, jobs: JobColumns, job: int) -> None:
+    """Add a job to the pending jobs."""
+    row, nodes = pending.rows[job], pending.nodes
+    _fill(policy, jobs, job, row)
+    pending.is_pending[job] = True
+    pending.position[job] = pending.tally[0]
+    pending.jobs[pending.tally[0]] = job
+    pending.tally[0] += 1
+    if len(pending.urgent) > 0 and jobs.whole[job, URGENT]:
+        pending.urgent[pending.tally[1]] = job
+        pending.tally[1] += 1
+    if _has_median(policy) and jobs.whole[job, LEANEST] >= 0:
+        add(pending.keys, jobs.whole[job, KEY_RANK])
+    node = len(nodes) // 2 + job // BLOCK
+    changed = True
+    while node > 0 and changed:
+        changed = False
+        for column in range(nodes.shape[1]):
+            if row[column] < nodes[node, column]:
+                nodes[node, column] = row[column]
+                changed = True
+        node >>= 1
+
+
+@compiled
+def leave(policy: PolicyRules, pending: PendingJobs, jobs: JobColumns, job: int) -> None:
+    """Remove a job from the pending jobs."""
+    nodes = pending.nodes
+    pending.is_pending[job] = False
+    pending.tally[0] -= 1
+    last = pending.jobs[pending.tally[0]]
+    pending.jobs[pending.position[job]], pending.position[last] = last, pending.position[job]
+    if len(pending.urgent) > 0 and jobs.whole[job, URGENT]:
+        _leave_urgent(pending, job)
+    if _has_median(policy) and jobs.whole[job, LEANEST] >= 0:
+        remove(pending.keys, jobs.whole[job, KEY_RANK])
+    block = job // BLOCK
+    node = len(nodes) // 2 + block
+    changed = False
+    for column in range(nodes.shape[1]):
+        least = np.inf
+        for other in range(block * BLOCK, (block + 1) * BLOCK):
+            if pending.is_pending[other]:
+                least = min(least, pending.rows[other, column])
+        if least != nodes[node, column]:
+            nodes[node, column] = least
+            changed = True
+    node >>= 1
+    while node > 0 and changed:
+        changed = False
+        for column in range(nodes.shape[1]):
+            least = min(nodes[2 * node, column], nodes[2 * node + 1, column])
+            if least != nodes[node, column]:
+                nodes[node, column] = least
+                changed = True
+        node >>= 1
+
+
+@compiled
+def _has_median(policy: PolicyRules) -> bool:
+    return policy.code == BLEND and policy.discipline != PACKING
+
+
+@compiled
+def _leave_urgent(pending: PendingJobs, job: int) -> None:
+    index = 0
+    while pending.urgent[index] != job:
+        index += 1
+    pending.tally[1] -= 1
+    for later in range(index, pending.tally[1]):
+        pending.urgent[later] = pending.urgent[later + 1]
+
+
+@compiled
+def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
+    """Compute the values of a job that becomes pending."""
+    code, packing = policy.code, policy.discipline == PACKING
+    urgent = jobs.whole[job, URGENT] == 1
+    by_slack = urgent and code in (CHRONOS, AURACHRONOS)
+    row[NODE_SUBMIT], row[NODE_PLACE] = jobs.real[job, SUBMIT_S], jobs.whole[job, PLACE]
+    row[NODE_ID] = jobs.whole[job, ID_RANK]
+    row[NODE_KEYS:] = jobs.real[job, LATEST_S] if by_slack else jobs.real[job, KEY]
+    lean = code in (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS)
+    choice = jobs.whole[job, LEANEST] if lean else jobs.whole[job, FASTEST]
+    varies = packing or (urgent and code in (KAIROS, BLEND, AURACHRONOS))
+    if not varies and choice >= 0:
+        row[NODE_SIZE], row[NODE_LIMIT] = jobs.need[choice, UNITS], expected_s(jobs, job, choice)
+        return
+    row[NODE_SIZE], row[NODE_LIMIT] = np.inf, np.inf
+    by_width = packing and not by_slack and (lean or code in (SJF, THEMIS, CHRONOS))
+    if by_width:
+        row[NODE_KEYS:] = np.inf
+    for shape in range(jobs.whole[job, FIRST], jobs.whole[job, LAST]):
+        if not jobs.need[shape, POSSIBLE]:
+            continue
+        units = jobs.need[shape, UNITS]
+        row[NODE_SIZE] = min(row[NODE_SIZE], units)
+        row[NODE_LIMIT] = min(row[NODE_LIMIT], expected_s(jobs, job, shape))
+        if by_width:
+            time_s = jobs.load[shape, TIME_S] * jobs.real[job, LEFT]
+            value = jobs.load[shape, WATTS] * (time_s * time_s) if lean else time_s
+            for width in range(width_of(units), len(row) - NODE_KEYS):
+                row[NODE_KEYS + width] = min(row[NODE_KEYS + width], value)
+
+
+@compiled
+def width_of(units: int) -> int:
+    """Return the position of the highest bit of a positive number."""
+    width = 0
+    while units > 1:
+        units >>= 1
+        width += 1
+    return width
+
+
+@compiled
+def may_start(pending: PendingJobs, free: Ints) -> bool:
+    """Return whether some shape of a pending job could fit in the free units."""
+    return bool(pending.nodes[1, NODE_SIZE] <= most_free(free))
+
+
+@compiled
+def most_free(free: Ints) -> int:
+    """Return the free units of the kind of nodes that has the most."""
+    most = 0
+    for kind in range(len(free)):
+        most = max(most, free[kind])
+    return most
+
+
+@compiled
+def longest_wait_s(pending: PendingJobs, now_s: float) -> float:
+    """Return the longest wait of a pending job in seconds."""
+    return float(max(0.0, now_s - pending.nodes[1, NODE_SUBMIT]))

@@ -1,0 +1,144 @@
+"""Whether planned changes keep the power budget as far ahead as it is known.
+
+Limits and interruptions lower the power of jobs within a control period. Nothing lowers the power of a node
+that boots or shuts down, and no limit lowers the power of a job below its floor. Such power must fit under
+the steps of the budget that come while it lasts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from slurm_energy.simulator.event_queue import EventQueue
+from slurm_energy.simulator.job_admission import JobAdmission
+from slurm_energy.simulator.power.node_power import PowerStep
+from slurm_energy.simulator.power.power_commitment import PowerCommitment
+from slurm_energy.simulator.power.step_function import StepFunction
+from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
+from slurm_energy.simulator.schedule_settings import BudgetRules
+
+SLACK_WATTS: Final = 1e-6
+"""Watts by which sums of floats may exceed a budget."""
+
+
+class BudgetOutlook:
+    """Comparison of the power to come with the budget to come.
+
+    Args:
+        budget: limit over time in watts.
+        rules: how the budget is kept.
+        admission: power that jobs need.
+        runs: the running jobs.
+        commitment: power that the cluster may reach.
+        events: the simulated clock.
+        working: function that returns the running jobs that draw power.
+    """
+
+    def __init__(
+        self,
+        budget: StepFunction,
+        rules: BudgetRules,
+        *,
+        admission: JobAdmission,
+        runs: RunningJobs,
+        commitment: PowerCommitment,
+        events: EventQueue,
+        working: Callable[[], list[RunningJob]],
+    ) -> None:
+        self._budget = budget
+        self._rules = rules
+        self._admission = admission
+        self._runs = runs
+        self._commitment = commitment
+        self._events = events
+        self._working = working
+        self._reducible_watts: float | None = None
+
+    def forget(self) -> None:
+        """Forget what limits can take from the running jobs; call it when jobs have changed."""
+        self._reducible_watts = None
+
+    def nodes_keep(self, steps: Sequence[PowerStep]) -> bool:
+        """Return whether the nodes alone keep the budget if their power also changes as `steps` state.
+
+        Power that the nodes draw above the budget without these steps does not count.
+        """
+        levels = self._commitment.node_levels(steps)
+        ends_s = [*(time_s for time_s, _, _ in levels[1:]), math.inf]
+        return all(
+            added_watts <= 0 or watts <= self._lowest_watts(time_s, end_s) + SLACK_WATTS
+            for (time_s, watts, added_watts), end_s in zip(levels, ends_s, strict=True)
+        )
+
+    def permits_nodes(self, steps: Sequence[PowerStep], limit_watts: float) -> bool:
+        """Return whether the power of nodes may change, apart from the start of a job.
+
+        A shutdown is also permitted if the nodes alone exceed the budget now, because it lowers the power in
+        the end.
+
+        Args:
+            steps: changes of power.
+            limit_watts: limit that decisions keep now.
+        """
+        levels = self._commitment.node_levels(steps)
+        if all(added_watts <= 0 for _, _, added_watts in levels):
+            return True
+        (now_s, watts, added_watts), (_, _, last_watts) = levels[0], levels[-1]
+        if last_watts < 0 and watts - added_watts > self._budget.at(now_s) + SLACK_WATTS:
+            return True
+        peak_watts = self._commitment.peak_watts(steps)
+        if peak_watts > max(limit_watts + SLACK_WATTS, self._commitment.watts()):
+            return False
+        return self.nodes_keep(steps) and self._floors_keep(peak_watts, self._last_end_s())
+
+    def keeps_floors(
+        self, job: int, shape: int, expected_s: float, wake: tuple[float, list[PowerStep]] | None
+    ) -> bool:
+        """Return whether the floors of all running jobs and of a new job keep the budget until it ends.
+
+        It is always True if jobs are interrupted where lower limits do not suffice.
+
+        Args:
+            job: row of the job.
+            shape: row of the shape in which it starts.
+            expected_s: seconds for which the job is expected to run.
+            wake: time at which its nodes are on, and the changes of power until then; None: they are on.
+        """
+        if self._rules.interrupts:
+            return True
+        now_s = self._events.now_s
+        ready_s, steps = wake or (now_s, [])
+        floor_watts = self._runs.extra_watts(shape) - self._admission.reducible_watts(job, shape)
+        end_s = ready_s + expected_s
+        if steps:  # the nodes stay on when the job has ended
+            end_s = max(end_s, self._last_end_s())
+        peak_watts = self._commitment.peak_watts([*steps, (ready_s, max(0.0, floor_watts))])
+        return self._floors_keep(peak_watts, end_s)
+
+    def _floors_keep(self, committed_watts: float, end_s: float) -> bool:
+        """Return whether running jobs at their floors keep the budget.
+
+        Args:
+            committed_watts: committed power at the limits in force.
+            end_s: time in seconds until which they must keep it.
+        """
+        if self._rules.interrupts:
+            return True
+        if self._reducible_watts is None:
+            self._reducible_watts = -self._admission.floors_watts(self._working(), 0.0)
+        floors_watts = committed_watts - self._reducible_watts
+        return floors_watts <= self._lowest_watts(self._events.now_s, end_s) + SLACK_WATTS
+
+    def _last_end_s(self) -> float:
+        """Return the time in seconds at which the last running job is expected to end."""
+        ends_s = (run.start_s + run.limit_s for run in self._runs.running.values())
+        return max(ends_s, default=self._events.now_s)
+
+    def _lowest_watts(self, begin_s: float, end_s: float) -> float:
+        """Return the lowest budget that is known from the time `begin_s` until before `end_s`, in seconds."""
+        if not self._rules.announced:
+            return self._budget.at(self._events.now_s)
+        # A job that has outlasted its limit was expected to end before `begin_s`.
+        return self._budget.lowest(begin_s, max(begin_s, math.nextafter(end_s, begin_s)))

@@ -1,0 +1,92 @@
+"""Columns of simulated jobs for the decisions of a power budget. Each job is one group of equal devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_energy.budget.power_groups import BudgetColumns, PowerGroups
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.power.power_response import PowerResponses
+from slurm_energy.simulator.running_jobs import RunningJob
+from slurm_energy.simulator.schedule_settings import BudgetRules
+from slurm_energy.simulator.workloads.workload import Workload
+
+
+class PowerColumns:
+    """Builder of the columns of pending and running jobs.
+
+    Args:
+        jobs: all jobs.
+        kinds: kinds of nodes.
+        rules: floors and accepted slowdowns.
+    """
+
+    def __init__(self, jobs: Workload, kinds: Sequence[NodeKind], rules: BudgetRules) -> None:
+        self._jobs = jobs
+        self._rules = rules
+        self.responses = PowerResponses(jobs, kinds)
+
+    def running(self, runs: Sequence[RunningJob], now_s: float) -> PowerGroups:
+        """Return the columns of running jobs.
+
+        Args:
+            runs: the running jobs.
+            now_s: current time in seconds.
+        """
+        rows = [run.job for run in runs]
+        left_s = np.array([(run.end_s - now_s) / run.point.time_ratio for run in runs])
+        return self._groups(
+            rows,
+            [run.shape for run in runs],
+            weight=np.array([len(run.allocation) for run in runs], np.float64),
+            slack_s=self._jobs.deadline_s[rows] - now_s - left_s,
+        )
+
+    def pending(self, jobs: Sequence[int], shapes: Sequence[int]) -> PowerGroups:
+        """Return the columns of pending jobs, each in one shape.
+
+        Args:
+            jobs: rows of the jobs.
+            shapes: row of the shape (way to run the job) of each.
+        """
+        count = len(jobs)
+        return self._groups(jobs, shapes, weight=np.ones(count), slack_s=np.full(count, np.nan))
+
+    def _groups(
+        self, rows: Sequence[int], shapes: Sequence[int], *, weight: Floats, slack_s: Floats
+    ) -> PowerGroups:
+        responses = [self.responses.response(*pair) for pair in zip(rows, shapes, strict=True)]
+        level_watts = np.array([response.level_watts for response in responses])
+        min_watts, max_watts = level_watts[:, 0], level_watts[:, -1]
+        return PowerGroups(
+            job_id=self._jobs.job_id[rows],
+            devices=self._jobs.units[shapes],
+            min_watts=min_watts,
+            max_watts=max_watts,
+            draw_watts=max_watts,
+            floor_watts=min_watts + self._rules.floor_share * (max_watts - min_watts),
+            level_watts=level_watts,
+            time_ratio=np.array([response.time_ratio for response in responses]),
+            power_ratio=np.array([response.power_ratio for response in responses]),
+            slowdown_limit=np.full(len(rows), self._rules.slowdown_limit),
+            weight=weight,
+            deadline_s=np.where(np.isnan(slack_s), np.inf, slack_s),
+        )
+
+
+def whole_cluster(groups: PowerGroups, limit_watts: float, fixed_watts: float) -> BudgetColumns:
+    """Return the columns of one budget over the whole cluster.
+
+    Args:
+        groups: all groups.
+        limit_watts: the limit.
+        fixed_watts: power that no limit controls.
+    """
+    return BudgetColumns(
+        limit_watts=np.array([limit_watts]),
+        fixed_watts=np.array([fixed_watts]),
+        members=groups.devices[np.newaxis, :],
+    )

@@ -1,0 +1,119 @@
+"""Committed power: the highest future power of the cluster if no further job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.event_queue import EventQueue
+from slurm_energy.simulator.power.node_power import NodePower, PowerStep
+from slurm_energy.simulator.running_jobs import RunningJobs
+
+
+class PowerCommitment:
+    """The highest future power of the cluster if no further job starts (committed power).
+
+    It takes into account the running jobs and the nodes that boot, shut down or are repaired. Current power
+    is no bound for admission: a booting node draws `boot_watts` first and `idle_watts` later, a job on it
+    adds its own power only once all its nodes are on, and a failed node draws power again after its repair.
+    Ends of jobs do not lower the committed power, because jobs may end later than expected.
+
+    Args:
+        cluster: the nodes.
+        power: power states of the nodes.
+        runs: the running jobs.
+        events: the simulated clock.
+    """
+
+    def __init__(self, cluster: Cluster, power: NodePower, runs: RunningJobs, events: EventQueue) -> None:
+        self._cluster = cluster
+        self._power = power
+        self._runs = runs
+        self._events = events
+
+    @property
+    def switches_off(self) -> bool:
+        """Whether idle nodes are switched off, so that nodes may have to boot for a job."""
+        return self._power.switches_off
+
+    def watts(self) -> float:
+        """Return the committed power in watts."""
+        return self.peak_watts([])
+
+    def wake(self, kind: int, units: int) -> tuple[float, list[PowerStep]]:
+        """Return when the nodes for a job that starts now would be on, and the changes of power until then.
+
+        Args:
+            kind: number of the kind of nodes.
+            units: units that the job needs; they must be free.
+        """
+        allocation = self._cluster.plan(kind, units)
+        assert allocation is not None
+        return self._power.plan_wake(allocation)
+
+    def node_levels(self, further: Iterable[PowerStep]) -> list[tuple[float, float, float]]:
+        """Return the future power of the nodes without any job: nothing can interrupt a boot or a shutdown.
+
+        Args:
+            further: changes of power in addition to those that have begun.
+
+        Returns:
+            For each time at which the power changes, from now on: the time in seconds, the watts from then
+            on, and the watts that `further` adds.
+        """
+        by_time: dict[float, tuple[float, float]] = {self._events.now_s: (0.0, 0.0)}
+        for steps, is_further in ((self._power.steps(), 0.0), (further, 1.0)):
+            for time_s, watts in steps:
+                begun, added = by_time.get(time_s, (0.0, 0.0))
+                by_time[time_s] = (begun + watts, added + is_further * watts)
+        level_watts, added_watts = self._cluster.watts, 0.0
+        levels = []
+        for time_s in sorted(by_time):
+            level_watts += by_time[time_s][0]
+            added_watts += by_time[time_s][1]
+            levels.append((time_s, level_watts, added_watts))
+        return levels
+
+    def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
+        """Return by how many watts the committed power grows if a job starts now, for each of n jobs alone.
+
+        Args:
+            kinds: number of the kind of nodes of each job, shape (n,).
+            units: units that each job needs; they must be free. Shape (n,).
+            job_watts: power that each job adds once all its nodes are on, shape (n,).
+
+        Returns:
+            Shape (n,).
+        """
+        added_watts = np.maximum(0.0, job_watts)
+        if not self._power.switches_off:
+            return added_watts
+        committed_watts = self.watts()
+        wakes: dict[tuple[int, int], tuple[float, list[PowerStep]]] = {}
+        for row, request in enumerate(zip(kinds.tolist(), units.tolist(), strict=True)):
+            if request not in wakes:
+                wakes[request] = self.wake(*request)
+            ready_s, steps = wakes[request]
+            peak_watts = self.peak_watts([*steps, (ready_s, float(added_watts[row]))])
+            added_watts[row] = peak_watts - committed_watts
+        return added_watts
+
+    def peak_watts(self, further: Iterable[PowerStep]) -> float:
+        """Return the committed power in watts if nodes also change as `further` states."""
+        now_s = self._events.now_s
+        level_watts = self._cluster.watts + self._runs.watts + self._runs.lent_watts
+        waiting = [
+            (run.ready_s, max(0.0, run.extra_watts)) for run in self._runs.running.values() if not run.working
+        ]
+        steps = [*self._power.steps(), *waiting, *further]
+        by_time: dict[float, float] = {now_s: 0.0}
+        for time_s, watts in steps:
+            by_time[time_s] = by_time.get(time_s, 0.0) + watts
+        peak_watts = -float("inf")
+        for time_s in sorted(by_time):
+            level_watts += by_time[time_s]
+            peak_watts = max(peak_watts, level_watts)
+        return peak_watts

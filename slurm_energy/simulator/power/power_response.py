@@ -1,0 +1,128 @@
+"""Response of simulated jobs to power limits: run time and power at possible limits of one unit.
+
+A job with measured points (`Workload.cap_points`) responds as these state, and a job whose shapes differ only
+by their power caps as these shapes state. A job without either responds by the model of
+`oracle.history.cap_response` if the units of its nodes have a power limit. All other jobs run at full power
+or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_energy.oracle.history.cap_response import RESPONSE, time_factor
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.running_jobs import UNLIMITED, PowerPoint
+from slurm_energy.simulator.workloads.workload import Workload
+
+LEVELS = 8
+"""Number of limits in each response."""
+
+_ROUNDING = 1e-12
+"""Relative difference by which sums of floats may miss the power without a limit."""
+
+
+class PowerResponse(NamedTuple):
+    """Run time and power of a job at ascending power limits of one unit; columns have shape (LEVELS,).
+
+    Attributes:
+        level_watts: power limits per unit. The last one does not limit the job.
+        time_ratio, power_ratio: run time and power at each limit divided by those without a limit.
+    """
+
+    level_watts: Floats
+    time_ratio: Floats
+    power_ratio: Floats
+
+    def point(self, limit_watts: float) -> PowerPoint:
+        """Return the effect of a power limit per unit, interpolated between the levels."""
+        if limit_watts >= self.level_watts[-1] * (1 - _ROUNDING):
+            return UNLIMITED
+        return PowerPoint(
+            limit_watts,
+            float(np.interp(limit_watts, self.level_watts, self.time_ratio)),
+            float(np.interp(limit_watts, self.level_watts, self.power_ratio)),
+        )
+
+
+class PowerResponses:
+    """Responses of all shapes of a workload, computed when they are first needed.
+
+    Args:
+        jobs: all jobs.
+        kinds: kinds of nodes.
+    """
+
+    def __init__(self, jobs: Workload, kinds: Sequence[NodeKind]) -> None:
+        self._jobs = jobs
+        self._kinds = kinds
+        self._responses: dict[int, PowerResponse] = {}
+
+    def response(self, job: int, shape: int) -> PowerResponse:
+        """Return the response of a job that was started in a shape.
+
+        Args:
+            job: row of the job.
+            shape: row of the shape.
+        """
+        response = self._responses.get(shape)
+        if response is None:
+            response = self._responses[shape] = self._compute(job, shape)
+        return response
+
+    def _compute(self, job: int, shape: int) -> PowerResponse:
+        jobs = self._jobs
+        unit_watts = float(jobs.power_watts[shape] / jobs.units[shape])
+        if (measured := jobs.cap_points.get(job)) is not None:
+            return _from_points(*measured, unit_watts)
+        capped = _capped_shapes(jobs, job, shape)
+        if len(capped):
+            return _from_shapes(jobs, shape, capped, unit_watts)
+        min_watts = self._kinds[int(jobs.hardware[shape])].unit_min_watts
+        if 0 < min_watts < unit_watts:
+            return _from_model(unit_watts, min_watts, jobs.compute_share[job])
+        return PowerResponse(np.full(LEVELS, unit_watts), np.ones(LEVELS), np.ones(LEVELS))
+
+
+def _capped_shapes(jobs: Workload, job: int, shape: int) -> Ints:
+    """Return the shapes that differ from `shape` only by a lower power cap, lowest power first."""
+    rows = np.arange(jobs.first[job], jobs.first[job + 1])
+    alike = np.ones(len(rows), np.bool_)
+    for column in (jobs.hardware, jobs.units, jobs.batch):
+        alike &= column[rows] == column[shape]
+    alike &= jobs.power_watts[rows] < jobs.power_watts[shape]
+    lower = rows[alike]
+    ordered: Ints = lower[np.argsort(jobs.power_watts[lower], kind="stable")]
+    return ordered[-(LEVELS - 1) :]
+
+
+def _from_shapes(jobs: Workload, shape: int, capped: Ints, unit_watts: float) -> PowerResponse:
+    """Return the response that a job's capped shapes state. The limit of each is the power that it draws.
+
+    A shape that is slower than one with less power is never of use; its time is replaced by the lower one.
+    """
+    rows = np.concatenate([capped, np.full(LEVELS - len(capped), shape)])
+    watts = jobs.power_watts[rows] / jobs.units[rows]
+    time_ratio = np.maximum(1.0, np.minimum.accumulate(jobs.time_s[rows] / jobs.time_s[shape]))
+    return PowerResponse(watts, time_ratio, watts / unit_watts)
+
+
+def _from_points(power_ratio: Floats, time_ratio: Floats, unit_watts: float) -> PowerResponse:
+    """Return the response that measured points state; a limit between two of them is interpolated."""
+    powers = np.append(power_ratio, 1.0)
+    times = np.maximum(1.0, np.minimum.accumulate(np.append(time_ratio, 1.0)))
+    levels = np.linspace(powers[0], 1.0, LEVELS) if len(powers) > LEVELS else powers
+    levels = np.concatenate([levels, np.ones(LEVELS - len(levels))])
+    return PowerResponse(levels * unit_watts, np.interp(levels, powers, times), levels)
+
+
+def _from_model(unit_watts: float, min_watts: float, compute_share: float) -> PowerResponse:
+    level_watts = np.linspace(min_watts, unit_watts, LEVELS)
+    share = level_watts / unit_watts
+    response = RESPONSE if np.isnan(compute_share) else RESPONSE._replace(compute_share=compute_share)
+    time_ratio = np.array([time_factor(float(value), response) for value in share])
+    return PowerResponse(level_watts, time_ratio, share)

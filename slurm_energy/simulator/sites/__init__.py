@@ -1,0 +1,1 @@
+"""Simulations of several clusters, each with its own prices and carbon intensity."""

@@ -1,0 +1,95 @@
+"""Workloads of several sites: shapes on the nodes of each site, and the part of the jobs that runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.workloads.workload import Workload
+
+_SHAPE_COLUMNS: Final = frozenset(
+    {
+        *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
+        *("predicted_time_s", "predicted_watts"),
+    }
+)
+
+
+def on_all_sites(
+    work: Workload, kinds_of_site: Sequence[Sequence[int]], speed: Sequence[float], power: Sequence[float]
+) -> Workload:
+    """Return a workload in which each job can run at each site.
+
+    A job with no shape on the nodes of a site gets copies of its shapes, on the first kind of nodes of this
+    site, with times divided by the site's speed and powers multiplied by the site's factor. Its own shapes
+    are those of the sites on which it has some, unchanged except for these factors.
+
+    Args:
+        work: the jobs.
+        kinds_of_site: kinds of nodes of each site.
+        speed: speed of the units of each site, relative to those of the workload.
+        power: power of the units of each site, relative to those of the workload.
+    """
+    site_of = {kind: site for site, kinds in enumerate(kinds_of_site) for kind in kinds}
+    sites = np.array([site_of[kind] for kind in range(len(site_of))], np.int64)
+    rows: list[int] = []
+    hardware: list[int] = []
+    counts = []
+    for job in range(work.count):
+        shapes = work.shapes(job)
+        before = len(rows)
+        present = {int(sites[work.hardware[shape]]) for shape in shapes}
+        for site, kinds in enumerate(kinds_of_site):
+            for shape in shapes:
+                kind = int(work.hardware[shape])
+                if site in present and int(sites[kind]) != site:
+                    continue
+                rows.append(shape)
+                hardware.append(kind if site in present else kinds[0])
+        counts.append(len(rows) - before)
+    columns: dict[str, Any] = {name: getattr(work, name)[rows] for name in _SHAPE_COLUMNS}
+    at = sites[np.array(hardware, np.int64)] if rows else np.zeros(0, np.int64)
+    columns["hardware"] = np.array(hardware, np.int64)
+    for name in ("time_s", "predicted_time_s"):
+        columns[name] = columns[name] / np.asarray(speed)[at]
+    for name in ("power_watts", "predicted_watts"):
+        columns[name] = columns[name] * np.asarray(power)[at]
+    if np.any(np.asarray(speed) != 1.0) and not np.all(np.isnan(work.time_limit_s)):
+        slowest = float(np.min(speed))
+        columns["time_limit_s"] = work.time_limit_s / min(1.0, slowest)
+    return replace(work, first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), **columns)
+
+
+def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[int]) -> Workload:
+    """Return the jobs that run at one site, with their shapes there and the site's own numbers of kinds.
+
+    Args:
+        work: all jobs.
+        jobs: rows of the jobs.
+        submit_s: time at which each of them enters the site's queue, shape of `jobs`.
+        kinds: kinds of nodes of the site.
+    """
+    order = np.argsort(submit_s, kind="stable")
+    jobs, submit_s = jobs[order], submit_s[order]
+    number = {kind: at for at, kind in enumerate(kinds)}
+    shapes: list[int] = []
+    first = [0]
+    for job in jobs.tolist():
+        shapes += [shape for shape in work.shapes(job) if int(work.hardware[shape]) in number]
+        first.append(len(shapes))
+    columns: dict[str, Any] = {}
+    for field in fields(work):
+        values = getattr(work, field.name)
+        if field.name in _SHAPE_COLUMNS:
+            columns[field.name] = values[shapes]
+        elif isinstance(values, np.ndarray) and field.name != "first":
+            columns[field.name] = values[jobs]
+    columns["submit_s"] = submit_s
+    columns["hardware"] = np.array([number[int(kind)] for kind in columns["hardware"]], np.int64)
+    names = tuple(work.names[job] for job in jobs.tolist()) if work.names else ()
+    caps = {row: work.cap_points[job] for row, job in enumerate(jobs.tolist()) if job in work.cap_points}
+    return replace(work, first=np.array(first, np.int64), names=names, cap_points=caps, **columns)

@@ -1,0 +1,1 @@
+"""Jobs of a simulation: tables, generators, statistics and demand."""

@@ -1,0 +1,280 @@
+"""Jobs, shapes and policy of a simulation as the columns that compiled code reads.
+
+A row of `JobColumns` is a job. The jobs are sorted so that jobs with similar scores and sizes are neighbours,
+which `pending_tree` needs to skip many jobs at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from slurm_energy.scheduling.backfill import Discipline
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.scheduling.registry import Policy
+from slurm_energy.simulator.deadline_preemption import all_at_risk_s
+from slurm_energy.simulator.kernels.compiled import compiled
+from slurm_energy.simulator.schedule_settings import ScheduleSettings
+from slurm_energy.simulator.workloads.workload import Workload
+
+FCFS, SJF, ZEUS, HADES, THEMIS, POLLUX, CHRONOS, KAIROS, BLEND, MULTIFACTOR, AURACHRONOS = range(11)
+CODES: Final = {
+    "fcfs": FCFS,
+    "sjf": SJF,
+    "zeus": ZEUS,
+    "charon": ZEUS,
+    "hades": HADES,
+    "themis": THEMIS,
+    "pollux": POLLUX,
+    "chronos": CHRONOS,
+    "kairos": KAIROS,
+    "blend": BLEND,
+    "multifactor": MULTIFACTOR,
+    "aurachronos": AURACHRONOS,
+}
+"""Number of each policy that the kernels know."""
+_LEAN_POLICIES: Final = (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS)
+"""Policies that choose the shape with the least energy-delay product; the others choose the fastest one."""
+_URGENT_FIRST: Final = (CHRONOS, KAIROS, AURACHRONOS)
+USAGE_POLICIES: Final = (BLEND, HADES, MULTIFACTOR, THEMIS)
+"""Policies whose scores depend on the usage of users."""
+WEIGHTS: Final = {
+    KAIROS: {"excess": 1.8, "patience": 8.0},
+    BLEND: {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5},
+    MULTIFACTOR: {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0},
+}
+"""Default weights of the policies, in the order of `PolicyRules.weights`."""
+STRICT, EASY, CONSERVATIVE, PACKING = range(4)
+_DISCIPLINES: Final = {
+    Discipline.STRICT: STRICT,
+    Discipline.EASY: EASY,
+    Discipline.CONSERVATIVE: CONSERVATIVE,
+    Discipline.PACKING: PACKING,
+}
+
+SUBMIT_S, DEADLINE_S, LIMIT_S, SIZE, KEY, LEFT, ALLOWED, PATIENCE_S, RISK_S, LATEST_S, RESTART_S = range(11)
+"""Columns of `JobColumns.real`."""
+ROW, USER, ID_RANK, PLACE, FIRST, LAST, URGENT, FASTEST, LEANEST, GOOD, KEY_RANK = range(11)
+"""Columns of `JobColumns.whole`."""
+TIME_S, WATTS, RUN_TIME_S, RUN_WATTS, EXTRA_WATTS = range(5)
+"""Columns of `JobColumns.load`."""
+KIND, UNITS, POSSIBLE = range(3)
+"""Columns of `JobColumns.need`."""
+_ROUNDING: Final = 1e-15
+"""Relative rounding error of a sum of two floats, times four."""
+
+
+class JobColumns(NamedTuple):
+    """All n jobs with their m shapes (ways to run a job).
+
+    Attributes:
+        real: SUBMIT_S, DEADLINE_S, LIMIT_S (time limit; NaN: none); SIZE, share of the cluster; KEY, the
+            value by which the policy sorts; LEFT, fraction of the work that remains; ALLOWED, energy-delay
+            product up to which a shape is good under `kairos`; PATIENCE_S, seconds for which `kairos` waits
+            for such a shape; RISK_S, time from which the deadline is at risk; LATEST_S, lower bound of
+            the deadline minus the run time; RESTART_S, extra time of the next start. Shape (n, 11).
+        whole: ROW in the workload; USER; ID_RANK, position by job id; PLACE, position by submission and job
+            id; FIRST, LAST: the shapes are FIRST to LAST - 1; URGENT, whether the job has a deadline;
+            FASTEST, LEANEST, GOOD: possible shape with the least time, with the least energy-delay product,
+            and with the least one among the good shapes (-1: none); KEY_RANK, position by KEY.
+            Shape (n, 11).
+        load: predicted TIME_S and WATTS of a shape, real RUN_TIME_S and RUN_WATTS, and EXTRA_WATTS above the
+            idle power of its units, shape (m, 5).
+        need: KIND and UNITS of a shape, and whether it is POSSIBLE on this cluster, shape (m, 3).
+        arrival: the jobs in order of arrival, shape (n,).
+    """
+
+    real: Floats
+    whole: Ints
+    load: Floats
+    need: Ints
+    arrival: Ints
+
+
+class PolicyRules(NamedTuple):
+    """A policy with its parameters, and the discipline.
+
+    Attributes:
+        code: number of the policy, as in `CODES`.
+        discipline: STRICT, EASY, CONSERVATIVE or PACKING.
+        age_weight, wait_bound_s, max_age_s: as in `Options`.
+        weights: weights of the policy in the order of `WEIGHTS`, shape (4,).
+        urgent_first: whether jobs with a deadline come before others.
+        preempts: whether jobs are interrupted for jobs whose deadline is at risk.
+        checkpoint_s, restart_s: as in `Preemption`.
+        interval_s: seconds between two scheduling passes.
+        horizon_s: end of the simulation; infinity: when all jobs are done.
+    """
+
+    code: int
+    discipline: int
+    age_weight: float
+    wait_bound_s: float
+    max_age_s: float
+    weights: Floats
+    urgent_first: bool
+    preempts: bool
+    checkpoint_s: float
+    restart_s: float
+    interval_s: float
+    horizon_s: float
+
+
+def rules(policy: Policy, settings: ScheduleSettings) -> PolicyRules:
+    """Return the rules of a built-in policy under the settings of a simulation."""
+    code, options, preemption = CODES[policy.name], settings.options, settings.preemption
+    weights = np.zeros(4)
+    for index, (term, default) in enumerate(WEIGHTS.get(code, {}).items()):
+        weights[index] = options.weight(term, default)
+    return PolicyRules(
+        code,
+        _DISCIPLINES[settings.discipline],
+        float(options.age_weight),
+        float(options.wait_bound_s),
+        float(options.max_age_s),
+        weights,
+        code in _URGENT_FIRST,
+        bool(policy.preempts and preemption),
+        float(preemption.checkpoint_s) if preemption else float("inf"),
+        float(preemption.restart_s) if preemption else 0.0,
+        float(settings.interval_s),
+        float("inf") if settings.horizon_s is None else float(settings.horizon_s),
+    )
+
+
+def job_columns(
+    jobs: Workload, total: Ints, unit_idle_watts: Floats, policy: PolicyRules, margin_s: float
+) -> JobColumns:
+    """Return the columns of a workload for a policy.
+
+    Args:
+        jobs: the workload.
+        total: units of the cluster by kind of nodes.
+        unit_idle_watts: idle power of a unit by kind of nodes.
+        policy: the policy.
+        margin_s: as in `Preemption`.
+    """
+    count = jobs.count
+    real, whole = np.empty((count, 11)), np.empty((count, 11), np.int64)
+    real[:, SUBMIT_S], real[:, DEADLINE_S] = jobs.submit_s, jobs.deadline_s
+    real[:, LIMIT_S], real[:, SIZE] = jobs.time_limit_s, jobs.sizes(total)
+    real[:, LEFT], real[:, RESTART_S] = 1.0, 0.0
+    whole[:, ROW], whole[:, USER] = np.arange(count), jobs.user
+    whole[:, ID_RANK] = _ranks(jobs.job_id)
+    whole[:, PLACE] = _ranks(jobs.job_id, jobs.submit_s)
+    whole[:, FIRST], whole[:, LAST] = jobs.first[:-1], jobs.first[1:]
+    whole[:, URGENT] = ~np.isnan(jobs.deadline_s)
+    columns = JobColumns(real, whole, *_shape_columns(jobs, total, unit_idle_watts), np.arange(count))
+    refresh_all(policy, columns)
+    whole[:, KEY_RANK] = _ranks(whole[:, ID_RANK], real[:, KEY]) if policy.code == BLEND else 0
+    real[:, RISK_S] = all_at_risk_s(jobs, margin_s) if policy.preempts else np.inf
+    real[:, LATEST_S] = _latest_s(policy, columns)
+    order = _order(policy, columns)
+    arrival = np.empty(count, np.int64)
+    arrival[order] = np.arange(count)
+    return columns._replace(real=real[order], whole=whole[order], arrival=arrival)
+
+
+def _shape_columns(jobs: Workload, total: Ints, unit_idle_watts: Floats) -> tuple[Floats, Ints]:
+    load, need = np.empty((len(jobs.units), 5)), np.empty((len(jobs.units), 3), np.int64)
+    load[:, TIME_S], load[:, WATTS] = jobs.predicted_time_s, jobs.predicted_watts
+    load[:, RUN_TIME_S], load[:, RUN_WATTS] = jobs.time_s, jobs.power_watts
+    extra_watts = jobs.power_watts - unit_idle_watts[jobs.hardware] * jobs.units
+    load[:, EXTRA_WATTS] = (extra_watts - jobs.power_watts) + jobs.power_watts
+    need[:, KIND], need[:, UNITS] = jobs.hardware, jobs.units
+    need[:, POSSIBLE] = jobs.units <= total[jobs.hardware]
+    return load, need
+
+
+def _ranks(*keys: np.ndarray) -> Ints:
+    """Return the position of each row in the order of the keys, of which the last one counts first."""
+    if np.all(keys[-1][1:] > keys[-1][:-1]):
+        return np.arange(len(keys[-1]))
+    ranks = np.empty(len(keys[-1]), np.int64)
+    ranks[np.lexsort(keys)] = np.arange(len(ranks))
+    return ranks
+
+
+def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
+    """Return the order of the jobs: deadline or none, size of the chosen shape, user, key."""
+    choice = jobs.whole[:, LEANEST if policy.code in _LEAN_POLICIES else FASTEST]
+    size_class = np.zeros(len(choice))
+    if len(choice) and policy.discipline != PACKING:
+        width = np.frexp(np.maximum(1, jobs.need[choice, UNITS]))[1]
+        size_class = np.where(choice >= 0, 64.0 * jobs.need[choice, KIND] + width, -1.0)
+    size_class += 1e9 * jobs.whole[:, URGENT]
+    by_slack = (jobs.whole[:, URGENT] == 1) & (policy.code in (CHRONOS, AURACHRONOS))
+    keys = [jobs.whole[:, ID_RANK], np.where(by_slack, jobs.real[:, LATEST_S], jobs.real[:, KEY])]
+    if policy.code in USAGE_POLICIES:
+        keys.append(jobs.whole[:, USER])
+    order: Ints = np.lexsort((*keys, size_class)).astype(np.int64)
+    return order
+
+
+def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
+    """Return a lower bound of each job's deadline minus its run time, with all its work left.
+
+    The run time is that in the fastest shape. Under packing it is that in the slowest one, as a slower shape
+    may be the only one that fits.
+    """
+    if not len(jobs.whole):
+        return np.zeros(0)
+    longest_s = jobs.load[jobs.whole[:, FASTEST], TIME_S]
+    if policy.discipline == PACKING:
+        longest_s = np.maximum.reduceat(jobs.load[:, TIME_S], jobs.whole[:, FIRST])
+    deadline_s = jobs.real[:, DEADLINE_S]
+    latest_s: Floats = deadline_s - longest_s - _ROUNDING * (np.abs(deadline_s) + longest_s)
+    return latest_s
+
+
+def runnable(jobs: JobColumns) -> Bools:
+    """Return for each job whether the cluster has the units of one of its shapes, shape (n,)."""
+    if not len(jobs.whole):
+        return np.zeros(0, np.bool_)
+    possible = np.concatenate([[0], np.cumsum(jobs.need[:, POSSIBLE])])
+    some: Bools = possible[jobs.whole[:, LAST]] > possible[jobs.whole[:, FIRST]]
+    return some
+
+
+@compiled
+def refresh_all(policy: PolicyRules, jobs: JobColumns) -> None:
+    """Compute the columns of all jobs that depend on the remaining work."""
+    for job in range(len(jobs.whole)):
+        refresh(policy, jobs, job)
+
+
+@compiled
+def refresh(policy: PolicyRules, jobs: JobColumns, job: int) -> None:
+    """Compute the columns of one job that depend on its remaining work: its key and its best shapes."""
+    left = jobs.real[job, LEFT]
+    lowest_edp, shortest_s = np.inf, np.inf
+    best_s, best_edp, good_edp = np.inf, np.inf, np.inf
+    fastest, leanest, good = -1, -1, -1
+    first, last = jobs.whole[job, FIRST], jobs.whole[job, LAST]
+    for shape in range(first, last):
+        time_s = jobs.load[shape, TIME_S] * left
+        edp = jobs.load[shape, WATTS] * (time_s * time_s)
+        lowest_edp, shortest_s = min(lowest_edp, edp), min(shortest_s, time_s)
+        if jobs.need[shape, POSSIBLE]:
+            if time_s < best_s:
+                best_s, fastest = time_s, shape
+            if edp < best_edp:
+                best_edp, leanest = edp, shape
+    allowed = (1.0 + policy.weights[0]) * lowest_edp
+    if policy.code == KAIROS:
+        for shape in range(first, last):
+            time_s = jobs.load[shape, TIME_S] * left
+            edp = jobs.load[shape, WATTS] * (time_s * time_s)
+            if jobs.need[shape, POSSIBLE] and edp <= allowed and edp < good_edp:
+                good_edp, good = edp, shape
+    key = best_s
+    if policy.code == FCFS:
+        key = jobs.real[job, SUBMIT_S]
+    elif policy.code == MULTIFACTOR:
+        key = -jobs.real[job, SIZE]
+    elif policy.code in (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS):
+        key = best_edp
+    jobs.real[job, KEY] = key
+    jobs.real[job, ALLOWED], jobs.real[job, PATIENCE_S] = allowed, policy.weights[1] * shortest_s
+    jobs.whole[job, FASTEST], jobs.whole[job, LEANEST], jobs.whole[job, GOOD] = fastest, leanest, good

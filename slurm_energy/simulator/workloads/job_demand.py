@@ -1,0 +1,98 @@
+"""Resources that jobs need and that the cluster has free, as vectors: units by kind, and watts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_energy.scheduling.backfill import Candidate, Release
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.power.budget_control import BudgetControl
+from slurm_energy.simulator.power.power_commitment import PowerCommitment
+from slurm_energy.simulator.running_jobs import RunningJobs
+from slurm_energy.simulator.workloads.workload import Workload
+
+
+class JobDemand:
+    """Demand of jobs as resource vectors: units by kind of nodes and, last, watts of the budget.
+
+    Args:
+        jobs: all jobs.
+        cluster: the nodes.
+        runs: the running jobs.
+        commitment: power that the cluster may reach.
+        control: control loop of the power budget; None: no budget.
+    """
+
+    def __init__(
+        self,
+        jobs: Workload,
+        cluster: Cluster,
+        runs: RunningJobs,
+        commitment: PowerCommitment,
+        control: BudgetControl | None,
+    ) -> None:
+        self._jobs = jobs
+        self._cluster = cluster
+        self._runs = runs
+        self._commitment = commitment
+        self._control = control
+
+    def need(self, shape: int) -> Floats:
+        """Return the resources that a job in a shape takes once its nodes are on."""
+        need = np.zeros(len(self._cluster.total) + 1)
+        need[self._jobs.hardware[shape]] = self._jobs.units[shape]
+        need[-1] = max(0.0, float(self._job_watts([shape])[0]))
+        return need
+
+    def need_now(self, candidate: Candidate) -> Floats:
+        """Return the resources that a job takes if it starts now, power of nodes to boot included."""
+        return np.append(candidate.need[:-1], self.added_watts(np.array([candidate.shape])))
+
+    def added_watts(self, shapes: Ints) -> Floats:
+        """Return by how many watts the committed power would grow by one job in each of the given shapes.
+
+        Committed power is the highest future power of the cluster if no further job starts. The result is
+        infinity if the power of nodes that boot for the job would exceed the budget, now or later.
+        """
+        kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
+        added_watts = self._commitment.added_watts(kinds, units, np.array(self._job_watts(shapes.tolist())))
+        if self._control is not None and self._commitment.switches_off:
+            for request in set(zip(kinds.tolist(), units.tolist(), strict=True)):
+                _, steps = self._commitment.wake(*request)
+                if steps and not self._control.outlook.nodes_keep(steps):
+                    added_watts[(kinds == request[0]) & (units == request[1])] = math.inf
+        return added_watts
+
+    def keeps_floors(self, candidate: Candidate, *, starts: bool) -> bool:
+        """Return whether the floors of all running jobs keep the budget until the candidate has ended.
+
+        Args:
+            candidate: the job.
+            starts: whether it starts now, so that the power of nodes to boot counts; its units must be free.
+        """
+        if self._control is None:
+            return True
+        job, shape = candidate.job, candidate.shape
+        wake = None
+        if starts and self._commitment.switches_off:
+            wake = self._commitment.wake(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
+        return self._control.outlook.keeps_floors(job, shape, candidate.limit_s, wake)
+
+    def free(self) -> Floats:
+        """Return the free resources."""
+        watts = math.inf if self._control is None else self._control.headroom_watts()
+        return np.append(self._cluster.free, watts)
+
+    def releases(self) -> list[Release]:
+        """Return the resources of each running job, with the time of the job's expected end."""
+        return [(run.start_s + run.limit_s, self.need(run.shape)) for run in self._runs.running.values()]
+
+    def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
+        """Return the power that a job in each of the given shapes adds once its nodes are on, in watts."""
+        if self._control is None:
+            return [self._runs.extra_watts(shape) for shape in shapes]
+        return self._control.added_watts(shapes)

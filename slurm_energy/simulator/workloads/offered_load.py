@@ -1,0 +1,132 @@
+"""Offered load of a workload, and scaling of its arrivals to another load.
+
+The offered load is the utilisation of the cluster that the arriving work needs if the jobs are divided among
+the kinds of nodes in the best way,
+
+    load = min over x of max over k of sum_i x_ik * w_ik / (U_k * span),
+
+where w_ik is the smallest product of units and predicted run time over the shapes of job i on nodes of kind
+k, x_ik is the share of the job that runs there, U_k is the number of units of kind k, and span is the time
+from the first submission to the last one. At a load of 1 each kind of nodes is just able to do its work.
+Jobs that the cluster cannot run do not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.simulator.workloads.workload import Workload
+
+_MIN_SPAN_S: Final = 1e-6
+"""Shorter spans are one point in time: the clocks of schedulers are coarser."""
+_RATIO_STEPS: Final = 200.0
+"""Jobs whose ratios of work between the kinds agree up to 1/200 are divided alike."""
+_TEMPERATURES: Final = (0.3, 0.1, 0.03, 0.01, 0.003)
+_ROUNDS: Final = 150
+
+
+def offered_load(work: Workload, units: Ints) -> float | None:
+    """Return the offered load; None if all jobs are submitted at the same time.
+
+    On several kinds of nodes the result is at most 1 % above the optimum, and never below it.
+
+    Args:
+        work: the jobs.
+        units: units of the cluster by kind of nodes, shape (kinds,).
+    """
+    span_s = float(work.submit_s[-1] - work.submit_s[0]) if work.count else 0.0
+    if span_s < _MIN_SPAN_S:
+        return None
+    return _least_utilisation(_grouped(unit_seconds(work, units)) / units) / span_s
+
+
+def unit_seconds(work: Workload, units: Ints) -> Floats:
+    """Return the work w_ik of each job on each kind in unit seconds, shape (n, kinds).
+
+    Infinity: no shape of the job fits on the kind.
+    """
+    product = np.where(work.units <= units[work.hardware], work.units * work.predicted_time_s, np.inf)
+    owner = np.repeat(np.arange(work.count), np.diff(work.first))
+    least: Floats = np.full((work.count, len(units)), np.inf)
+    np.minimum.at(least, (owner, work.hardware), product)
+    return least
+
+
+def _grouped(seconds: Floats) -> Floats:
+    """Return the work of groups of jobs that are divided alike, shape (g, kinds).
+
+    The ratios of work between the kinds are nearly the same for all jobs of a group.
+    """
+    runnable: Floats = seconds[np.any(np.isfinite(seconds), axis=1)]
+    if not len(runnable):
+        return runnable
+    if runnable.shape[1] == 1:
+        return np.array([[runnable.sum()]])
+    ratios = np.log(runnable / runnable.min(axis=1, keepdims=True))
+    steps = np.where(np.isfinite(ratios), np.round(np.minimum(ratios, 1e6) * _RATIO_STEPS), -1).astype(
+        np.int64
+    )
+    _, group = np.unique(steps, axis=0, return_inverse=True)
+    sums: Floats = np.zeros((int(group.max(initial=-1)) + 1, runnable.shape[1]))
+    np.add.at(sums, group.ravel(), runnable)
+    return sums
+
+
+def _least_utilisation(seconds: Floats) -> float:
+    """Return the least maximum over the kinds of the sum of divided work.
+
+    The shares of a group depend on the prices of the kinds, by a softmin whose temperature falls. Prices of
+    kinds with less than the maximum of work fall. Each round yields a possible division of the work, so that
+    the result is never below the optimum.
+
+    Args:
+        seconds: work of each group on each kind per unit of the kind, shape (g, kinds); infinity: cannot run.
+    """
+    if not len(seconds):
+        return 0.0
+    finite = np.isfinite(seconds)
+    work = np.where(finite, seconds, 0.0)
+    cost = np.log(np.where(finite, seconds, 1.0))
+    price = np.zeros(seconds.shape[1])
+    usable = np.any(finite, axis=0)
+    best = np.inf
+    for temperature in _TEMPERATURES:
+        for _ in range(_ROUNDS):
+            exponent = np.where(finite, -(cost + price) / temperature, -np.inf)
+            weight = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+            used = np.sum(work * weight / weight.sum(axis=1, keepdims=True), axis=0)
+            best = min(best, float(used.max()))
+            gap = np.log(np.maximum(used[usable], 1e-12 * used.max()) / used.max())
+            price[usable] += 0.5 * temperature * np.maximum(gap, -5.0)
+            if gap.min() > -1e-6:
+                break
+    return best
+
+
+def with_load(work: Workload, units: Ints, load: float) -> Workload:
+    """Return a workload whose offered load is `load`.
+
+    All times between submissions are multiplied by the same factor. Run times stay, and so does the time from
+    a job's submission to its deadline.
+
+    Args:
+        work: the jobs.
+        units: units of the cluster by kind of nodes, shape (kinds,).
+        load: offered load to reach.
+
+    Raises:
+        UsageError: all jobs are submitted at the same time, or the cluster can run none.
+    """
+    present = offered_load(work, units)
+    if present is None:
+        raise UsageError("workload.load", "all jobs are submitted at the same time", "remove the key")
+    if not present:
+        raise UsageError("workload.load", "the cluster can run none of the jobs", "enlarge the cluster")
+    begin_s = work.submit_s[0]
+    submit_s = begin_s + (work.submit_s - begin_s) * (present / load)
+    return replace(work, submit_s=submit_s, deadline_s=work.deadline_s + (submit_s - work.submit_s))

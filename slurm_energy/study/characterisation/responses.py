@@ -1,0 +1,136 @@
+"""Response of classes of jobs to hardware settings, and the settings that serve an objective best. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.study.data.jobs_table import Floats, JobsTable
+
+_DELAY_EXPONENTS: Final = {"energy": 1, "edp": 2, "ed2p": 3}
+"""Exponent of the time in the figure that an objective minimizes, power times time to this exponent."""
+DEFAULT_SLOWDOWN: Final = 0.05
+"""Slowdown limit of the objective `energy`, as the default of `tuning.slowdown_limit_percent`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPoint:
+    """A point of the response curve of a class.
+
+    Attributes:
+        time_ratio, power_ratio: run time and power relative to the untuned job.
+        settings: settings of the point, for people.
+        deviation: relative standard deviation of the ratios; NaN: unknown.
+    """
+
+    time_ratio: float
+    power_ratio: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    deviation: float = float("nan")
+
+
+UNTUNED: Final = ClassPoint(1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassResponses:
+    """Response curves by class of jobs.
+
+    Attributes:
+        points: measured points of each class.
+    """
+
+    points: Mapping[str, Sequence[ClassPoint]]
+
+    def best(self, job_class: str, objective: str, slowdown_limit: float | None = None) -> ClassPoint:
+        """Return the point that serves an objective best; the untuned one if no other is better.
+
+        Args:
+            job_class: name of the class; a class without a curve stays untuned.
+            objective: `energy`, `edp` or `ed2p`.
+            slowdown_limit: permitted slowdown as a share; None: 5 % for `energy`, no limit for the others.
+        """
+        if slowdown_limit is None:
+            slowdown_limit = DEFAULT_SLOWDOWN if objective == "energy" else float("inf")
+        exponent = _DELAY_EXPONENTS[objective]
+        permitted = [
+            one for one in self.points.get(job_class, ()) if one.time_ratio <= 1 + slowdown_limit + 1e-9
+        ]
+        return min(
+            (UNTUNED, *permitted),
+            key=lambda one: (one.power_ratio * one.time_ratio**exponent, one.time_ratio),
+        )
+
+    def ratios(
+        self,
+        jobs: JobsTable,
+        objective: str,
+        slowdown_limit: float | None,
+        random: np.random.Generator | None,
+    ) -> tuple[Floats, Floats]:
+        """Return run time and power of each tuned job relative to the untuned job, shape (n,).
+
+        Args:
+            jobs: the jobs.
+            objective: the objective.
+            slowdown_limit: permitted slowdown as a share; None: the default.
+            random: draws errors of the curves by their deviations, one per class; None: no errors.
+        """
+        time_ratio, power_ratio = np.ones(jobs.count), np.ones(jobs.count)
+        for name in self.points:
+            point = self.best(name, objective, slowdown_limit)
+            deviation = 0.0 if np.isnan(point.deviation) or point is UNTUNED else point.deviation
+            errors = np.ones(2) if random is None else np.exp(deviation * random.standard_normal(2))
+            members = jobs.job_class == name
+            time_ratio[members] = point.time_ratio * errors[0]
+            power_ratio[members] = point.power_ratio * errors[1]
+        return time_ratio, power_ratio
+
+    def caps(self) -> dict[str, list[tuple[float, float]]]:
+        """Return by class the points with less power than the untuned job, as (time ratio, power ratio)."""
+        return {
+            name: [(one.time_ratio, one.power_ratio) for one in points if one.power_ratio < 1]
+            for name, points in self.points.items()
+        }
+
+    def covered_share(self, jobs: JobsTable) -> float:
+        """Return the share of the jobs' energy whose class has a curve; NaN: no energy is known."""
+        total = float(np.nansum(jobs.energy_joules))
+        covered = np.isin(jobs.job_class, [name for name, points in self.points.items() if points])
+        return float(np.nansum(jobs.energy_joules[covered])) / total if total > 0 else float("nan")
+
+    def potential(self, jobs: JobsTable, objective: str, slowdown_limit: float | None = None) -> float:
+        """Return the share of the jobs' energy that their best points save; NaN: no energy is known."""
+        time_ratio, power_ratio = self.ratios(jobs, objective, slowdown_limit, None)
+        total = float(np.nansum(jobs.energy_joules))
+        tuned = float(np.nansum(jobs.energy_joules * time_ratio * power_ratio))
+        return 1 - tuned / total if total > 0 else float("nan")
+
+
+def responses_of(classes: Sequence[Mapping[str, Any]]) -> ClassResponses:
+    """Return the curves of a list of classes, each with `name` and `points`, as `characterise` stores them.
+
+    Raises:
+        UsageError: the list is damaged.
+    """
+    points: dict[str, list[ClassPoint]] = {}
+    try:
+        for one in classes:
+            points[str(one["name"])] = [
+                ClassPoint(
+                    float(point["time_ratio"]),
+                    float(point["power_ratio"]),
+                    dict(point.get("settings") or {}),
+                    float("nan") if point.get("deviation") is None else float(point["deviation"]),
+                )
+                for point in one.get("points") or ()
+            ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            "the classes", f"are damaged: {error!r}", "run senergy study characterise again"
+        ) from None
+    return ClassResponses(points)

@@ -1,0 +1,1 @@
+"""Step 5 of a study: alternatives, their simulation and the recommended plan."""

@@ -1,0 +1,88 @@
+"""Combinations of alternatives that are worth a simulation. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from slurm_energy.study.choice.alternatives import StudyAlternative
+from slurm_energy.study.choice.evaluation import AlternativeForecast, LimitForecast
+from slurm_energy.study.goals.indicators import KPIS
+from slurm_energy.study.goals.objective import StudyObjective
+
+_MAX_RESCUED: Final = 2
+"""Number of alternatives that break a limit for which a helping lever is tried."""
+_INCOMPATIBLE: Final = frozenset({"budget", "power_saving"})
+"""Levers that the simulator does not combine: a power budget with nodes that are switched off."""
+
+
+def combinations(
+    forecasts: Sequence[AlternativeForecast], objective: StudyObjective
+) -> list[StudyAlternative]:
+    """Return combinations of alternatives of different levers.
+
+    Alternatives that improve the main target are combined with each other. One that saves most, but
+    breaks a limit, is combined with the one that improves the KPI of this limit most: a better order of the
+    queue, for example, makes up for jobs that tuning slows down.
+
+    Args:
+        forecasts: forecasts of single alternatives.
+        objective: the objective.
+    """
+    improving = _best_by_levers(forecasts, objective)
+    groups = [
+        group for size in range(2, len(improving) + 1) for group in itertools.combinations(improving, size)
+    ]
+    for group in list(_rescued(forecasts, objective)):
+        groups.append(group)
+        groups += [(*group, added) for added in improving]
+    joined = {}
+    for group in groups:
+        if (one := _joined(group)) is not None:
+            joined[frozenset(part.name for part in group)] = one
+    return list(joined.values())
+
+
+def _best_by_levers(
+    forecasts: Sequence[AlternativeForecast], objective: StudyObjective
+) -> list[StudyAlternative]:
+    """Return the best alternative of each set of levers that certainly improves the main target."""
+    kpi = objective.targets[0].indicator
+    best: dict[tuple[str, ...], AlternativeForecast] = {}
+    for one in forecasts:
+        if one.is_permitted and one.certain_improvement(kpi) > 0:
+            other = best.get(one.alternative.levers)
+            if other is None or one.improvement(kpi) > other.improvement(kpi):
+                best[one.alternative.levers] = one
+    return [one.alternative for one in best.values()]
+
+
+def _rescued(
+    forecasts: Sequence[AlternativeForecast], objective: StudyObjective
+) -> Iterator[tuple[StudyAlternative, ...]]:
+    """Yield pairs of an alternative that breaks a limit and one that improves the KPI of the limit."""
+    main = objective.targets[0].indicator
+    broken = [one for one in forecasts if not one.is_permitted and one.improvement(main) > 0]
+    broken.sort(key=lambda one: -one.improvement(main))
+    for one in broken[:_MAX_RESCUED]:
+        for limit in one.limits:
+            if limit.forecast is not LimitForecast.BROKEN:
+                continue
+            kpi = KPIS[limit.kpi]
+            helping = [other for other in forecasts if other.improvement(kpi) > 0]
+            helping = [other for other in helping if _joined((one.alternative, other.alternative))]
+            if helping:
+                best = max(helping, key=lambda other: other.improvement(kpi))
+                yield one.alternative, best.alternative
+
+
+def _joined(group: Sequence[StudyAlternative]) -> StudyAlternative | None:
+    """Return the combination of alternatives; None: they share a lever, or are incompatible."""
+    levers = list(itertools.chain.from_iterable(one.levers for one in group))
+    if len(set(levers)) < len(levers) or set(levers) >= _INCOMPATIBLE:
+        return None
+    joined = group[0]
+    for added in group[1:]:
+        joined = joined.with_levers_of(added)
+    return joined

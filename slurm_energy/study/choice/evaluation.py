@@ -1,0 +1,226 @@
+"""Evaluation of alternatives: targets and limits by their forecasts, Pareto front, recommendation. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from slurm_energy.study.choice.alternatives import StudyAlternative
+from slurm_energy.study.goals.indicators import KPIS, Direction, Kpi
+from slurm_energy.study.goals.objective import StudyLimit, StudyObjective, StudyTarget
+from slurm_energy.study.modelling.forecast import ForecastChange
+
+SIMPLER_WITHIN: Final = 0.005
+"""Difference of the main target, as a share, up to which the alternative with fewer levers is preferred."""
+
+
+class LimitForecast(StrEnum):
+    """Forecast of a limit under an alternative."""
+
+    KEPT = "kept"
+    AT_RISK = "at risk"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOutlook:
+    """A limit under an alternative.
+
+    Attributes:
+        kpi: its KPI.
+        account: account to which it applies; empty: all jobs.
+        forecast: whether it is kept.
+        value: forecast value of the KPI; NaN: unknown.
+        minimum, maximum: permitted values.
+    """
+
+    kpi: str
+    account: str
+    forecast: LimitForecast
+    value: float
+    minimum: float
+    maximum: float
+
+    @property
+    def text(self) -> str:
+        """The outlook in words."""
+        kpi = KPIS[self.kpi]
+        of = f" of account {self.account}" if self.account else ""
+        bound = self.maximum if kpi.better is Direction.LOWER else self.minimum
+        return f"{kpi.title}{of} {self.value:.4g} {kpi.unit}, limit {bound:.4g}: {self.forecast}"
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativeForecast:
+    """Forecast of an alternative.
+
+    Attributes:
+        alternative: the alternative.
+        changes: forecast change by KPI; KPIs that are unknown are missing.
+        limits: outlook of each limit.
+        accounts, classes: what it costs or saves whom, as `forecast.group_changes`.
+        seeds: number of simulations.
+    """
+
+    alternative: StudyAlternative
+    changes: Mapping[str, ForecastChange]
+    limits: Sequence[LimitOutlook]
+    accounts: Sequence[Mapping[str, Any]] = field(default=())
+    classes: Sequence[Mapping[str, Any]] = field(default=())
+    seeds: int = 1
+
+    @property
+    def is_permitted(self) -> bool:
+        """Whether no limit is broken by the mean of the forecast."""
+        return all(one.forecast is not LimitForecast.BROKEN for one in self.limits)
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the whole interval of each limit is within its bounds."""
+        return all(one.forecast is LimitForecast.KEPT for one in self.limits)
+
+    def improvement(self, kpi: Kpi) -> float:
+        """Return the relative improvement of a KPI; NaN: unknown."""
+        change = self.changes.get(kpi.name)
+        if change is None:
+            return math.nan
+        return -change.change if kpi.better is Direction.LOWER else change.change
+
+    def certain_improvement(self, kpi: Kpi) -> float:
+        """Return the worse bound of the interval of the mean improvement; NaN: unknown."""
+        change = self.changes.get(kpi.name)
+        if change is None:
+            return math.nan
+        return -change.mean_high if kpi.better is Direction.LOWER else change.mean_low
+
+    def reaches(self, target: StudyTarget) -> bool:
+        """Return whether the mean of the forecast reaches a target."""
+        return self.improvement(target.indicator) >= abs(target.change_percent) / 100
+
+
+def limit_outlook(
+    limit: StudyLimit, change: ForecastChange | None, deviation: float, account: str = ""
+) -> LimitOutlook:
+    """Return whether an alternative keeps a limit.
+
+    The bounds are relative to the present site in the twin: an error of the twin counts on both sides.
+
+    Args:
+        limit: the limit.
+        change: forecast change of its KPI; None: unknown.
+        deviation: standard deviation of the days of the present site; NaN: unknown.
+        account: account to which it applies; empty: all jobs.
+    """
+    if change is None or math.isnan(change.value):
+        return LimitOutlook(limit.kpi, account, LimitForecast.UNKNOWN, math.nan, -math.inf, math.inf)
+    low, high = limit.bounds(change.today, deviation)
+    values = [change.value]
+    if not math.isnan(change.low):
+        values += [change.today * (1 + change.low), change.today * (1 + change.high)]
+    beyond = [value < low or value > high for value in values]
+    # An absolute bound that the present site breaks already is no fault of the alternative.
+    is_worse = limit.indicator.better is Direction.LOWER and change.value > change.today
+    is_worse |= limit.indicator.better is Direction.HIGHER and change.value < change.today
+    if beyond[0] and is_worse:
+        forecast = LimitForecast.BROKEN
+    else:
+        forecast = LimitForecast.AT_RISK if any(beyond) else LimitForecast.KEPT
+    return LimitOutlook(limit.kpi, account, forecast, change.value, low, high)
+
+
+def pareto_front(forecasts: Sequence[AlternativeForecast], kpis: Sequence[Kpi]) -> list[int]:
+    """Return the rows of the alternatives that no other one dominates by the means of their forecasts.
+
+    An alternative dominates another one if it is no worse in any KPI and better in one. A KPI that is unknown
+    for an alternative does not count in its comparisons.
+
+    Args:
+        forecasts: the alternatives.
+        kpis: the KPIs of targets and limits.
+    """
+    rows = [[one.improvement(kpi) for kpi in kpis] for one in forecasts]
+
+    def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+        pairs = [(x, y) for x, y in zip(a, b, strict=True) if not (math.isnan(x) or math.isnan(y))]
+        return bool(pairs) and all(x >= y for x, y in pairs) and any(x > y for x, y in pairs)
+
+    return [number for number, row in enumerate(rows) if not any(dominates(other, row) for other in rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The alternative that a choice recommends.
+
+    Attributes:
+        name: its name; empty: none.
+        reasons: why, in sentences.
+        reaches_target: whether its forecast reaches the main target.
+    """
+
+    name: str
+    reasons: tuple[str, ...]
+    reaches_target: bool = False
+
+
+def recommend(forecasts: Sequence[AlternativeForecast], objective: StudyObjective) -> Recommendation:
+    """Return the alternative to deploy.
+
+    It has the largest improvement of the main target among the alternatives that break no limit; those that
+    keep every limit with certainty go first if one of them reaches the target. Where two differ by less than
+    half a percentage point, the one with fewer levers is preferred.
+
+    Args:
+        forecasts: the alternatives, without the present site.
+        objective: the objective.
+    """
+    target = objective.targets[0]
+    kpi, wanted = target.indicator, abs(target.change_percent) / 100
+    permitted = [one for one in forecasts if one.is_permitted and one.certain_improvement(kpi) > 0]
+    if not permitted:
+        return Recommendation("", _why_none(forecasts, kpi))
+    safe = [one for one in permitted if one.is_safe and one.reaches(target)]
+    pool = safe or permitted
+    best = max(one.improvement(kpi) for one in pool)
+    near = [one for one in pool if one.improvement(kpi) >= best - SIMPLER_WITHIN]
+    if any(one.reaches(target) for one in near):
+        near = [one for one in near if one.reaches(target)]
+    chosen = min(near, key=lambda one: (len(one.alternative.levers), -one.improvement(kpi)))
+    change = chosen.changes[kpi.name]
+    reasons = [
+        f"{kpi.title}: {100 * change.change:+.1f} % on average ({100 * change.mean_low:+.1f} to "
+        f"{100 * change.mean_high:+.1f} %), wanted {target.change_percent:+g} %",
+        *(one.text for one in chosen.limits),
+    ]
+    reaches = chosen.reaches(target)
+    if not reaches:
+        reasons.append(
+            f"no permitted alternative reaches the target of {100 * wanted:g} %: this one comes nearest"
+        )
+    if best > chosen.improvement(kpi):
+        reasons.append("another alternative promises slightly more, but uses more levers")
+    refused = [
+        one for one in forecasts if not one.is_permitted and one.improvement(kpi) > chosen.improvement(kpi)
+    ]
+    for one in refused:
+        broken = next(limit for limit in one.limits if limit.forecast is LimitForecast.BROKEN)
+        reasons.append(f"not {one.alternative.name}: {broken.text}")
+    return Recommendation(chosen.alternative.name, tuple(reasons), reaches)
+
+
+def _why_none(forecasts: Sequence[AlternativeForecast], kpi: Kpi) -> tuple[str, ...]:
+    reasons = []
+    for one in forecasts:
+        if not one.is_permitted:
+            broken = next(limit for limit in one.limits if limit.forecast is LimitForecast.BROKEN)
+            reasons.append(f"not {one.alternative.name}: {broken.text}")
+        elif math.isnan(one.improvement(kpi)):
+            reasons.append(f"not {one.alternative.name}: {kpi.title} is unknown")
+        else:
+            worse = -100 * one.certain_improvement(kpi)
+            change = f"may worsen by {worse:.1f} % on average" if worse > 0 else "may not improve on average"
+            reasons.append(f"not {one.alternative.name}: {kpi.title} {change}")
+    return tuple(reasons) or ("there is no alternative",)

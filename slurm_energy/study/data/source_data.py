@@ -1,0 +1,51 @@
+"""Data of a period: where a step reads them, and what an interrupted run has read already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.study.data.energy_file import energy_csv, read_energy
+from slurm_energy.study.data.jobs_file import LoadedJobs, read_jobs
+from slurm_energy.study.data.jobs_table import csv_text
+from slurm_energy.study.data.kpis import EnergySeries
+from slurm_energy.study.data.period import ENERGY_NAME, JOBS_NAME
+from slurm_energy.study.step_run import StepRun
+
+
+@dataclass(frozen=True, slots=True)
+class StudySources:
+    """Where the data of a step come from.
+
+    Attributes:
+        read: reads all jobs of the cluster and the energy of its nodes (None: unknown).
+        files: files that `read` reads, for the manifest; empty for the running site.
+        options: options that select the data, for the manifest.
+    """
+
+    read: Callable[[], tuple[LoadedJobs, EnergySeries | None]]
+    files: Mapping[str, Path]
+    options: Mapping[str, Any]
+
+
+def source_data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, EnergySeries | None]:
+    """Return the data of a step, from the partial work of an interrupted run if it has them.
+
+    Args:
+        run: the run of the step.
+        sources: where the data come from otherwise.
+    """
+    folder = run.partial_folder()
+    stored = run.partial("data")
+    if stored is not None:
+        loaded = LoadedJobs(read_jobs(folder / JOBS_NAME).jobs, [str(note) for note in stored["notes"]])
+        energy = read_energy(folder / ENERGY_NAME) if stored["energy"] else None
+        return loaded, energy
+    loaded, energy = sources.read()
+    (folder / JOBS_NAME).write_text(csv_text(loaded.jobs), encoding="utf-8")
+    if energy is not None:
+        (folder / ENERGY_NAME).write_text(energy_csv(energy), encoding="utf-8")
+    run.save_partial("data", {"notes": loaded.notes, "energy": energy is not None})
+    return loaded, energy

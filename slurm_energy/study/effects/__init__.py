@@ -1,0 +1,1 @@
+"""Effect of a deployment: estimators, placebo checks and the validation."""

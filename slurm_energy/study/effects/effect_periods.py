@@ -1,0 +1,197 @@
+"""Values of KPIs by day and arm of a deployment, from which effects are estimated.
+
+Each day loses its first hours to the washout, in which jobs of the arm before still run. Days of the baseline
+lose the same hours, so that all days are compared over the same time of day.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.study.data.days import HOUR_S, StudyDays
+from slurm_energy.study.data.jobs_table import Bools, Floats, JobsTable
+from slurm_energy.study.data.kpis import DailyKpis, EnergyPrices, EnergySeries, daily_kpis
+from slurm_energy.study.effects.effects import PeriodSeries
+from slurm_energy.study.effects.expected_energy import expected_kwh
+from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesign
+
+MAX_WASHOUT_S: Final = 12 * HOUR_S
+RESIDUAL_SHARE: Final = 0.05
+"""Share of the work of the arm before that may still run after the washout."""
+_MIN_WAIT_S: Final = 60.0
+_ADJUSTED_FOR_WORK: Final = ("energy_kwh", "energy_per_work_kwh", "cost", "carbon_kg")
+_SUMS: Final = ("energy_kwh", "cost", "carbon_kg", "edp_joule_seconds")
+"""KPIs that are sums over a day; they are scaled to 24 hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentData:
+    """Jobs and energy of the baseline and of the deployment.
+
+    Attributes:
+        jobs: all jobs of the scope.
+        days: the days of the baseline, then those of the deployment.
+        first_day: row of the first day of the deployment.
+        energy: energy of all nodes; None: unknown.
+        prices: factors for cost and emissions.
+        as_drawn: whether the configuration of each day was that of its arm, shape (n,); None: on all days.
+    """
+
+    jobs: JobsTable
+    days: StudyDays
+    first_day: int
+    energy: EnergySeries | None = None
+    prices: EnergyPrices | None = None
+    as_drawn: Bools | None = None
+
+
+def washout_seconds(jobs: JobsTable) -> float:
+    """Return the time after which at most 5 % of the work of a switched-off arm still runs, at most 12 h.
+
+    At a random time the share of work that still runs t seconds later is E[max(0, L - t)] / E[L] with the run
+    time L, weighted by nodes.
+    """
+    known = (jobs.run_s > 0) & (jobs.nodes > 0)
+    run_s, nodes = jobs.run_s[known], jobs.nodes[known]
+    total = float((run_s * nodes).sum())
+    if total <= 0.0:
+        return 0.0
+    for hour in range(int(MAX_WASHOUT_S // HOUR_S)):
+        if float((np.maximum(0.0, run_s - hour * HOUR_S) * nodes).sum()) <= RESIDUAL_SHARE * total:
+            return hour * HOUR_S
+    return MAX_WASHOUT_S
+
+
+class EffectPeriods:
+    """KPI values by day of the arms of a deployment.
+
+    Args:
+        data: jobs and energy.
+        assignment: the arms.
+        washout_s: seconds at the begin of each day that do not count.
+    """
+
+    def __init__(self, data: ExperimentData, assignment: ArmAssignment, washout_s: float) -> None:
+        self.data = data
+        self.assignment = assignment
+        self.washout_s = washout_s if assignment.design is AssignmentDesign.SWITCHBACK else 0.0
+        self._segments = _without_washout(data.days, self.washout_s)
+        self._daily: dict[tuple[str, str], DailyKpis] = {}
+        self._expected: dict[tuple[str, str], Floats | None] = {}
+
+    @property
+    def has_control(self) -> bool:
+        """Whether there is a control group beside the treated group at the same time."""
+        return self.assignment.design in (AssignmentDesign.PARTITION, AssignmentDesign.USERS)
+
+    def series(self, kpi: str, account: str = "") -> PeriodSeries:
+        """Return the values of a KPI of the treated group, or of all jobs in a switchback.
+
+        Args:
+            kpi: name of the KPI.
+            account: account whose jobs count; empty: all.
+        """
+        return self._series(kpi, "treated" if self.has_control else "", account)
+
+    def control_series(self, kpi: str, account: str = "") -> PeriodSeries | None:
+        """Return the values of a KPI of the control group; None: there is none at the same time."""
+        return self._series(kpi, "control", account) if self.has_control else None
+
+    def accounts(self) -> list[str]:
+        """Return the accounts of the jobs."""
+        return [str(account) for account in np.unique(self.data.jobs.account)]
+
+    def _series(self, kpi: str, group: str, account: str) -> PeriodSeries:
+        daily, expected = self._kpis(group, account), None
+        rows = np.arange(self.data.days.count) * (2 if self.washout_s > 0 else 1) + int(self.washout_s > 0)
+        values = daily.values[kpi][rows].copy()
+        if kpi in _SUMS:
+            values *= 24.0 / daily.days.hours[rows]
+        work = daily.values["node_hours_per_hour"][rows] if kpi in _ADJUSTED_FOR_WORK else None
+        if work is not None and (kwh := self._expected[group, account]) is not None:
+            expected = kwh[rows] * 24.0 / daily.days.hours[rows]
+            expected = expected / work if kpi == "energy_per_work_kwh" else expected
+        if kpi == "worst_wait_s":
+            values = self._bounded(values)
+        arm, block, counts = self._arms(group)
+        series = PeriodSeries(
+            self.data.days.edges_s[:-1] / 86400.0,
+            self.data.days.weekdays,
+            arm,
+            np.arange(self.data.days.count) >= self.data.first_day,
+            values,
+            work,
+            expected,
+            block,
+        )
+        if self.data.as_drawn is not None:
+            counts = counts & self.data.as_drawn
+        return series.rows(counts & self.data.days.used)
+
+    def _bounded(self, waits_s: Floats) -> Floats:
+        """Return waits with a lower bound, so that they can be compared by their ratio.
+
+        Waits below a quarter of the median of the baseline, or below a minute, count as that: how few minutes
+        a short wait has does not matter, and would dominate a ratio.
+        """
+        own = waits_s[: self.data.first_day]
+        own = own[np.isfinite(own)]
+        bound_s = max(_MIN_WAIT_S, 0.25 * float(np.median(own))) if len(own) else _MIN_WAIT_S
+        return np.maximum(waits_s, bound_s)
+
+    def _kpis(self, group: str, account: str) -> DailyKpis:
+        key = group, account
+        if key not in self._daily:
+            jobs, energy = self.data.jobs, self.data.energy
+            if group:
+                jobs, energy = jobs.where(self._members(group)), None
+            if account:
+                jobs, energy = jobs.where(jobs.account == account), None
+            self._daily[key] = daily = daily_kpis(jobs, self._segments, energy, self.data.prices)
+            kwh = daily.values["energy_kwh"] if energy is not None else None
+            begin_s = float(self.data.days.edges_s[self.data.first_day])
+            self._expected[key] = expected_kwh(jobs, self._segments, begin_s, kwh)
+        return self._daily[key]
+
+    def _members(self, group: str) -> Bools:
+        names = self.assignment.treated if group == "treated" else self.assignment.control
+        column = (
+            self.data.jobs.partition
+            if self.assignment.design is AssignmentDesign.PARTITION
+            else self.data.jobs.user
+        )
+        return np.isin(column, list(names))
+
+    def _arms(self, group: str) -> tuple[Bools, np.ndarray | None, Bools]:
+        """Return by day whether it is treated, the block of the drawing, and whether it counts."""
+        days, first = self.data.days, self.data.first_day
+        is_after = np.arange(days.count) >= first
+        if self.assignment.design is not AssignmentDesign.SWITCHBACK:
+            arm = is_after & (group != "control")
+            return arm, None, np.ones(days.count, np.bool_)
+        arm = np.zeros(days.count, np.bool_)
+        block = np.zeros(days.count, np.int64)
+        counts = ~is_after
+        middles = 0.5 * (days.edges_s[:-1] + days.edges_s[1:])
+        for row in range(first, days.count):
+            period = self.assignment.period_at(float(middles[row]))
+            if period is not None:
+                arm[row], block[row], counts[row] = period.is_treated, 1 + period.block, True
+        return arm, block, counts
+
+
+def _without_washout(days: StudyDays, washout_s: float) -> StudyDays:
+    """Return days each of which is divided into the washout, which does not count, and the rest."""
+    if washout_s <= 0.0:
+        return days
+    begin = days.edges_s[:-1]
+    inner: Floats = np.column_stack([begin, begin + washout_s]).ravel()
+    return replace(
+        days,
+        dates=tuple(day for day in days.dates for _ in range(2)),
+        edges_s=np.append(inner, days.edges_s[-1]),
+        used=np.column_stack([np.zeros(days.count, np.bool_), days.used]).ravel(),
+    )

@@ -1,0 +1,99 @@
+"""Placebo checks: what the estimators of a study find where nothing was changed.
+
+An estimator that finds effects in a baseline too often is not to be believed with a deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_energy.study.effects.effects import (
+    EffectEstimate,
+    PeriodSeries,
+    difference_effect,
+    switchback_effect,
+)
+
+MAX_FALSE_SHARE = 0.10
+"""Permitted share of placebos with an effect. With intervals of 95 % one in twenty is expected."""
+_MIN_PERIODS = 8
+_TRIALS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceboCheck:
+    """Result of a placebo check.
+
+    Attributes:
+        trials: number of imagined deployments in the baseline.
+        false_effects: number of these with an interval that excludes 0.
+        median_width: median width of the intervals, which is the precision of the study.
+    """
+
+    trials: int
+    false_effects: int
+    median_width: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether the estimator rarely finds an effect where there is none.
+
+        Trials overlap and are therefore correlated: one more than the permitted share passes.
+        """
+        return self.false_effects <= MAX_FALSE_SHARE * self.trials + 1
+
+
+def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIALS) -> PlaceboCheck | None:
+    """Return the check of the switchback estimator on the baseline; None with fewer than 8 periods.
+
+    Each trial draws an assignment for the days of the baseline: of two days a week apart, one is treated.
+    """
+    base = series.rows(~series.is_experiment)
+    count = len(base.value)
+    if count < _MIN_PERIODS:
+        return None
+    numbers = np.random.default_rng(seed)
+    estimates = []
+    for _ in range(trials):
+        arm = np.zeros(count, bool)
+        for first in range(0, count, 14):
+            days = np.arange(first, min(first + 14, count))
+            heads = numbers.random(7) < 0.5
+            arm[days] = np.where(days - first < 7, heads[(days - first) % 7], ~heads[(days - first) % 7])
+        trial = replace(base, is_treated=arm, is_experiment=np.ones(count, bool), block=None)
+        estimates.append(switchback_effect(trial))
+    return _checked(estimates)
+
+
+def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> PlaceboCheck | None:
+    """Return the check of the difference in differences on the baseline; None with fewer than 8 periods.
+
+    Each trial imagines the deployment on another day of the baseline.
+    """
+    base = treated.rows(~treated.is_experiment)
+    if len(base.value) < _MIN_PERIODS:
+        return None
+    estimates = []
+    for begin in _begins(len(base.value)):
+        arm = np.arange(len(base.value)) >= begin
+        trial = replace(base, is_treated=arm, is_experiment=arm)
+        other = None if control is None else control.rows(~control.is_experiment)
+        estimates.append(difference_effect(trial, other))
+    return _checked(estimates)
+
+
+def _begins(count: int) -> Iterator[int]:
+    """Yield the imagined first days: at least a quarter of the baseline lies on each side."""
+    margin = max(3, count // 4)
+    yield from range(margin, count - margin + 1)
+
+
+def _checked(estimates: list[EffectEstimate | None]) -> PlaceboCheck | None:
+    known = [estimate for estimate in estimates if estimate is not None]
+    if not known:
+        return None
+    widths = [estimate.high - estimate.low for estimate in known]
+    return PlaceboCheck(len(known), sum(e.excludes_zero for e in known), float(np.median(widths)))

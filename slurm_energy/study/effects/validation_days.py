@@ -1,0 +1,64 @@
+"""Days of a validation with arm, measured and expected value of each KPI, for tables and figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.study.effects.effect_periods import EffectPeriods
+from slurm_energy.study.goals.indicators import KPIS
+
+
+@dataclass(frozen=True, slots=True)
+class EffectDay:
+    """A day that counts for the effect on a KPI.
+
+    Attributes:
+        day: date.
+        kpi: name of the KPI.
+        group: `baseline`, `control` or `treated`.
+        value: value of the KPI.
+        expected: value that the work of the day lets expect; NaN: unknown.
+    """
+
+    day: str
+    kpi: str
+    group: str
+    value: float
+    expected: float
+
+
+def effect_days(periods: EffectPeriods) -> list[EffectDay]:
+    """Return the days that count, by KPI and in the order of time."""
+    dates = {
+        float(begin) / 86400.0: day.isoformat()
+        for begin, day in zip(periods.data.days.edges_s[:-1], periods.data.days.dates, strict=True)
+    }
+    rows = []
+    for kpi in KPIS:
+        for series in (periods.series(kpi), periods.control_series(kpi)):
+            if series is None:
+                continue
+            expected = np.full(len(series.value), np.nan) if series.expected is None else series.expected
+            for row, value in enumerate(series.value.tolist()):
+                if value != value:
+                    continue
+                group = "treated" if series.is_treated[row] else "control"
+                group = group if series.is_experiment[row] else "baseline"
+                day = dates[float(series.start_day[row])]
+                rows.append(EffectDay(day, kpi, group, value, float(expected[row])))
+    return rows
+
+
+def days_csv(days: list[EffectDay]) -> str:
+    """Return the days as CSV; an unknown expected value is empty."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["date", "kpi", "group", "value", "expected"])
+    for one in days:
+        expected = "" if one.expected != one.expected else f"{one.expected:.6g}"
+        writer.writerow([one.day, one.kpi, one.group, f"{one.value:.6g}", expected])
+    return buffer.getvalue()

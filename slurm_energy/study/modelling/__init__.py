@@ -1,0 +1,1 @@
+"""Step 4 of a study: the digital twin, its calibration, replay and forecasts."""

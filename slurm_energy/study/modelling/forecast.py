@@ -1,0 +1,270 @@
+"""Forecast of an alternative: simulations of the twin over several weeks, compared with the present site.
+
+Each seed is another period: seed 0 is the held-out period itself, others are put together from days of the
+data with the same kind of day (working day or weekend). The alternative and the present site see the same
+jobs, so that the difference does not depend on the weeks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.errors import UsageError
+from slurm_energy.signals.signal_series import from_grid
+from slurm_energy.study.characterisation.responses import ClassResponses
+from slurm_energy.study.choice.alternatives import StudyAlternative
+from slurm_energy.study.data.days import HOUR_S, StudyDays
+from slurm_energy.study.data.jobs_table import Bools, Floats, JobsTable, concatenated
+from slurm_energy.study.data.kpis import DailyKpis, EnergyPrices, account_kpis, daily_kpis
+from slurm_energy.study.modelling.twin import TwinChange, TwinDeferral, TwinSettings, simulate
+from slurm_energy.study.statistics.student_t import student_quantile
+
+_HISTORY_S: Final = 28 * 86_400.0
+"""Time before the period whose prices the simulated controller knows, if the file has them."""
+WARM_UP_DAYS: Final = 2
+"""Days before the period whose jobs are simulated, so that the period begins with a busy cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastInput:
+    """What all simulations of a choice have in common.
+
+    Attributes:
+        jobs: jobs of the whole data, with their classes.
+        days: the days of the data.
+        first, end: rows of the held-out days.
+        twin: the twin.
+        responses: response curves of the classes.
+        prices: price and carbon intensity.
+        account_kpi_names: KPIs that are needed for each account.
+        slack_share: assumed share of the jobs whose users permit a later start.
+        slack_s: assumed slack of these jobs.
+    """
+
+    jobs: JobsTable
+    days: StudyDays
+    first: int
+    end: int
+    twin: TwinSettings
+    responses: ClassResponses
+    prices: EnergyPrices
+    account_kpi_names: tuple[str, ...] = ()
+    slack_share: float = 0.0
+    slack_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTotals:
+    """Figures of the jobs of an account or a class in one simulation.
+
+    Attributes:
+        jobs: number of jobs that ended.
+        energy_kwh: their energy.
+        wait_s, completion_s: mean wait, and mean time from submission to end.
+    """
+
+    jobs: int
+    energy_kwh: float
+    wait_s: float
+    completion_s: float
+
+
+def period_jobs(data: ForecastInput, seed: int) -> JobsTable:
+    """Return the jobs of the period that a seed stands for, with those of the days before it.
+
+    Args:
+        data: the input.
+        seed: 0: the held-out days; else days drawn at random.
+    """
+    days, jobs = data.days, data.jobs
+    if seed == 0:
+        from_s, end_s = days.edges_s[max(0, data.first - WARM_UP_DAYS)], days.edges_s[data.end]
+        return jobs.where((jobs.submit_s >= from_s) & (jobs.submit_s < end_s))
+    random = np.random.default_rng([seed, 0x57D])
+    weekend = days.weekdays >= 5
+    parts = []
+    for row in range(max(0, data.first - WARM_UP_DAYS), data.end):
+        pool = np.flatnonzero(days.used & (weekend == weekend[row]))
+        drawn = int(random.choice(pool)) if len(pool) else row
+        on_day: Bools = (jobs.submit_s >= days.edges_s[drawn]) & (jobs.submit_s < days.edges_s[drawn + 1])
+        parts.append(_moved(jobs.where(on_day), float(days.edges_s[row] - days.edges_s[drawn])))
+    return concatenated(parts)
+
+
+def _moved(jobs: JobsTable, by_s: float) -> JobsTable:
+    return replace(jobs, submit_s=jobs.submit_s + by_s, start_s=jobs.start_s + by_s, end_s=jobs.end_s + by_s)
+
+
+def forecast_run(data: ForecastInput, alternative: StudyAlternative, seed: int) -> dict[str, Any]:
+    """Simulate an alternative over the period of a seed, and return its figures as a JSON object.
+
+    Args:
+        data: the input.
+        alternative: the alternative.
+        seed: the period, and the errors of the response curves.
+    """
+    jobs = period_jobs(data, seed)
+    run = simulate(jobs, data.twin, _change(data, alternative, jobs, seed), seed)
+    days = data.days.between(data.first, data.end)
+    if seed:
+        days = replace(days, used=np.ones(days.count, np.bool_))
+    daily = daily_kpis(run.jobs, days, run.energy, data.prices)
+    inside = (run.jobs.end_s >= days.edges_s[0]) & (run.jobs.end_s < days.edges_s[-1])
+    ended = run.jobs.where(inside)
+    document: dict[str, Any] = {
+        "kpis": {name: _mean(daily, name) for name in daily.values},
+        "deviations": {name: _deviation(daily, name) for name in daily.values},
+        "accounts": {name: asdict(totals) for name, totals in _groups(ended, ended.account).items()},
+        "classes": {name: asdict(totals) for name, totals in _groups(ended, ended.job_class).items()},
+        "notes": list(run.notes),
+    }
+    if data.account_kpi_names:
+        by_account = account_kpis(run.jobs, days, data.prices)
+        document["account_kpis"] = {
+            account: {name: _mean(values, name) for name in data.account_kpi_names}
+            for account, values in by_account.items()
+        }
+    return document
+
+
+def _change(data: ForecastInput, alternative: StudyAlternative, jobs: JobsTable, seed: int) -> TwinChange:
+    time_ratio = power_ratio = None
+    if alternative.tuning:
+        limit = None if alternative.slowdown_percent is None else alternative.slowdown_percent / 100
+        random = np.random.default_rng([seed, 0xC1A55]) if seed else None
+        time_ratio, power_ratio = data.responses.ratios(jobs, alternative.tuning, limit, random)
+    return TwinChange(
+        alternative.ranking,
+        alternative.weights,
+        alternative.budget_watts,
+        alternative.powers_down,
+        _deferral(data, alternative.deferral, jobs, seed) if alternative.deferral else None,
+        time_ratio,
+        power_ratio,
+        data.responses.caps() if alternative.budget_watts is not None else {},
+    )
+
+
+def _deferral(data: ForecastInput, policy: str, jobs: JobsTable, seed: int) -> TwinDeferral:
+    """Return the deferral of an assumed share of the jobs, drawn at random."""
+    series = data.prices.carbon_g_per_kwh if policy == "cleanest" else data.prices.price_per_kwh
+    if series is None:
+        name = "carbon intensity" if policy == "cleanest" else "price"
+        raise UsageError(f"deferral {policy}", f"the {name} is unknown", "give its file in [prices]")
+    chosen = np.random.default_rng([seed, 0x51AC]).random(jobs.count) < data.slack_share
+    begin_s = float(np.nanmin(jobs.submit_s)) - _HISTORY_S
+    end_s = float(np.nanmax(jobs.end_s)) + data.slack_s
+    slack_s = np.where(chosen, data.slack_s, np.nan)
+    return TwinDeferral(policy, slack_s, from_grid(series, begin_s, end_s, HOUR_S))
+
+
+def _mean(daily: DailyKpis, name: str) -> float | None:
+    values = daily.used(name)
+    return float(values.mean()) if len(values) else None
+
+
+def _deviation(daily: DailyKpis, name: str) -> float | None:
+    values = daily.used(name)
+    return float(values.std(ddof=1)) if len(values) > 1 else None
+
+
+def _groups(jobs: JobsTable, names: np.ndarray) -> dict[str, GroupTotals]:
+    """Return the figures of the jobs of each group."""
+    totals = {}
+    for name in np.unique(names):
+        part = jobs.where(names == name)
+        kwh = float(np.nansum(part.energy_joules)) / 3.6e6
+        waits_s = float(np.mean(part.start_s - part.submit_s))
+        totals[str(name)] = GroupTotals(part.count, kwh, waits_s, float(np.mean(part.completion_s)))
+    return totals
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastChange:
+    """Forecast change of a figure against the present site.
+
+    Attributes:
+        today: mean under the present configuration.
+        value: mean under the alternative.
+        change: relative change; NaN: unknown.
+        low, high: interval in which the change of another period lies.
+        mean_low, mean_high: interval of the mean change over many periods.
+    """
+
+    today: float
+    value: float
+    change: float
+    low: float
+    high: float
+    mean_low: float
+    mean_high: float
+
+
+def forecast_change(
+    today: Sequence[float | None], values: Sequence[float | None], confidence: float
+) -> ForecastChange | None:
+    """Return the change of a figure over paired simulations; None: it is unknown in all of them.
+
+    Args:
+        today: the figure under the present configuration, by seed.
+        values: the figure under the alternative, by seed.
+        confidence: probability with which the intervals contain what they are for. With a single known seed
+            they are unknown.
+    """
+    pairs = [(a, b) for a, b in zip(today, values, strict=True) if a is not None and b is not None]
+    if not pairs:
+        return None
+    before, after = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
+    mean, value = float(before.mean()), float(after.mean())
+    known = before != 0
+    if not known.any():
+        return ForecastChange(mean, value, *[math.nan] * 5)
+    changes: Floats = after[known] / before[known] - 1
+    change, count = float(changes.mean()), len(changes)
+    if count < 2:
+        return ForecastChange(mean, value, change, *[math.nan] * 4)
+    half = student_quantile(0.5 + confidence / 2, count - 1) * float(changes.std(ddof=1))
+    period, mean_half = half * math.sqrt(1 + 1 / count), half / math.sqrt(count)
+    return ForecastChange(
+        *(mean, value, change, change - period, change + period, change - mean_half, change + mean_half)
+    )
+
+
+def group_changes(
+    today: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], key: str
+) -> list[dict[str, Any]]:
+    """Return what an alternative costs or saves each account or class, over all simulations.
+
+    Args:
+        today: figures of the present site, by seed.
+        runs: figures of the alternative, by seed.
+        key: `accounts` or `classes`.
+
+    Returns:
+        Per group its name, jobs, energy before and after, and mean wait and completion time before and after.
+    """
+    names = sorted({name for run in (*today, *runs) for name in run[key]})
+    rows = []
+    for name in names:
+        before, after = (_joined([run[key].get(name) for run in some]) for some in (today, runs))
+        rows.append({"name": name, "today": before, "alternative": after})
+    return rows
+
+
+def _joined(totals: Sequence[Mapping[str, Any] | None]) -> dict[str, float | None]:
+    """Return the figures of a group per period, weighted by jobs."""
+    known = [one for one in totals if one is not None]
+    jobs = sum(one["jobs"] for one in known)
+    if not jobs:
+        return {"jobs": 0.0, "energy_kwh": 0.0, "wait_s": None, "completion_s": None}
+    return {
+        "jobs": jobs / len(totals),
+        "energy_kwh": sum(one["energy_kwh"] for one in known) / len(totals),
+        "wait_s": sum(one["wait_s"] * one["jobs"] for one in known) / jobs,
+        "completion_s": sum(one["completion_s"] * one["jobs"] for one in known) / jobs,
+    }

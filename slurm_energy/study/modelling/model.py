@@ -1,0 +1,160 @@
+"""Step 4 of a study, the model: a digital twin, calibrated on the baseline and checked on a held-out week.
+
+Source: thesis, section 6.3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final
+
+from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.study.baseline import read_baseline
+from slurm_energy.study.data.days import StudyDays
+from slurm_energy.study.data.period import StudyPeriod
+from slurm_energy.study.directory import StudyDirectory
+from slurm_energy.study.modelling.calibration import Cache, Fit, calibrated_twin
+from slurm_energy.study.modelling.replay import BOUNDS, ReplayDeviation, replay_csv, replay_errors
+from slurm_energy.study.modelling.twin import TwinSettings, simulate, twin_settings_of
+from slurm_energy.study.step_run import StepRun
+
+MIN_CALIBRATION_DAYS: Final = 7
+HELD_OUT_DAYS: Final = 7
+HOURS_NAME: Final = "hours.csv"
+"""Measured and simulated power of the held-out days by hour."""
+
+
+class TwinError(EnergyError):
+    """The twin's replay of the held-out days is too far from the measurement.
+
+    Args:
+        errors: all errors of the replay.
+    """
+
+    def __init__(self, errors: list[ReplayDeviation]) -> None:
+        self.errors = errors
+        wrong = [one for one in errors if one.exceeds]
+        text = ", ".join(f"{one.kpi} {one.error:+.1%} (permitted {one.bound:.0%})" for one in wrong)
+        super().__init__(
+            "the twin",
+            f"its replay of the held-out days is off: {text}",
+            "give the nodes (--nodes), measure a longer baseline, or continue with --accept-error",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Options of the step.
+
+    Attributes:
+        nodes: number of nodes by partition; missing ones are estimated.
+        held_out_days: number of days at the end of the baseline that do not calibrate the twin.
+        accept_error: whether the step continues beyond the bounds.
+        bounds: permitted relative errors by KPI, instead of `BOUNDS`.
+    """
+
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    held_out_days: int = HELD_OUT_DAYS
+    accept_error: bool = False
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return the options as a JSON object, for the manifest."""
+        return {"nodes": dict(self.nodes), "held_out_days": self.held_out_days, "bounds": dict(self.bounds)}
+
+
+def run_model(study: StudyDirectory, options: ModelOptions, command: str) -> dict[str, Any]:
+    """Run the step, and return its result.
+
+    Args:
+        study: the study.
+        options: options of the step.
+        command: command line, for the manifest.
+
+    Raises:
+        TwinError: an error is above its bound, and is not accepted.
+        UsageError: the baseline is too short, or an option does not fit it.
+    """
+    with study.running("model", command, options=options.document()) as run:
+        period = read_baseline(study)
+        split = _split(period, options.held_out_days)
+        calibration, held_out = period.between(0, split), period.days.between(split, period.days.count)
+        twin = calibrated_twin(calibration, options.nodes, _cache(run))
+        replay = simulate(period.jobs, twin.settings)
+        errors = replay_errors(period, replay, held_out, {**BOUNDS, **options.bounds})
+        exceeded = [one.kpi for one in errors if one.exceeds]
+        if exceeded and not options.accept_error:
+            raise TwinError(errors)
+        run.write(HOURS_NAME, replay_csv(period, replay, held_out))
+        result = {
+            **twin.to_json(),
+            "calibration": _range(calibration.days),
+            "held_out": _range(held_out),
+            "errors": [one.to_json() for one in errors],
+            "accepted": exceeded,
+            "simulator_notes": list(replay.notes),
+        }
+        run.finish(result)
+    return result
+
+
+def read_twin(study: StudyDirectory) -> TwinSettings:
+    """Return the calibrated twin of a study.
+
+    Raises:
+        UsageError: the step has not run, or its result is damaged.
+    """
+    return twin_settings_of(study.result("model")["twin"])
+
+
+def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]:
+    """Return the first row and the end of the held-out days among the days of the baseline.
+
+    Args:
+        study: the study.
+        period: the baseline.
+
+    Raises:
+        UsageError: the step has not run.
+    """
+    held_out = study.result("model")["held_out"]
+    dates = period.days.dates
+    return dates.index(date.fromisoformat(held_out["begin"])), dates.index(
+        date.fromisoformat(held_out["end"])
+    ) + 1
+
+
+def _split(period: StudyPeriod, held_out_days: int) -> int:
+    """Return the row of the first held-out day.
+
+    Raises:
+        UsageError: the baseline is too short; the message says how much is missing.
+    """
+    days, needed = period.days.count, MIN_CALIBRATION_DAYS + held_out_days
+    if days < needed:
+        raise UsageError(
+            "the baseline",
+            f"has {days} days, the twin needs {needed}: {MIN_CALIBRATION_DAYS} to calibrate and "
+            f"{held_out_days} held out",
+            f"measure {needed - days} more days",
+        )
+    return days - held_out_days
+
+
+def _cache(run: StepRun) -> Cache:
+    """Return a function that stores fits as partial work of the step."""
+    fits: dict[str, list[float]] = run.partial("fits") or {}
+
+    def cached(name: str, compute: Callable[[], Fit]) -> Fit:
+        if name not in fits:
+            fits[name] = list(compute())
+            run.save_partial("fits", fits)
+        return fits[name][0], fits[name][1]
+
+    return cached
+
+
+def _range(days: StudyDays) -> dict[str, Any]:
+    return {"begin": days.dates[0].isoformat(), "end": days.dates[-1].isoformat(), "days": days.count}

@@ -1,0 +1,148 @@
+"""State of a deployment: plan, stage, assignment of arms, and the log of all switches. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from slurm_energy.study.choice.alternatives import StudyAlternative, alternative_of
+from slurm_energy.study.data.jobs_table import JobsTable
+from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesign, assignment_of
+from slurm_energy.study.rollout.stages import DeploymentStage
+
+TREATED: Final = "treated"
+CONTROL: Final = "control"
+_TOLERANCE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationSwitch:
+    """A change of the site's configuration.
+
+    Attributes:
+        time_s: Unix time from which it is in force.
+        stage: stage; empty: the deployment was taken back.
+        is_treated: whether the alternative is in force for the treated part of the cluster.
+        sha256: SHA-256 of energy.toml after the change.
+        reason: why it was made.
+    """
+
+    time_s: float
+    stage: str
+    is_treated: bool
+    sha256: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """State of a deployment.
+
+    Attributes:
+        alternative: what is deployed.
+        configuration: path of the site's energy.toml.
+        stage: the last stage.
+        assignment: arms; None: the stage has none.
+        partitions, other_partitions: partitions that the deployment covers, and those that it does not.
+        power_share: share of the cluster's power that the covered partitions draw.
+        apply_command: program that brings the configuration into force, with its arguments; empty: the units
+            of this host are reloaded.
+        switches: all changes of the configuration in the order of time.
+        stopped: why the deployment was taken back; empty: it was not.
+    """
+
+    alternative: StudyAlternative
+    configuration: str
+    stage: DeploymentStage
+    assignment: ArmAssignment | None = None
+    partitions: tuple[str, ...] = ()
+    other_partitions: tuple[str, ...] = ()
+    power_share: float = 1.0
+    apply_command: tuple[str, ...] = ()
+    switches: tuple[ConfigurationSwitch, ...] = field(default=())
+    stopped: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the deployment was not taken back."""
+        return not self.stopped
+
+    def document(self) -> dict[str, Any]:
+        """Return the state as a JSON object."""
+        return {
+            "alternative": self.alternative.document(),
+            "configuration": self.configuration,
+            "stage": str(self.stage),
+            "assignment": None if self.assignment is None else self.assignment.document(),
+            "partitions": list(self.partitions),
+            "other_partitions": list(self.other_partitions),
+            "power_share": self.power_share,
+            "apply_command": list(self.apply_command),
+            "switches": [asdict(switch) for switch in self.switches],
+            "stopped": self.stopped,
+        }
+
+    def with_switch(self, switch: ConfigurationSwitch) -> DeploymentState:
+        """Return the state with a further switch."""
+        return replace(self, switches=(*self.switches, switch))
+
+    def in_force_at(self, time_s: float) -> ConfigurationSwitch | None:
+        """Return the last switch up to a time; None: there is none."""
+        earlier = [switch for switch in self.switches if switch.time_s <= time_s]
+        return earlier[-1] if earlier else None
+
+    def arm(self, start_s: float, partition: str = "", user: str = "") -> str:
+        """Return the arm of a job: `treated`, `control`, or empty for neither.
+
+        A job that started in a switchback period before the configuration had the arm of the period, because
+        a switch was late, belongs to neither arm.
+
+        Args:
+            start_s: Unix time of its start.
+            partition: its partition.
+            user: its user.
+        """
+        if self.assignment is None or start_s != start_s:
+            return ""
+        drawn = self.assignment.is_treated(start_s, partition, user)
+        switch = self.in_force_at(start_s + _TOLERANCE_S)
+        if drawn is None or switch is None or switch.stage != self.stage:
+            return ""
+        is_switchback = self.assignment.design is AssignmentDesign.SWITCHBACK
+        if switch.is_treated != (drawn if is_switchback else True):
+            return ""
+        return TREATED if drawn else CONTROL
+
+    def with_arms(self, jobs: JobsTable) -> JobsTable:
+        """Return the jobs with the arm of each."""
+        rows = zip(jobs.start_s.tolist(), jobs.partition.tolist(), jobs.user.tolist(), strict=True)
+        return jobs.with_columns(arm=[self.arm(*row) for row in rows])
+
+
+def deployment_of(document: Mapping[str, Any]) -> DeploymentState:
+    """Return the state that `DeploymentState.document` describes.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it describes none.
+    """
+    assignment = document["assignment"]
+    for name in ("configuration", "stopped"):
+        if not isinstance(document[name], str):
+            raise TypeError(f"{name} is not a text")
+    state = DeploymentState(
+        alternative=alternative_of(document["alternative"]),
+        configuration=document["configuration"],
+        stage=DeploymentStage(document["stage"]),
+        assignment=None if assignment is None else assignment_of(assignment),
+        partitions=tuple(document["partitions"]),
+        other_partitions=tuple(document["other_partitions"]),
+        power_share=document["power_share"],
+        apply_command=tuple(document["apply_command"]),
+        switches=tuple(ConfigurationSwitch(**switch) for switch in document["switches"]),
+        stopped=document["stopped"],
+    )
+    if not all(isinstance(word, str) for word in (*state.apply_command, *state.partitions)):
+        raise TypeError("a partition or word of the command is not a text")
+    state.document()  # raises an error for values of wrong types
+    return state

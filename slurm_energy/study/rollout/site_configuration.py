@@ -1,0 +1,214 @@
+"""The site's energy.toml during a deployment: changed keys with a journal, from which they are taken back.
+
+The journal and the backups are in the directory of the study. At any time they contain the changes of one
+stage only: a new stage first takes back the one before it, so that stages never pile up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy import atomic_file
+from slurm_energy.config.findings import errors, require_valid
+from slurm_energy.config.loader import parse_source
+from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.setup.changes import diff, settle
+from slurm_energy.setup.journal import SetupEntry, SetupJournal
+from slurm_energy.setup.site_file import SiteFile, read_site_file, sha256, write_site_file
+from slurm_energy.study.rollout.key_change import KeyChange, changed_text, undone_text
+from slurm_energy.validation.checker import check_file
+
+REMARK: Final = "set by senergy study"
+"""Comment behind each line that a deployment writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationStep:
+    """A planned change from the present file to that of a stage.
+
+    Attributes:
+        present: the file now.
+        own: contents without changes of the study; None: there was no file.
+        data: contents in the new stage; None: the file is deleted.
+        remarks: keys of the stage before that the site has changed meanwhile, and that therefore stay.
+    """
+
+    present: SiteFile
+    own: bytes | None
+    data: bytes | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def changes_file(self) -> bool:
+        """Whether the contents of the file change."""
+        return self.data != self.present.data
+
+    def diff(self) -> list[str]:
+        """Return the difference from the present file to that of the stage as a unified diff."""
+        return diff(self.present.data, self.data, self.present.path) if self.changes_file else []
+
+
+class SiteConfiguration:
+    """The site's configuration file with the journal of a study.
+
+    Args:
+        path: energy.toml of the site.
+        journal: directory of the journal.
+    """
+
+    def __init__(self, path: Path, journal: Path) -> None:
+        self._path = path
+        self._journal = SetupJournal(journal)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether changes of the study are in force."""
+        return bool(self._journal.entries)
+
+    def plan(self, changes: Sequence[KeyChange]) -> ConfigurationStep:
+        """Return the change of the file to the site's own configuration with changed keys.
+
+        Args:
+            changes: changes of keys; empty: the site's own configuration.
+
+        Raises:
+            ConfigError: a change is impossible, or the configuration would be invalid.
+            EnergyError: the file cannot be read.
+        """
+        present = read_site_file(self._path)
+        own, remarks = present.data, list[str]()
+        for entry in reversed(self._journal.entries):
+            own, lost = self._taken_back(entry, own)
+            remarks += lost
+        data = own
+        if changes:
+            before = _decoded(own, self._path)
+            text = changed_text(before, changes, REMARK)
+            _check(text, before, self._path)
+            data = text.encode()
+        return ConfigurationStep(present, own, data, tuple(remarks))
+
+    def carry_out(self, changes: Sequence[KeyChange]) -> tuple[str, ...]:
+        """Change the file to the site's own configuration with changed keys.
+
+        A repeated call with the same changes changes nothing. After an interruption it completes the change.
+
+        Args:
+            changes: changes of keys; empty: the site's own configuration.
+
+        Returns:
+            Remarks about keys that the site has changed meanwhile, and that therefore stay.
+
+        Raises:
+            EnergyError: the file cannot be written, or the change is impossible; then nothing is changed.
+        """
+        with self._journal.locked():
+            settle(self._journal)
+            step = self.plan(changes)
+            if not step.changes_file and self.is_changed == (step.data != step.own):
+                return ()
+            if self.is_changed:
+                self._write(step.present, step.own)
+                for entry in list(self._journal.entries):
+                    self._journal.remove(entry)
+            if step.data is not None and step.data != step.own:
+                self._write_journaled(read_site_file(self._path), step.data, changes)
+            return step.remarks
+
+    def restore(self) -> tuple[str, ...]:
+        """Take back all changes of the study; return remarks, as `carry_out` does."""
+        return self.carry_out(())
+
+    def _taken_back(self, entry: SetupEntry, data: bytes | None) -> tuple[bytes | None, list[str]]:
+        """Return the contents of a file without the changes of an entry, and remarks."""
+        digest = "" if data is None else sha256(data)
+        if digest == entry.before:
+            return data, []
+        backup = self._journal.read_backup(entry) if entry.before else None
+        if digest == entry.after:
+            return backup, []
+        if data is None:
+            return None, [f"{entry.path} was deleted meanwhile"]
+        changes = [_change_of(one) for one in entry.facts["keys"]]
+        text, lost = undone_text(_decoded(data, self._path), changes, _decoded(backup, self._path), REMARK)
+        remarks = [f"{self._path}: the site has changed {'.'.join(one.path)}, which stays" for one in lost]
+        return text.encode(), remarks
+
+    def _write_journaled(self, file: SiteFile, data: bytes, changes: Sequence[KeyChange]) -> None:
+        number = self._journal.next_number()
+        entry = SetupEntry(
+            number,
+            "file",
+            str(file.path),
+            backup="" if file.data is None else f"{number:04d}-{file.path.name}",
+            before=file.digest,
+            after=sha256(data),
+            mode=file.mode,
+            uid=file.uid,
+            gid=file.gid,
+            facts={"kind": "study", "keys": [_document(change) for change in changes]},
+        )
+        if file.data is not None:
+            self._journal.save_backup(entry.backup, file.data)
+        self._journal.record(entry)
+        self._write(file, data)
+        self._journal.complete(entry)
+
+    def _write(self, file: SiteFile, data: bytes | None) -> None:
+        """Replace or delete the file, unless it has the contents already."""
+        if read_site_file(self._path).digest != file.digest:
+            raise UnavailableError(str(file.path), "changed meanwhile", "run the command again")
+        if data is None:
+            atomic_file.remove(file.path)
+            atomic_file.sync_directory(file.path.parent)
+        elif data != file.data:
+            write_site_file(file.path, data, file.mode, file.uid, file.gid)
+
+
+def check_combination(step: ConfigurationStep, folder: Path) -> None:
+    """Run all checks of `senergy config check` on a planned file, and refuse errors that are new.
+
+    Args:
+        step: the planned change.
+        folder: directory for copies of the two files, which are removed afterwards.
+
+    Raises:
+        InvalidConfigError: the planned file has new errors, such as a policy that does not exist.
+    """
+    faults = []
+    for name, data in (("own", step.own), ("planned", step.data)):
+        path = folder / f"{name}.toml"
+        atomic_file.write(path, data or b"")
+        try:
+            faults.append({(one.key, one.why): one for one in check_file(path).errors})
+        finally:
+            atomic_file.remove(path)
+    own, planned = faults
+    require_valid(
+        [replace(one, file=str(step.present.path)) for key, one in planned.items() if key not in own]
+    )
+
+
+def _document(change: KeyChange) -> dict[str, Any]:
+    return {"path": list(change.path), "value": change.value, "is_list_table": change.is_list_table}
+
+
+def _change_of(document: dict[str, Any]) -> KeyChange:
+    return KeyChange(tuple(document["path"]), document["value"], document["is_list_table"])
+
+
+def _decoded(data: bytes | None, path: Path) -> str:
+    try:
+        return (data or b"").decode()
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), "is not UTF-8", "senergy config check") from None
+
+
+def _check(text: str, before: str, path: Path) -> None:
+    """Refuse a configuration with an error that the site's own configuration does not have."""
+    known = {(finding.key, finding.why) for finding in errors(parse_source(before, path).findings)}
+    found = parse_source(text, path).findings
+    require_valid([one for one in found if (one.key, one.why) not in known])

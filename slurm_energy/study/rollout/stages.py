@@ -1,0 +1,216 @@
+"""Stages of a deployment, and the keys of energy.toml that put an alternative in force in each. Pure.
+
+`shadow` computes and stores decisions that nobody sees, `advise` shows them, `partition` applies them in some
+partitions, `all` in the whole scope of the study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.study.choice.alternatives import StudyAlternative
+from slurm_energy.study.rollout.key_change import KeyChange
+
+BUDGET_NAME: Final = "study"
+"""Name of the power budget that a deployment adds."""
+
+
+class DeploymentStage(StrEnum):
+    """Stages in their order."""
+
+    SHADOW = "shadow"
+    ADVISE = "advise"
+    PARTITION = "partition"
+    ALL = "all"
+
+    @property
+    def applies(self) -> bool:
+        """Whether decisions take effect on jobs or nodes."""
+        return self in (DeploymentStage.PARTITION, DeploymentStage.ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentTarget:
+    """What a stage covers.
+
+    Attributes:
+        partitions: treated partitions; empty: all.
+        other_partitions: partitions of the site that are not treated.
+        users: treated users; empty: all. Only tuning can be restricted to users.
+        power_share: share of the cluster's power that the treated partitions draw, for budgets.
+    """
+
+    partitions: tuple[str, ...] = ()
+    other_partitions: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    power_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageKeys:
+    """The keys of a stage.
+
+    Attributes:
+        changes: changes of keys.
+        remarks: levers that have no effect in this stage, with the reason.
+    """
+
+    changes: tuple[KeyChange, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def stage_keys(
+    alternative: StudyAlternative,
+    stage: DeploymentStage,
+    target: DeploymentTarget,
+    site: Mapping[str, Any],
+) -> StageKeys:
+    """Return the keys that put an alternative in force in a stage.
+
+    Args:
+        alternative: the alternative.
+        stage: the stage.
+        target: what the stage covers.
+        site: parsed energy.toml of the site.
+
+    Raises:
+        UsageError: the alternative cannot be restricted to the target, or contradicts the site's own use of a
+            lever.
+    """
+    if target.users and alternative.levers != ("tuning",):
+        others = ", ".join(name for name in alternative.levers if name != "tuning")
+        raise UsageError(
+            "design users", f"{others or 'nothing'} cannot be limited to users", "--design switchback"
+        )
+    changes: list[KeyChange] = []
+    remarks: list[str] = []
+    for lever in alternative.levers:
+        keys = _LEVERS[lever](alternative, stage, target, site)
+        changes += keys.changes
+        remarks += keys.remarks
+    return StageKeys(tuple(changes), tuple(remarks))
+
+
+def _tuning(
+    alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
+) -> StageKeys:
+    """Return the keys of tuning: the default policy of jobs, and the tuning mode."""
+    if stage is DeploymentStage.SHADOW:
+        return StageKeys((), ("tuning has no shadow mode: its forecast is that of the twin",))
+    mode = "on" if stage.applies else "advise"
+    changes = []
+    if alternative.tuning == "energy" and alternative.slowdown_percent is not None:
+        changes.append(KeyChange(("tuning", "slowdown_limit_percent"), alternative.slowdown_percent))
+    if target.users:
+        changes += [KeyChange(("defaults", "user", user), alternative.tuning) for user in target.users]
+        changes.append(KeyChange(("tuning", "mode"), mode))
+    elif target.partitions:
+        for name in target.partitions:
+            changes.append(KeyChange(("defaults", "partition", name), alternative.tuning))
+            changes.append(KeyChange(("tuning", "partition", name), mode))
+    else:
+        changes += [
+            KeyChange(("defaults", "policy"), alternative.tuning),
+            KeyChange(("tuning", "mode"), mode),
+        ]
+    remark = "jobs that request tuning by themselves only get advice in this stage"
+    own_mode = site.get("tuning", {}).get("mode", "on")
+    return StageKeys(tuple(changes), (remark,) if mode == "advise" and own_mode == "on" else ())
+
+
+def _priority(
+    alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
+) -> StageKeys:
+    """Return the keys of the queue's order."""
+    own_mode = site.get("priority", {}).get("mode", "off")
+    live = own_mode if own_mode in ("plugin", "portable") else "portable"
+    if not stage.applies and own_mode == live:
+        return StageKeys((), ("the site ranks its queue already: the new order has no shadow beside it",))
+    changes = [
+        KeyChange(("priority", "mode"), live if stage.applies else "shadow"),
+        KeyChange(("priority", "policy"), alternative.ranking),
+    ]
+    if alternative.weights:
+        changes.append(KeyChange(("priority", "weights"), dict(alternative.weights)))
+    if target.partitions:
+        changes.append(KeyChange(("priority", "partitions"), list(target.partitions)))
+    return StageKeys(tuple(changes))
+
+
+def _budget(
+    alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
+) -> StageKeys:
+    """Return the keys of a power budget, as a table of its own beside the site's budgets."""
+    if site.get("budget", {}).get("mode", "off") == "enforce" and not stage.applies:
+        return StageKeys((), ("the site enforces budgets already: this one has no shadow beside them",))
+    assert alternative.budget_watts is not None
+    table: dict[str, Any] = {"name": BUDGET_NAME}
+    remarks: tuple[str, ...] = ()
+    if target.partitions:
+        if len(target.partitions) > 1:
+            raise UsageError("power budget", "covers one partition or the cluster", "name one --partition")
+        watts = round(alternative.budget_watts * target.power_share, 1)
+        table |= {"partition": target.partitions[0], "watts": watts}
+        remarks = (
+            f"the budget of {target.partitions[0]} is its share of the cluster's power: {watts:,.0f} W",
+        )
+    else:
+        table |= {"cluster": True, "watts": alternative.budget_watts}
+    mode = KeyChange(("budget", "mode"), "enforce" if stage.applies else "observe")
+    return StageKeys((mode, KeyChange(("budgets",), table, is_list_table=True)), remarks)
+
+
+def _deferral(
+    alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
+) -> StageKeys:
+    if stage is not DeploymentStage.ALL:
+        return StageKeys((), ("deferral has no shadow and no partitions: it begins with the stage all",))
+    return StageKeys((KeyChange(("deferral", "policy"), alternative.deferral),))
+
+
+def _power_saving(
+    alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
+) -> StageKeys:
+    if site.get("power_saving", {}).get("mode", "off") == "on" and not stage.applies:
+        return StageKeys((), ("the site powers nodes down already",))
+    changes = [KeyChange(("power_saving", "mode"), "on" if stage.applies else "observe")]
+    if target.partitions and target.other_partitions:
+        own = site.get("power_saving", {}).get("exclude_partitions", [])
+        excluded = sorted({*own, *target.other_partitions} - set(target.partitions))
+        changes.append(KeyChange(("power_saving", "exclude_partitions"), excluded))
+    return StageKeys(tuple(changes))
+
+
+_LEVERS: Final = {
+    "tuning": _tuning,
+    "priority": _priority,
+    "budget": _budget,
+    "deferral": _deferral,
+    "power_saving": _power_saving,
+}
+
+
+def check_order(before: DeploymentStage | None, stage: DeploymentStage, *, skip: bool) -> None:
+    """Refuse a stage that leaves out stages before it.
+
+    Args:
+        before: stage in force; None: none.
+        stage: the wanted stage.
+        skip: stages may be left out.
+
+    Raises:
+        UsageError: stages are left out.
+    """
+    order: Sequence[DeploymentStage] = list(DeploymentStage)
+    reached = -1 if before is None else order.index(before)
+    wanted = order.index(stage)
+    if wanted > reached + 1 and not skip:
+        raise UsageError(
+            f"stage {stage}",
+            f"comes after {order[wanted - 1]}",
+            f"--stage {order[reached + 1]}, or --skip-stages",
+        )

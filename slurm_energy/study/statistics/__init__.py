@@ -1,0 +1,1 @@
+"""Estimates of a study with confidence intervals, in pure Python."""

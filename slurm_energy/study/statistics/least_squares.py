@@ -1,0 +1,125 @@
+"""Linear regression with the interval of one coefficient, on which every estimate of an effect is based."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.study.statistics.student_t import student_cdf, student_quantile
+
+Floats = NDArray[np.float64]
+
+_MIN_VARIANCE_SHARE = 1e-24
+
+
+@dataclass(frozen=True, slots=True)
+class CoefficientEstimate:
+    """A coefficient of a regression.
+
+    Attributes:
+        value: estimate.
+        error: standard error.
+        freedom: degrees of freedom of the error.
+        weights: linear map from the values to the estimate.
+    """
+
+    value: float
+    error: float
+    freedom: float
+    weights: Floats
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Return the two-sided interval of a level such as 0.95."""
+        half = student_quantile(0.5 + level / 2.0, self.freedom) * self.error
+        return self.value - half, self.value + half
+
+    def p_value(self) -> float:
+        """Return the two-sided p-value of the hypothesis that the coefficient is 0."""
+        if self.error <= 0.0:
+            return 1.0 if self.value == 0.0 else 0.0
+        return min(1.0, 2.0 * (1.0 - student_cdf(abs(self.value) / self.error, self.freedom)))
+
+
+def weekday_columns(weekday: NDArray[np.int64]) -> Floats:
+    """Return one 0/1 column per day of the week that occurs, without the first."""
+    present = np.unique(weekday)[1:]
+    columns: Floats = (weekday[:, None] == present[None, :]).astype(np.float64)
+    return columns
+
+
+def coefficient(columns: Floats, values: Floats, serial: bool = False) -> CoefficientEstimate | None:
+    """Return the estimate of the coefficient of the last column; None if the data do not determine it.
+
+    Args:
+        columns: one row per period. An intercept is among them.
+        values: one value per period.
+        serial: whether the error allows for positive correlation between the residuals of neighbouring
+            periods, as of a first-order autoregressive process. The variance is then higher by
+            (1 + r) / (1 - r) with the correlation r, and the degrees of freedom are fewer by that factor.
+    """
+    rows, width = columns.shape
+    others, last = columns[:, :-1], columns[:, -1]
+    basis = _orthonormal(others)
+    own = last - basis @ (basis.T @ last)
+    strength = float(own @ own)
+    freedom = float(rows - basis.shape[1] - 1)
+    if freedom < 1.0 or strength <= 1e-9 * max(1.0, float(last @ last)):
+        return None
+    weights = own / strength
+    value = float(weights @ values)
+    residuals = values - basis @ (basis.T @ values) - value * own
+    scale = float(values @ values) * _MIN_VARIANCE_SHARE
+    variance = max(float(residuals @ residuals) / freedom, scale)
+    error = float(np.sqrt(variance / strength))
+    if serial:
+        correlation = _neighbour_correlation(residuals, width)
+        inflation = (1.0 + correlation) / (1.0 - correlation)
+        error *= float(np.sqrt(inflation))
+        freedom = min(freedom, max(3.0, freedom / inflation))
+    return CoefficientEstimate(value, error, freedom, weights)
+
+
+def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -> tuple[float, float]:
+    """Return the standard deviation of the residuals, and the correlation of neighbouring ones in 0..0.9.
+
+    Args:
+        columns: one row per period. An intercept is among them.
+        values: one value per period.
+        more_parameters: parameters that were fitted to the values before.
+
+    Returns:
+        NaN and 0, if there are too few values.
+    """
+    basis = _orthonormal(columns)
+    freedom = len(values) - basis.shape[1] - more_parameters
+    if freedom < 1:
+        return float("nan"), 0.0
+    residuals = values - basis @ (basis.T @ values)
+    correlation = _neighbour_correlation(residuals, columns.shape[1])
+    return float(np.sqrt(residuals @ residuals / freedom)), correlation
+
+
+def _orthonormal(columns: Floats) -> Floats:
+    """Return an orthonormal basis of the columns, dependent ones left out."""
+    if columns.shape[1] == 0:
+        return columns
+    left, strengths, _ = np.linalg.svd(columns, full_matrices=False)
+    return left[:, strengths > 1e-9 * strengths[0]]
+
+
+def _neighbour_correlation(residuals: Floats, parameters: int) -> float:
+    """Return the correlation of neighbouring residuals, corrected for fitted parameters, in 0..0.9.
+
+    Residuals of a regression with p parameters on n values are correlated by about -p/n even where the errors
+    are independent, and the estimate itself is low by (1 + 3 r) / n. Source: Marriott and Pope, Biometrika 41
+    (1954), equation for the first-order process.
+    """
+    count = len(residuals)
+    total = float(residuals @ residuals)
+    if count < 3 or total <= 0.0:
+        return 0.0
+    raw = float(residuals[1:] @ residuals[:-1]) / total
+    corrected = raw + (parameters + 3.0 * max(0.0, raw)) / count
+    return float(np.clip(corrected, 0.0, 0.9))

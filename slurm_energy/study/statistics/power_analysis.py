@@ -1,0 +1,179 @@
+"""Power analysis of a baseline: which effects a validation will find, and how many days a wanted one needs.
+
+The variation of days is that which a validation meets: relative to the energy that the work of a day
+lets expect, adjusted for the weekday and the work, without the washout. Days of a change with an effect vary
+by more if the effect differs between them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from slurm_energy.study.data.period import StudyPeriod
+from slurm_energy.study.effects.effect_periods import EffectPeriods, ExperimentData, washout_seconds
+from slurm_energy.study.effects.effects import adjustment_columns, usable_periods
+from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesign
+from slurm_energy.study.statistics.least_squares import residual_spread
+from slurm_energy.study.statistics.mean_estimate import MIN_DAYS
+from slurm_energy.study.statistics.student_t import student_quantile
+
+_MAX_DAYS: Final = 3650
+_WEEKDAYS: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class DayVariation:
+    """Variation of the days of a baseline around the values that a validation lets expect.
+
+    Attributes:
+        days: number of days with a known value.
+        deviation: standard deviation relative to the level; NaN: unknown.
+        correlation: correlation of neighbouring days, not below 0.
+        parameters: number of parameters that a validation adjusts for, with the level.
+        adjusted_for: what it adjusts for.
+    """
+
+    days: int
+    deviation: float
+    correlation: float = 0.0
+    parameters: int = _WEEKDAYS
+    adjusted_for: tuple[str, ...] = ()
+
+
+def day_variation(period: StudyPeriod, kpi: str, design: AssignmentDesign) -> DayVariation:
+    """Return the variation of the days of a baseline that a validation will find in a KPI.
+
+    Args:
+        period: the baseline.
+        kpi: name of the KPI.
+        design: `SWITCHBACK`, whose days lose their first hours to the washout, or `NONE`.
+    """
+    data = ExperimentData(period.jobs, period.days, period.days.count, period.energy, period.prices)
+    periods = EffectPeriods(data, ArmAssignment(design, -1), washout_seconds(period.jobs))
+    raw = periods.series(kpi)
+    has_expected = raw.expected is not None
+    series, is_relative = usable_periods(raw.relative_to_expected())
+    count = len(series.value)
+    if count == 0:
+        return DayVariation(0, math.nan)
+    columns, names = adjustment_columns(series)
+    # The expected energy was fitted to the same days: its parameters cost degrees of freedom too.
+    fitted = 1 + len(np.unique(period.jobs.partition)) if has_expected and period.energy is not None else 0
+    values = np.log(series.value) if is_relative else series.value
+    deviation, correlation = residual_spread(np.column_stack(columns), values, fitted)
+    if not is_relative:
+        deviation /= abs(float(series.value.mean())) or math.nan
+    names += ["expected energy"] if has_expected else []
+    return DayVariation(count, deviation, correlation, len(columns), tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class PowerAnalysis:
+    """Whether the data of a baseline suffice to find a wanted effect.
+
+    Attributes:
+        wanted: wanted relative change, as a positive number.
+        detectable: smallest relative change that a comparison with as many days afterwards finds.
+        detectable_switchback: smallest relative change that an experiment of alternating days of the same
+            length finds.
+        days: days of the baseline.
+        needed_days: days that baseline and comparison need each for the wanted effect; None: more than ten
+            years, or unknown.
+        needed_switchback_days: days that an experiment of alternating days needs; None likewise.
+        deviation: relative standard deviation of days from which the figures follow; NaN: unknown.
+        adjusted_for: what the comparison adjusts for.
+    """
+
+    wanted: float
+    detectable: float
+    detectable_switchback: float
+    days: int
+    needed_days: int | None
+    needed_switchback_days: int | None
+    deviation: float
+    adjusted_for: tuple[str, ...]
+
+    @property
+    def suffices(self) -> bool:
+        """Whether the baseline is long enough."""
+        return self.needed_days is not None and self.days >= self.needed_days
+
+    @property
+    def missing_days(self) -> int | None:
+        """Number of further days that the baseline needs; None: it cannot become long enough."""
+        return None if self.needed_days is None else max(0, self.needed_days - self.days)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the analysis as a JSON object."""
+        return {
+            "wanted": self.wanted,
+            "detectable": self.detectable,
+            "detectable_switchback": self.detectable_switchback,
+            "days": self.days,
+            "needed_days": self.needed_days,
+            "needed_switchback_days": self.needed_switchback_days,
+            "suffices": self.suffices,
+            "missing_days": self.missing_days,
+            "deviation": self.deviation,
+            "adjusted_for": list(self.adjusted_for),
+        }
+
+
+def power_analysis(
+    comparison: DayVariation,
+    wanted: float,
+    confidence: float = 0.95,
+    power: float = 0.8,
+    switchback: DayVariation | None = None,
+) -> PowerAnalysis:
+    """Return which effects can be found with a baseline, and how many days the wanted effect needs.
+
+    Baseline and comparison have n days each. The difference of their means has the variance 2 s^2 / n, with
+    s^2 increased for correlated neighbours; that of n alternating days 4 s^2 / n.
+
+    Args:
+        comparison: variation of days in a comparison with the baseline.
+        wanted: wanted relative change, positive.
+        confidence: confidence of the later interval.
+        power: probability with which the effect is to be found.
+        switchback: variation of days in an experiment of alternating days; None: the same.
+
+    Source: Cohen 1988, Statistical Power Analysis, section 2 (with Student's t for few days).
+    """
+    switchback = switchback or comparison
+    correlation = comparison.correlation
+    inflated = comparison.deviation * math.sqrt((1 + correlation) / (1 - correlation))
+    alternating = switchback.deviation * math.sqrt(2)  # alternating days share the length between two arms
+
+    def detectable(days: int, deviation: float, groups: int, parameters: int) -> float:
+        freedom = max(1.0, groups * days - parameters - 1)
+        quantiles = student_quantile(0.5 + confidence / 2, freedom) + student_quantile(power, freedom)
+        return quantiles * deviation * math.sqrt(2 / days)
+
+    def needed(deviation: float, groups: int, parameters: int) -> int | None:
+        if not math.isfinite(deviation):
+            return None
+        low, high = MIN_DAYS, _MAX_DAYS + 1
+        while low < high:  # more days detect smaller changes
+            middle = (low + high) // 2
+            if detectable(middle, deviation, groups, parameters) <= wanted:
+                high = middle
+            else:
+                low = middle + 1
+        return low if low <= _MAX_DAYS else None
+
+    days, own, other = comparison.days, comparison.parameters, switchback.parameters
+    return PowerAnalysis(
+        wanted,
+        detectable(days, inflated, 2, own) if days else math.nan,
+        detectable(switchback.days, alternating, 1, other) if switchback.days else math.nan,
+        days,
+        needed(inflated, 2, own),
+        needed(alternating, 1, other),
+        comparison.deviation,
+        comparison.adjusted_for,
+    )
