@@ -412,7 +412,7 @@ class TestTraces:
 CHILD = """
 import asyncio, json, sys, time
 from pathlib import Path
-from slurm_energy.accounting import ingest
+from slurm_energy.accounting.records import ingest
 from slurm_energy.controller.records.store import Store
 store, spool = Store(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
 print("ready", flush=True)

@@ -171,7 +171,9 @@ def test_the_history_includes_runs_of_an_older_release(tmp_path, monkeypatch):
 CHILD = """
 import sys, time
 from pathlib import Path
-from slurm_energy.accounting import engine, migrations, run_history
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.history import run_history
+from slurm_energy.accounting.schema import migrations
 with engine.connect(Path(sys.argv[1])) as connection:
     print("ready", flush=True)
     while True:

@@ -532,6 +532,6 @@ def test_the_fast_path_rejects_runs_that_it_cannot_simulate(name, change):
 def test_a_user_without_a_directory_to_cache_in_can_simulate():
     """As services with a home that does not exist and packages that only root can write."""
     code = "import numba.core.caching as c; c.CacheImpl._locator_classes = []; "
-    code += "from slurm_energy.simulator import fast_path; print(fast_path.__name__)"
+    code += "from slurm_energy.simulator.kernels import fast_path; print(fast_path.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "slurm_energy.simulator.kernels.fast_path\n"), done.stderr

@@ -304,7 +304,8 @@ class TestStore:
 CHILD = """
 import sys, time
 from pathlib import Path
-from slurm_energy.accounting import engine, tuning_runs
+from slurm_energy.accounting import engine
+from slurm_energy.accounting.history import tuning_runs
 with engine.connect(Path(sys.argv[1])) as connection:
     print("ready", flush=True)
     while True:
