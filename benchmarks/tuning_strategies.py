@@ -15,7 +15,7 @@ from power_limit_runs import MeasuredJob, SimulatedRun
 from slurm_energy.tuning.candidates import GpuHardware, Reference, safe_point
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.priors import Prior, gpu_prior
-from slurm_energy.tuning.program_measurement import ProgramMeasurement
+from slurm_energy.tuning.program_measurement import ProgramMeasurement, untuned_draw
 from slurm_energy.tuning.recurrence import RecurringJob
 from slurm_energy.tuning.search import SearchOptions, TuningSearch
 
@@ -170,7 +170,8 @@ def recurring(
     reference = Reference(draw, draw)
     gpu = GpuHardware(1, job.limits[-1], job.limits[0])
     point = safe_point(points, reference, gpu, objective)
-    learner = RecurringJob(prior_of(job).ensemble(points, reference), objective, generator)
+    known = [untuned_draw(draw, "runs")]
+    learner = RecurringJob(prior_of(job).ensemble(points, reference), objective, generator, known)
     result = []
     for number in range(runs):
         run = first if number == 0 else SimulatedRun(job, generator)

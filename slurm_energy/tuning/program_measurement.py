@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 
 MIN_ERROR: Final = 0.005
 """Minimum standard error of a logarithm. Equal measurements must never give infinite precision."""
@@ -15,6 +15,9 @@ DRIFT_DEVIATIONS: Final = 4.0
 """Number of standard deviations between measurements at one point beyond which a job has drifted."""
 MIN_DRIFT: Final = 0.05
 """Minimum deviation of a logarithm that counts as drift."""
+_DRAW_ERROR: Final = 0.05
+"""Relative standard error of the power at the start of a run as the mean power of an untuned run."""
+_UNKNOWN: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class ProgramMeasurement:
         scale: name of the unknown scale of `time` and `power`, which measurements with the same name share.
             Whole runs in the same shape (nodes, GPUs, CPUs) share one. None: `time` and `power` are ratios
             against the untuned job.
-        count: number of windows or runs that were averaged.
+        count: number of windows or runs that were averaged; 0 for the power before a run was tuned.
         unix_s: Unix time of the measurement; None if unknown.
     """
 
@@ -42,6 +45,19 @@ class ProgramMeasurement:
     scale: str | None = None
     count: int = 1
     unix_s: float | None = None
+
+
+def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
+    """Return the power of the untuned job, measured before a run was tuned, as a measurement without a time.
+
+    It says by how much a limit lowered the power of whole runs. A limit lowers the mean power of a job that
+    waits for its host by more than its ratio to this power.
+
+    Args:
+        watts: mean power of the untuned job.
+        scale: name of the scale of the whole runs with which it is compared.
+    """
+    return ProgramMeasurement(UNTUNED, 1.0, watts, _UNKNOWN, _DRAW_ERROR, scale, count=0)
 
 
 def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:

@@ -11,7 +11,7 @@ from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, 
 from slurm_energy.tuning.learned_run import LearnedRun
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.program_curve import measurements_of, program_curve
-from slurm_energy.tuning.program_measurement import ProgramMeasurement, merge_repetitions
+from slurm_energy.tuning.program_measurement import ProgramMeasurement, merge_repetitions, untuned_draw
 from slurm_energy.tuning.response_curve import ResponsePoint
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def recurring_start(
     except ImportError:
         return _best_measured(runs, objective)
     points = _candidates(measurements, latest[-1], gpu_watts)
+    if watts and not any(one.point == UNTUNED for one in measurements):
+        measurements = (untuned_draw(watts, latest[-1].shape), *measurements)
     prior = _prior(points, latest[-1]) if watts else None
     if prior is None or watts is None:
         return _best_measured(runs, objective)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import Objective
-from slurm_energy.tuning.program_measurement import MIN_ERROR, ProgramMeasurement, after_drift
+from slurm_energy.tuning.program_measurement import MIN_ERROR, ProgramMeasurement, after_drift, untuned_draw
 from slurm_energy.tuning.recurrence import (
     RecurrenceOptions,
     RecurrencePosterior,
@@ -84,6 +84,20 @@ def test_untuned_is_kept_where_nothing_is_saved():
         log_power = np.zeros((2, 4))
 
     assert RecurringJob(NoSaving(), EDP, random()).next_point(explore=False).point == UNTUNED
+
+
+def test_the_untuned_draw_shows_that_a_limit_hit_a_job_that_waits_for_its_host():
+    class HostBound(Prior):
+        """A job that always computes, and one that computes half of the time, above its mean power."""
+
+        log_time = np.log([[1.12, 1.06, 1.02, 1.0], [1.9, 1.6, 1.3, 1.0]])
+        log_power = np.log([[0.72, 0.84, 0.95, 1.0], [0.45, 0.55, 0.75, 1.0]])
+        log_weights = np.log([0.99, 0.01])
+
+    run = ProgramMeasurement(POINTS[1], 640.0, 170.5, scale="runs")
+    assert RecurringJob(HostBound(), EDP, random(), [run]).next_point(explore=False).point != UNTUNED
+    known = [untuned_draw(310.0, "runs"), run]
+    assert RecurringJob(HostBound(), EDP, random(), known).next_point(explore=False).point == UNTUNED
 
 
 def test_drift_drops_the_measurements_before_it():
