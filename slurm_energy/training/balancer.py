@@ -9,32 +9,45 @@ from __future__ import annotations
 import collections
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from slurm_energy.training.exchange_estimate import ExchangeEstimate
-from slurm_energy.training.rank_window import RankWindow
 from slurm_energy.training.shares import ExchangeCost, RankCost, Split, divide, equal, predict
-from slurm_energy.training.step_record import StepRecord, scale
 from slurm_energy.training.step_time import StepTimeFit
 
-_MIN_GAIN: Final = 0.03
+_MIN_GAIN: Final = 0.05
 """Relative gain below which the shares stay, because each change disturbs caches and measurements."""
-_MIN_GAIN_OF_OTHER_RANKS: Final = 0.04
-"""The same if ranks pause or resume. It grows by the same amount with each return to a set of ranks, so that
-noise of the measurements does not alternate between two sets forever."""
-_COLD_WINDOWS: Final = 1
-"""Windows after a change of the ranks whose exchanges do not count: TCP starts new connections slowly."""
-_MIN_WARM_WINDOWS: Final = 2
-"""Windows without cold ones before the set of ranks may change again."""
-_MAX_GROWTH: Final = 2.0
-"""Maximum exponent with which times are extrapolated to more samples than a rank has computed."""
+_MIN_GAIN_OF_OTHER_RANKS: Final = 0.08
+"""The same if ranks pause or resume, which rebuilds the process group."""
+_MIN_EXCHANGE_S: Final = 1e-3
+_EXCHANGE_FACTORS: Final = (0.1, 10.0)
 _POWER_WINDOWS: Final = 5
 _MIN_IDLE_WINDOW_S: Final = 0.5
 """Shorter readings of a counter that is updated at intervals tell no power."""
 _MIN_BUSY_SHARE: Final = 0.1
 """A window in which a rank computed for a smaller part of the time does not tell its busy power."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankWindow:
+    """Measurements of one rank in a window of steps with constant shares.
+
+    Attributes:
+        samples: samples of the rank in a step; 0 if it paused.
+        busy_s: median seconds of a step in which the rank computed.
+        step_s: median seconds of a step, with the exchange of gradients.
+        window_s: seconds of the window.
+        steps: steps in the window.
+        joules: energy of the rank in the window; None if unknown.
+    """
+
+    samples: int
+    busy_s: float
+    step_s: float
+    window_s: float
+    steps: int
+    joules: float | None
 
 
 @dataclass(slots=True)
@@ -91,11 +104,8 @@ class Balancer:
         may_pause: bool = True,
     ) -> None:
         self._global_batch, self._goal, self._max_slowdown = global_batch, goal, max_slowdown
-        self._may_pause = may_pause
-        self._exchange = ExchangeEstimate(exchange)
-        self._record = StepRecord()
-        self._windows_of_set = 0
-        self._growth = 1.0
+        self._exchange, self._may_pause = exchange, may_pause
+        self._exchange_factors: collections.deque[float] = collections.deque(maxlen=_POWER_WINDOWS)
         self._fits = [StepTimeFit() for _ in range(ranks)]
         self._powers = [_Power(watts) for watts in idle_watts]
         self.samples = equal(ranks, global_batch)
@@ -120,46 +130,29 @@ class Balancer:
         Returns:
             Whether the shares have changed.
         """
-        for rank, window in enumerate(windows):
-            self._add_window(rank, window)
-        self._windows_of_set += 1
-        if self._windows_of_set > _COLD_WINDOWS:
-            self._exchange.add(windows)
-            self._record.add(self.samples, max(window.step_s for window in windows if window.samples))
-            for count in self._record.expire():
-                self._exchange.forget(count)
+        for fit, power, window in zip(self._fits, self._powers, windows, strict=True):
+            if window.samples and window.busy_s > 0 and fit.add(window.samples, window.busy_s):
+                power.busy_watts.clear()  # a cap or another program changes the power as well
+            power.add(window)
+        self._add_exchange(windows)
         costs = self.costs()
         if costs is None:
             return False
-        correct = self._correction(costs)
-        current = correct(predict(self.samples, costs, self.exchange))
-        best = self._best(costs, correct)
-        if best.active != current.active and self._windows_of_set < _COLD_WINDOWS + _MIN_WARM_WINDOWS:
-            best = self._best_of_same_ranks(costs, current.active)
+        exchange = self.exchange
+        best = divide(
+            costs,
+            self._global_batch,
+            self._goal,
+            exchange=exchange,
+            max_slowdown=self._max_slowdown,
+            may_pause=self._may_pause,
+        )
+        current = predict(self.samples, costs, exchange)
+        self.predicted = current
         if not self._is_better(best, current):
-            self.predicted = current
             return False
-        if best.active != current.active:
-            self._record.enter(best.active)
-            self._windows_of_set = 0
         self.samples, self.predicted = best.samples, best
         return True
-
-    @property
-    def is_probe_due(self) -> bool:
-        """Whether the exchange should be measured again, because not all ranks take part in it."""
-        paused = sum(1 for count in self.samples if not count)
-        return self._may_pause and paused > 0 and self._exchange.is_probe_due
-
-    def add_probe(self, exchange: ExchangeCost, seconds: float) -> None:
-        """Take a new measurement of the exchange. If it has changed, sets of ranks may be tried again.
-
-        Args:
-            exchange: measured cost, equal on all ranks.
-            seconds: duration of the measurement, equal on all ranks.
-        """
-        if self._exchange.renew(exchange, seconds):
-            self._record.forget(lambda active: len(active) > 1)
 
     def costs(self) -> list[RankCost] | None:
         """Return the measured cost of a step on each rank; None while a rank is not measured."""
@@ -174,7 +167,8 @@ class Balancer:
     @property
     def exchange(self) -> ExchangeCost:
         """Cost of the exchange that the computation does not hide, scaled to the observed steps."""
-        return self._exchange.cost
+        factor = statistics.median(self._exchange_factors) if self._exchange_factors else 1.0
+        return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
 
     def to_json(self) -> dict[str, Any]:
         """Return the shares and fits for a checkpoint; they hold for the same ranks only."""
@@ -187,65 +181,20 @@ class Balancer:
             self.samples = samples
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
-    def _add_window(self, rank: int, window: RankWindow) -> None:
-        fit, power = self._fits[rank], self._powers[rank]
-        if window.samples and window.busy_s > 0 and fit.add(window.samples, window.busy_s):
-            power.busy_watts.clear()  # a cap or another program changes the power as well
-            self._record.forget(lambda active: rank in active)
-        power.add(window)
-
-    def _best(self, costs: Sequence[RankCost], correct: Callable[[Split], Split]) -> Split:
-        return divide(
-            costs,
-            self._global_batch,
-            self._goal,
-            exchange=self.exchange,
-            max_slowdown=self._max_slowdown,
-            may_pause=self._may_pause,
-            correct=correct,
-        )
-
-    def _best_of_same_ranks(self, costs: Sequence[RankCost], active: tuple[int, ...]) -> Split:
-        """Return the best division among the ranks that compute now."""
-        split = divide(
-            [costs[rank] for rank in active],
-            self._global_batch,
-            self._goal,
-            exchange=self.exchange,
-            max_slowdown=self._max_slowdown,
-            may_pause=False,
-        )
-        samples = [0] * len(costs)
-        for rank, count in zip(active, split.samples, strict=True):
-            samples[rank] = count
-        return self._correction(costs)(predict(samples, costs, self.exchange))
-
-    def _correction(self, costs: Sequence[RankCost]) -> Callable[[Split], Split]:
-        """Return a function that corrects predictions by measurements, or for more samples than measured.
-
-        Ranks run the same program: if the time grows faster than the samples on one, it does so on others.
-        """
-        measured = self._record.correction(costs, self.exchange)
-        known = [fit.growth for fit in self._fits if fit.growth is not None]
-        if known:
-            self._growth = min(_MAX_GROWTH, max(1.0, statistics.median(known)))
-
-        def correct(split: Split) -> Split:
-            if split.active in self._record:
-                return measured(split)
-            beyond = max(
-                count / max(1, fit.largest) for fit, count in zip(self._fits, split.samples, strict=True)
-            )
-            return scale(split, max(1.0, beyond) ** (self._growth - 1))
-
-        return correct
+    def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
+        """Compare the part of the steps in which all ranks wait with the measurement at the start."""
+        active = [window for window in windows if window.samples]
+        expected_s = self._exchange.seconds(len(active))
+        if expected_s < _MIN_EXCHANGE_S:
+            return
+        exposed_s = max(window.step_s for window in active) - max(window.busy_s for window in active)
+        low, high = _EXCHANGE_FACTORS
+        self._exchange_factors.append(min(high, max(low, exposed_s / expected_s)))
 
     def _is_better(self, best: Split, current: Split) -> bool:
         if best.samples == current.samples:
             return False
-        gain = _MIN_GAIN
-        if best.active != current.active:
-            gain = _MIN_GAIN_OF_OTHER_RANKS * (1 + self._record.returns(best.active))
+        gain = _MIN_GAIN if best.active == current.active else _MIN_GAIN_OF_OTHER_RANKS
         if self._goal == "time" or best.step_joules is None or current.step_joules is None:
             return best.step_s * (1 + gain) < current.step_s
         if self._goal == "edp":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import io
-import itertools
 import math
 import statistics
 import time
@@ -19,9 +17,7 @@ from slurm_energy.errors import UnavailableError
 from slurm_energy.training.allocation import RankPlacement
 from slurm_energy.training.shares import ExchangeCost
 
-_SMALL_PROBES, _PROBES = 5, 2
-_COLD_PROBES = 2
-"""Exchanges that are not counted: they open connections, whose rate TCP raises only gradually."""
+_PROBES = 5
 
 
 class Ranks:
@@ -43,7 +39,6 @@ class Ranks:
         self._backend = "nccl" if is_gpu else "gloo"
         self._timeout = datetime.timedelta(seconds=lost_after_s)
         self._groups: dict[tuple[int, ...], Any] = {}
-        self._probe_groups: dict[int, Any] = {}
         if not torch.distributed.is_initialized():
             self._initialize(placement)
         self.count, self.rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
@@ -105,52 +100,26 @@ class Ranks:
         torch.distributed.broadcast_object_list(data, src=source, group=self.control)
         return state if self.rank == source else torch.load(io.BytesIO(data[0]), map_location="cpu")
 
-    def probe(self, gradient_bytes: int) -> tuple[ExchangeCost, float]:
-        """Measure the exchange of gradients among 2, 4, 8 and so on ranks, and among all.
-
-        Returns:
-            The cost and the duration of the measurement in seconds, equal on all ranks.
-        """
+    def probe(self, gradient_bytes: int) -> ExchangeCost:
+        """Measure the exchange of gradients among all ranks: latency and time at the bandwidth."""
         if self.count < 2:
-            return ExchangeCost(), 0.0
-        start_s = time.perf_counter()
-        counts = [*itertools.takewhile(lambda count: count < self.count, (2**n for n in range(1, 32)))]
-        own: list[float] = []
-        for count in [*counts, self.count]:
-            own += self._exchange_seconds(count, max(1, gradient_bytes // 4))
-        own.append(time.perf_counter() - start_s)
+            return ExchangeCost()
+        small_s = self._reduce_seconds(1, _PROBES)
+        large_s = self._reduce_seconds(max(1, gradient_bytes // 4), 2)
         # The slowest rank counts; all ranks must compute with the same numbers.
-        *times, duration_s = (max(column) for column in zip(*self.gather(own), strict=True))
+        worst = [max(column) for column in zip(*self.gather([small_s, large_s]), strict=True)]
         messages = 2 * (self.count - 1)
-        message_s = times[-2] / messages
-        cost = ExchangeCost(message_s, max(0.0, times[-1] / messages - message_s) * self.count)
-        factors = [
-            (count, whole_s / cost.seconds(count) if cost.seconds(count) > 0 else 1.0)
-            for count, whole_s in zip([*counts, self.count], times[1::2], strict=True)
-        ]
-        return dataclasses.replace(cost, factors=tuple(factors)), duration_s
+        message_s = worst[0] / messages
+        return ExchangeCost(message_s, max(0.0, worst[1] / messages - message_s) * self.count)
 
-    def _exchange_seconds(self, count: int, numbers: int) -> tuple[float, float]:
-        """Return the seconds of an exchange of one number and of all gradients; 0 outside the group."""
-        group = self.control
-        if count < self.count:
-            if count not in self._probe_groups:
-                self._probe_groups[count] = torch.distributed.new_group(
-                    list(range(count)), backend="gloo", timeout=self._timeout
-                )
-            group = self._probe_groups[count]
-        if self.rank >= count:
-            return 0.0, 0.0
-        return self._reduce_seconds(1, _SMALL_PROBES, group), self._reduce_seconds(numbers, _PROBES, group)
-
-    def _reduce_seconds(self, numbers: int, repeats: int, group: Any) -> float:
+    def _reduce_seconds(self, numbers: int, repeats: int) -> float:
         values = torch.zeros(numbers, dtype=torch.float32)
         times = []
-        for _ in range(_COLD_PROBES + repeats):
+        for _ in range(repeats + 1):
             start_s = time.perf_counter()
-            torch.distributed.all_reduce(values, group=group)
+            torch.distributed.all_reduce(values, group=self.control)
             times.append(time.perf_counter() - start_s)
-        return statistics.median(times[_COLD_PROBES:])
+        return statistics.median(times[1:])  # the first one opens connections
 
 
 def finite_or_none(number: float) -> float | None:

@@ -19,7 +19,6 @@ class GradientExchange:
     Attributes:
         group: process group of the ranks that compute.
         weight: samples of this rank in the step, as a share of the samples of all ranks.
-        sent: moment at which the first gradients of the step were computed; None before the first step.
         computed: moment at which the last gradients of the step were computed; None before the first step.
         exchanged: moment at which the last exchange of the step ended.
     """
@@ -27,7 +26,6 @@ class GradientExchange:
     def __init__(self, group: Any, clock: StepClock) -> None:
         self.group, self.clock = group, clock
         self.weight = 0.0
-        self.sent: Any = None
         self.computed: Any = None
         self.exchanged: Any = None
 
@@ -39,8 +37,6 @@ class GradientExchange:
         else:
             gradients.zero_()  # the rank has computed only because the others need its part of the exchange
         self.computed = self.clock.now()
-        if self.sent is None:
-            self.sent = self.computed
         work = torch.distributed.all_reduce(gradients, group=self.group, async_op=True)
         return work.get_future().then(self._result)
 

@@ -16,12 +16,11 @@ import torch.distributed
 from slurm_energy.profiling.energy_reader import EnergyReader
 from slurm_energy.profiling.profiler import open_energy_reader, process_identity
 from slurm_energy.training.allocation import RankFacts, check, placement
-from slurm_energy.training.balancer import Balancer
+from slurm_energy.training.balancer import Balancer, RankWindow
 from slurm_energy.training.checkpoint import TrainingCheckpoint
 from slurm_energy.training.loader import BalancedLoader, StepPlan
 from slurm_energy.training.options import BalancedOptions
 from slurm_energy.training.rank_meter import RankMeter
-from slurm_energy.training.rank_window import RankWindow
 from slurm_energy.training.ranks import Ranks, finite_or_none
 from slurm_energy.training.replica import BalancedModel
 
@@ -89,7 +88,7 @@ class TrainingSession:
         self._active: tuple[int, ...] = ()
         self._samples: tuple[int, ...] = ()
         self._started: Any = None
-        self._steps: list[tuple[float, float, float]] = []
+        self._steps: list[tuple[float, float]] = []
         self._reader = self._open_reader()
         self._meter = RankMeter(self._reader, ranks_on_node)
         self._balancer = self._measured_balancer(options)
@@ -117,7 +116,7 @@ class TrainingSession:
         exchange = self.model.exchange
         if exchange is not None:
             exchange.weight = plan.samples[self.ranks.rank] / sum(plan.samples)
-            exchange.sent = exchange.computed = exchange.exchanged = None
+            exchange.computed = exchange.exchanged = None
 
     def end_step(self, plan: StepPlan) -> None:
         """Record the times of a step. After the last step of a window, decide on the shares."""
@@ -143,25 +142,24 @@ class TrainingSession:
         if self.ranks.rank == 0:
             self._checkpoint.write(self._content())
 
-    def _times(self, ended: Any) -> tuple[float, float, float]:
-        """Return the seconds of computation in a step, those after the first gradients, and all seconds."""
+    def _times(self, ended: Any) -> tuple[float, float]:
+        """Return the seconds in which this rank computed in a step, and those of the whole step."""
         clock, exchange = self.model.clock, self.model.exchange
         step_s = clock.seconds(self._started, ended)
         if exchange is None or exchange.exchanged is None:
-            return step_s, 0.0, step_s
-        busy_s = step_s - clock.seconds(exchange.computed, exchange.exchanged)
-        return max(1e-6, busy_s), clock.seconds(exchange.sent, exchange.computed), step_s
+            return step_s, step_s
+        return max(1e-6, step_s - clock.seconds(exchange.computed, exchange.exchanged)), step_s
 
     def _end_window(self) -> None:
-        busy, overlap, whole = (statistics.median(column) for column in zip(*self._steps, strict=True))
+        busy, whole = (statistics.median(column) for column in zip(*self._steps, strict=True))
         steps = len(self._steps)
         self._steps.clear()
         window_s, joules = self._meter.take()
-        rows = self.ranks.gather([busy, whole, window_s, math.nan if joules is None else joules, overlap])
+        rows = self.ranks.gather([busy, whole, window_s, math.nan if joules is None else joules])
         if not self._options.balance:
             return
         windows = [
-            RankWindow(count, row[0] if count else 0.0, row[1], row[2], steps, finite_or_none(row[3]), row[4])
+            RankWindow(count, row[0] if count else 0.0, row[1], row[2], steps, finite_or_none(row[3]))
             for count, row in zip(self._samples, rows, strict=True)
         ]
         changed = self._balancer.samples == self._samples and self._balancer.add(windows)
@@ -171,9 +169,6 @@ class TrainingSession:
             counts = " ".join(map(str, split.samples))
             where = f"epoch {self.epoch}, step {self.step}"
             log.info("balanced: %s: samples %s, expects %.3g s%s a step", where, counts, split.step_s, energy)
-
-        if self._balancer.is_probe_due:
-            self._balancer.add_probe(*self.ranks.probe(self._gradient_bytes))
 
     def _regroup(self, active: tuple[int, ...]) -> None:
         """Exchange gradients among other ranks from this step on."""
@@ -210,17 +205,14 @@ class TrainingSession:
             self.epoch, self.step = int(content["epoch"]), int(content["step"])
             self._balancer.restore(content["balancer"])
 
-    @property
-    def _gradient_bytes(self) -> int:
-        return sum(4 * parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
-
     def _open_reader(self) -> EnergyReader | None:
         needs_energy = self._options.balance and self._options.goal != "time"
         return open_energy_reader(process_identity().job_id) if needs_energy else None
 
     def _measured_balancer(self, options: BalancedOptions) -> Balancer:
         """Return a balancer with the measured cost of an exchange and the measured idle power."""
-        exchange, _ = self.ranks.probe(self._gradient_bytes)
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        exchange = self.ranks.probe(sum(4 * parameter.numel() for parameter in parameters))
         idle: list[float | None] = [None] * self.ranks.count
         if options.balance and options.goal != "time":
             self._meter.resume()

@@ -48,46 +48,19 @@ class RankCost:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCost:
-    """Time of the exchange of gradients.
+    """Time of the exchange of gradients that the computation does not hide.
 
     Attributes:
         message_s: seconds per message of the ring, mainly latency.
         volume_s: seconds to send all gradients once at the bandwidth of a link.
-        factors: measured time divided by that of the ring, by number of ranks in ascending order. A library
-            may need more messages than a ring, and another number of them for other numbers of ranks.
-        hidden_share: part of the computation of a step in which gradients are already exchanged, 0 to 1. The
-            messages of the last gradients always follow the computation.
     """
 
     message_s: float = 0.0
     volume_s: float = 0.0
-    factors: tuple[tuple[int, float], ...] = ()
-    hidden_share: float = 0.0
 
-    def seconds(self, ranks: int, busy_s: float = 0.0) -> float:
-        """Return the seconds of an exchange that the computation does not hide; 0 for one rank.
-
-        Args:
-            ranks: number of ranks that exchange gradients.
-            busy_s: seconds in which the slowest of them computes; 0 for the whole exchange.
-        """
-        last_s, whole_s = self.ring_seconds(ranks)
-        factor = self.factor(ranks)
-        return max(last_s * factor, whole_s * factor - self.hidden_share * busy_s)
-
-    def ring_seconds(self, ranks: int) -> tuple[float, float]:
-        """Return the seconds of a ring for a message without volume, and for all gradients."""
-        rounds = 2 * max(0, ranks - 1)
-        return rounds * self.message_s, rounds * (self.message_s + self.volume_s / ranks)
-
-    def factor(self, ranks: int) -> float:
-        """Return the factor for a number of ranks, interpolated between measured ones; 1 without any."""
-        if not self.factors:
-            return 1.0
-        for (low, low_factor), (high, high_factor) in itertools.pairwise(self.factors):
-            if low <= ranks <= high:
-                return low_factor + (high_factor - low_factor) * (ranks - low) / (high - low)
-        return self.factors[0][1] if ranks < self.factors[0][0] else self.factors[-1][1]
+    def seconds(self, ranks: int) -> float:
+        """Return the seconds of an exchange among this number of ranks; 0 for one rank."""
+        return 2 * (ranks - 1) * (self.message_s + self.volume_s / ranks) if ranks > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +92,7 @@ def predict(samples: Sequence[int], costs: Sequence[RankCost], exchange: Exchang
         exchange: cost of the exchange of gradients.
     """
     busy = [cost.seconds(count) for cost, count in zip(costs, samples, strict=True)]
-    step_s = max(busy) + exchange.seconds(sum(1 for count in samples if count), max(busy))
+    step_s = max(busy) + exchange.seconds(sum(1 for count in samples if count))
     joules: float | None = 0.0
     for cost, seconds in zip(costs, busy, strict=True):
         watts = _watts(cost)
@@ -135,7 +108,6 @@ def divide(
     exchange: ExchangeCost = ExchangeCost(),
     max_slowdown: float = 0.1,
     may_pause: bool = True,
-    correct: Callable[[Split], Split] = lambda split: split,
 ) -> Split:
     """Return the best division of a global batch.
 
@@ -151,8 +123,6 @@ def divide(
         exchange: cost of the exchange of gradients.
         max_slowdown: accepted relative increase of the time with the goal `energy`.
         may_pause: whether ranks may get no samples; otherwise each gets at least one.
-        correct: returns a division with its prediction replaced by a better one, such as a measurement of the
-            same ranks.
 
     Raises:
         UsageError: no ranks, no samples, an unknown goal, or a cost that is negative or not a number.
@@ -160,17 +130,15 @@ def divide(
     _check(costs, global_batch, goal, max_slowdown)
     fewest = 1 if may_pause else min(len(costs), global_batch)
     if may_pause:
-        splits = (correct(_earliest(subset, costs, global_batch, exchange)) for subset in _subsets(costs))
+        splits = (_earliest(subset, costs, global_batch, exchange) for subset in _subsets(costs))
         fastest = min(splits, key=lambda split: (split.step_s, len(split.active)))
     else:
-        fastest = correct(_earliest_of_all(costs, global_batch, exchange))
+        fastest = _earliest_of_all(costs, global_batch, exchange)
     if goal == "time" or fastest.step_joules is None:
         return fastest
     limit_s = fastest.step_s * (1 + max_slowdown) if goal == "energy" else math.inf
     thrifty = (
-        split
-        for split in map(correct, _thrifty(costs, global_batch, exchange))
-        if len(split.active) >= fewest and split.step_s <= limit_s * (1 + 1e-12)
+        split for split in _thrifty(costs, global_batch, exchange, limit_s) if len(split.active) >= fewest
     )
     candidates = itertools.chain([fastest], thrifty)
     return min(candidates, key=_rating(goal))
@@ -297,8 +265,10 @@ def _capacity(cost: RankCost, deadline_s: float) -> int:
     return max(0, math.floor((deadline_s - cost.fixed_s) / cost.sample_s * (1 + 1e-12)))
 
 
-def _thrifty(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Iterator[Split]:
-    """Yield divisions that may need the least energy or energy-delay product.
+def _thrifty(
+    costs: Sequence[RankCost], total: int, exchange: ExchangeCost, limit_s: float
+) -> Iterator[Split]:
+    """Yield divisions that may need the least energy or energy-delay product within a time limit.
 
     For a given subset and deadline, energy is linear in the samples. The cheapest ranks are therefore filled
     up to the deadline first.
@@ -306,9 +276,14 @@ def _thrifty(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> I
     for subset in _subsets(costs):
         order = sorted(subset, key=lambda rank: costs[rank].sample_s * (_watts(costs[rank]) or (0.0, 0.0))[0])
         for deadline_s in _deadlines(order, costs, total):
+            if deadline_s + exchange.seconds(1) > limit_s * (1 + 1e-12):
+                continue
             samples = _filled(order, costs, total, deadline_s)
-            if samples is not None:
-                yield predict(samples, costs, exchange)
+            if samples is None:
+                continue
+            split = predict(samples, costs, exchange)
+            if split.step_s <= limit_s * (1 + 1e-12):
+                yield split
 
 
 def _filled(

@@ -7,7 +7,6 @@ are disturbed by other programs. A lasting change, such as a new power cap, disc
 from __future__ import annotations
 
 import collections
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,6 @@ CONFIRMATIONS: Final = 3
 """Number of such windows in a row, all in the same direction, that confirm a change."""
 _MIN_SIZE_RATIO: Final = 1.3
 _MIN_WINDOWS: Final = 3
-_NEAR_WINDOWS: Final = 5
-"""Number of observations, of the sizes nearest to the last one, that give the time per sample."""
 _MIN_IMPROVEMENT: Final = 0.6
 """A fixed time is assumed only if it reduces the median deviation to this part of it."""
 
@@ -75,23 +72,6 @@ class StepTimeFit:
         """Return the expected seconds of a step; None before the first observation."""
         return None if self.sample_s is None else self.fixed_s + self.sample_s * samples
 
-    @property
-    def largest(self) -> int:
-        """Largest number of samples among the observations; 0 without any."""
-        return max((count for count, _ in self._windows), default=0)
-
-    @property
-    def growth(self) -> float | None:
-        """Exponent of the time over the samples; None unless clearly different numbers were observed."""
-        smallest, largest = min((count for count, _ in self._windows), default=0), self.largest
-        if not smallest or not _differ(smallest, largest):
-            return None
-        low, high = (
-            statistics.median(value for count, value in self._windows if not _differ(count, size))
-            for size in (smallest, largest)
-        )
-        return math.log(high / low) / math.log(largest / smallest)
-
     def to_json(self) -> list[object]:
         """Return the state for a checkpoint."""
         return [self.fixed_s, self.sample_s, self.changes, [list(entry) for entry in self._windows]]
@@ -106,12 +86,9 @@ class StepTimeFit:
         return fit
 
     def _is_predictable(self, samples: int) -> bool:
-        """Return whether a similar number of samples was observed.
-
-        The time per sample may depend on their number, for example because larger tensors leave the cache.
-        A deviation at another size is therefore no change of the rank.
-        """
-        return any(not _differ(samples, count) for count, _ in self._windows)
+        """Return whether the fit holds for this number of samples: two sizes separate its coefficients."""
+        sizes = [count for count, _ in self._windows]
+        return any(not _differ(samples, count) or _differ(sizes[0], count) for count in sizes)
 
     def _ratio(self, samples: int, seconds: float) -> float:
         expected = self.seconds(samples)
@@ -127,14 +104,12 @@ class StepTimeFit:
     def _fit(self) -> None:
         """Fit a proportional function, or an affine one if that explains the observations much better.
 
-        Noise alone would otherwise appear as a fixed time, and the shares would swing. The proportional
-        function holds near the last size.
+        Noise alone would otherwise appear as a fixed time, and the shares would swing.
         """
         windows = list(self._windows)
         changed_s = self.fixed_s / self.sample_s if self.sample_s and len(windows) < _MIN_WINDOWS else 0.0
         # After a change, the ratio of the fixed time to the time per sample is kept.
-        near = sorted(windows, key=lambda entry: abs(math.log(entry[0] / windows[-1][0])))[:_NEAR_WINDOWS]
-        slope = statistics.median(seconds / (changed_s + count) for count, seconds in near)
+        slope = statistics.median(seconds / (changed_s + count) for count, seconds in windows)
         candidates = [(changed_s * slope, slope)]
         slopes = [
             (seconds - other_s) / (count - other)

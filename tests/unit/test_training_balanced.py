@@ -66,11 +66,7 @@ def assert_equal(results, expected):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_with_changing_shares_equals_one_process(python, expected, workers):
-    options = {
-        "workers": workers,
-        "may_pause": False,
-    }  # on a busy machine the exchange can cost more than a rank saves
-    results = finish(start(python, "BALANCED", [0.002, 0.004, 0.008], options))
+    results = finish(start(python, "BALANCED", [0.002, 0.004, 0.008], {"workers": workers}))
     assert_equal(results, expected)
     shares = results[0]["shares"]
     assert shares[0] == [7, 7, 6]

@@ -20,13 +20,7 @@ COSTS = st.lists(
     min_size=1,
     max_size=3,
 )
-EXCHANGES = st.builds(
-    ExchangeCost,
-    st.floats(0, 2.0),
-    st.floats(0, 2.0),
-    st.sampled_from([(), ((2, 0.5), (3, 1.5))]),
-    st.floats(0, 1),
-)
+EXCHANGES = st.builds(ExchangeCost, st.floats(0, 2.0), st.floats(0, 2.0))
 FAST, MIDDLE, SLOW = (RankCost(0.0, 0.01 / speed) for speed in (1, 0.6, 0.3))
 
 
