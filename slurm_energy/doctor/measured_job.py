@@ -82,7 +82,7 @@ def _run(node: NodeFindings) -> tuple[int | None, str]:
 
 
 def _stop(child: subprocess.Popen[str]) -> tuple[str, str]:
-    """End srun, which cancels its job, and return what it printed."""
+    """End srun, which cancels its job, and return its output."""
     child.terminate()
     try:
         return child.communicate(timeout=10)

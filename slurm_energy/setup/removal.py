@@ -42,8 +42,8 @@ class FileReversal:
 def plan_reversal(entry: SetupEntry, journal: SetupJournal, file: SiteFile | None = None) -> FileReversal:
     """Decide how to undo one change that `senergy setup` made to a file.
 
-    If nobody has changed the file since, its backup is restored, or the file is deleted if setup created it.
-    If somebody has changed it, only the lines that setup added are removed; a file that setup created stays.
+    A file that is unchanged since is restored from its backup, or deleted if setup created it. From a file
+    that was changed since, only the lines that setup added are removed; if setup created it, it stays.
 
     Args:
         entry: the change in the journal.

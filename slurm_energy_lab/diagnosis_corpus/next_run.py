@@ -112,7 +112,7 @@ def _set_limits(adjusted: JobShape, values: Mapping[str, int]) -> None:
 
 
 def observe_run(run: NextRun, random: Random) -> JobObservation:
-    """Return what is observed of a run. Its ranks report the samples that it processes."""
+    """Return the observations of a run. Its ranks report the samples that it processes."""
     observation = observe(run.shape, random)
     count = len(observation.ranks)
     nodes = tuple(

@@ -243,7 +243,7 @@ class ShapedBuilder:
 
     Attributes:
         make: draws the parameters of a job.
-        layers: attributes of `JobShape` that say what is observed.
+        layers: attributes of `JobShape` that select the observed signals.
     """
 
     make: Callable[[Random], JobShape]
@@ -257,7 +257,7 @@ class ShapedBuilder:
         return shape
 
     def __call__(self, random: Random) -> JobObservation:
-        """Return what is observed of a job."""
+        """Return the observations of a job."""
         return observe(self.shape(random), random)
 
 

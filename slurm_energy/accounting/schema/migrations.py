@@ -35,8 +35,8 @@ from slurm_energy.errors import UnavailableError
 
 _APPLICATION_ID: Final = 0x53454E45  # "SENE"; identifies a SQLite file as a database of slurm-energy
 
-# Columns of older tables by the step that adds them. An earlier step creates the table as `tables.py` says
-# now, so with these columns. A database that was written before the later step existed lacks them.
+# Columns that a step adds to a table of an earlier step. The earlier step takes the table from today's
+# `tables.py`, so it creates these columns as well. A database from before the later step lacks them.
 _ADDED_COLUMNS: Final[dict[int, tuple[Column[Any], ...]]] = {
     9: (tables.jobs.c.qos, tables.jobs.c.allocated, tables.periods.c.usage_group),
 }
