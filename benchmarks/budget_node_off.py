@@ -275,7 +275,7 @@ def drawn_budget(random: np.random.Generator, idle_watts: float) -> StepFunction
     watts = idle_watts + random.choice([0.0, 10.0, 80.0, 300.0, 800.0], count)
     if random.random() < 0.2:
         watts = watts * random.uniform(0.3, 1.0, count)
-    return StepFunction(times, watts)
+    return StepFunction(times.tolist(), watts.tolist())
 
 
 def drawn_rules(random: np.random.Generator) -> BudgetRules:

@@ -188,13 +188,13 @@ class TwoZones:
 
 def dead_controllers(zones: TwoZones) -> Json:
     """Kill the daemons of one cluster and return what submissions at the login nodes do meanwhile."""
-    from live.clusters import PlannedJob
+    from live.clusters import ZoneJob
 
     cheap, other = cheaper_first(zones)
-    job = {name: PlannedJob(0.0, name, 1, 1, 2, 0.0) for name in (cheap.name, other.name)}
+    job = {name: ZoneJob(0.0, name, 1, 1, 2, 0.0) for name in (cheap.name, other.name)}
     note(f"{cheap.name} is the cheaper cluster; its slurmctld is killed")
     result: Json = {"before": [zones.submit(job[other.name], "cheapest", 0) for _ in range(3)]}
-    kept = zones.submit(PlannedJob(0.0, cheap.name, 1, 1, 40, 0.0), "cheapest", 0)
+    kept = zones.submit(ZoneJob(0.0, cheap.name, 1, 1, 40, 0.0), "cheapest", 0)
     zones.group.wait_for(lambda: running(cheap, kept["job_id"]), "the job on the killed cluster")
     time.sleep(STATE_SAVE_S)
     cheap.end("slurmctld", signal.SIGKILL)
@@ -366,7 +366,7 @@ def main() -> int:
         return 2
     from live import clusters as zones_of  # after the usage errors: it imports the simulator
 
-    days = dict(zones_of.SYNTHETIC)
+    days: dict[str, Sequence[float]] = dict(zones_of.SYNTHETIC)
     for name, text in zip(days, arguments.price, strict=False):
         file, _, day = text.rpartition("@")
         days[name] = zones_of.prices(Path(file), day)

@@ -92,7 +92,7 @@ def main() -> int:
     label = "in-sample" if args.part == "first" else "held-out"
     rows = []
     print(f"Savings against slack 0 ({label}, {args.days:g} days at most, {NODES} nodes)")
-    columns = ("series", "policy", "forecast", "slack h", "saved %")
+    columns: tuple[str, ...] = ("series", "policy", "forecast", "slack h", "saved %")
     columns += ("in time %", "at once %", "difference", "95 % from", "to", "mean wait h")
     print(" | ".join(columns))
     for row in savings(markets, seeds=args.seeds):
@@ -322,19 +322,26 @@ def admission(market: Market, work: Workload, factor: float) -> tuple[float, flo
     slot_s = 900.0
     slots = int((float(work.submit_s[-1]) + 5 * DAY_S) / slot_s)
     starts = slot_s * np.arange(slots)
-    fit = SlotFit(starts, deferral.Capacity(0.0, slot_s, np.full((1, slots), float(NODES))))
+    fit = SlotFit(
+        np.asarray(starts, np.float64), deferral.Capacity(0.0, slot_s, np.full((1, slots), float(NODES)))
+    )
     rejected, cost, cost_now = 0, 0.0, 0.0
     for job in range(work.count):
         first = int(np.ceil(work.submit_s[job] / slot_s))
         last = int((work.submit_s[job] + factor * work.slack_s[job]) / slot_s)
         rows = np.arange(first, last + 1)
         time_s, units = float(work.time_s[job]), float(work.units[job])
-        after = np.minimum(fit.spans(rows, time_s)[1], slots)
+        after = np.minimum(fit.spans(rows, np.full(len(rows), time_s))[1], slots)
         price = series.integral(starts[rows] + time_s) - series.integral(starts[rows])
         # A start after the agreed slack costs a penalty, so that it is used only if there is no other room.
         late = starts[rows] > work.submit_s[job] + work.slack_s[job]
         score = price + late * 1e9
-        room = np.array([fit.fits(row, end, 0, units, 0.0) for row, end in zip(rows, after, strict=True)])
+        room = np.array(
+            [
+                fit.fits(row, end, 0, units, 0.0)
+                for row, end in zip(rows.tolist(), after.tolist(), strict=True)
+            ]
+        )
         if not np.any(room):
             rejected += 1
             continue

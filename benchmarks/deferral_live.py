@@ -109,7 +109,7 @@ class DeferralLab:
         """Return the mean price in EUR/kWh between two Unix times."""
         hours = np.arange(-24, 96)
         starts = self.origin_s + hours * HOUR_S
-        values = np.array([self._day[hour % len(self._day)] for hour in hours]) / 1000.0
+        values = np.array([self._day[hour % len(self._day)] for hour in hours.tolist()]) / 1000.0
         overlap = np.clip(np.minimum(starts + HOUR_S, end_s) - np.maximum(starts, start_s), 0.0, None)
         return float(np.sum(values * overlap) / np.sum(overlap))
 

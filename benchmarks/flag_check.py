@@ -86,7 +86,17 @@ def _built(folder: Path) -> Path:
         SPANK / f"{part}.c"
         for part in ("flags", "flag_numbers", "flag_policy", "flag_words", "line", "policies", "decimal")
     ]
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", f"-I{SPANK}", "-o", program, source, *parts]
+    command = [
+        "gcc",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-O2",
+        f"-I{SPANK}",
+        "-o",
+        str(program),
+        str(source),
+        *map(str, parts),
+    ]
     subprocess.run(command, check=True)
     return program
 

@@ -90,7 +90,9 @@ def main() -> int:
 
 def replay(jobs: Iterable[Job]) -> list[Outcome]:
     """Predict and learn in time order."""
-    history, ending, last = History(), [], defaultdict(lambda: deque(maxlen=2))
+    history = History()
+    ending: list[Any] = []
+    last: defaultdict[Any, deque[Any]] = defaultdict(lambda: deque(maxlen=2))
     oracle, outcomes = HistoryOracle(history, _Watts()), []
     for number, job in enumerate(sorted(jobs, key=lambda job: job.submit)):
         while ending and ending[0][0] <= job.submit:
@@ -225,7 +227,10 @@ def eagle(path: Path) -> list[Job]:
                 datetime.fromisoformat(row["end_time"]).timestamp(),
                 float(row["run_time"]),
                 RunEnding.of_state(row["state"]),
-                **{name: row[name] for name in ("user", "account", "partition", "name")},
+                user=row["user"],
+                account=row["account"],
+                partition=row["partition"],
+                name=row["name"],
                 nodes=int(row["nodes_req"]),
                 cpus=int(row["processors_req"]),
                 gpus=int(row["gpus_req"]),

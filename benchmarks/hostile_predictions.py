@@ -165,7 +165,8 @@ def ask_without_pause(url: str, munge_socket: Path, body: dict[str, Any], write:
 def status_times(config: Path, seconds: float) -> list[float]:
     """Run `senergy status` repeatedly; return the seconds of each run."""
     command = [sys.executable, "-m", "slurm_energy.cli.main", "status", "--json", "--config", str(config)]
-    times, until = [], time.monotonic() + seconds
+    times: list[float] = []
+    until = time.monotonic() + seconds
     while time.monotonic() < until or len(times) < 5:
         began = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

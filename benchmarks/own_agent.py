@@ -48,7 +48,7 @@ class OwnAgent:
         from slurm_energy.protocol.agent_socket import ask_agent
 
         with contextlib.suppress(UnavailableError):
-            return dict(ask_agent(self.path, message))
+            return dict(ask_agent(self.path, dict(message)))
         return None
 
     def begin(self) -> None:

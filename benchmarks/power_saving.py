@@ -213,7 +213,7 @@ def equal_wait_line(trace: str, wait_s: float, rows: list[dict[str, Any]]) -> st
     Of each method the setting with the least energy among those that wait at most `wait_s` on the first half
     is chosen.
     """
-    chosen = []
+    chosen: list[dict[str, Any] | None] = []
     for method in ("SuspendTime", "forecast"):
         first, second = (
             {row["setting"]: row for row in rows if row["half"] == half and row["setting"].startswith(method)}
@@ -226,7 +226,8 @@ def equal_wait_line(trace: str, wait_s: float, rows: list[dict[str, Any]]) -> st
     if fixed is None or rule is None:
         return f"| {trace} | {wait_s:.0f} | no setting | no setting | |"
     texts = [
-        f"{row['saved_share']:.1%}, {row['mean_boot_wait_s']:.0f} s ({row['setting']})" for row in chosen
+        f"{row['saved_share']:.1%}, {row['mean_boot_wait_s']:.0f} s ({row['setting']})"
+        for row in (fixed, rule)
     ]
     more = rule["saved_share"] - fixed["saved_share"]
     return f"| {trace} | {wait_s:.0f} | {texts[0]} | {texts[1]} | {100 * more:+.1f} points |"

@@ -33,7 +33,9 @@ from claims import Claim, at_most, publish
 from real_queue import MOST_SINGLE, RealQueue, real_queue
 
 from slurm_energy import scheduling
+from slurm_energy.oracle.history import History, ObservedRun
 from slurm_energy.scheduling import queue as tables
+from slurm_energy.slurm.queue.columns import QueueColumns, queue_columns
 
 SIZES = (1_000, 10_000, 100_000)
 REAL_SIZES = (1_000, 10_000, 20_000, 100_000)
@@ -141,10 +143,8 @@ def cycle(count: int, rounds: int) -> Iterator[Claim]:
     yield at_most(f"priority_cycle_{count}", seconds / MOST_CYCLE_S, 1)
 
 
-def pending(count: int, first: int = 1) -> object:
+def pending(count: int, first: int = 1) -> QueueColumns:
     """Return a queue in the form of a queue source: pending jobs numbered from `first` on."""
-    from slurm_energy.slurm.queue.columns import queue_columns
-
     job_id = np.arange(first, first + count)
     program = job_id * 7919 % PROGRAMS
     user = job_id * 31 % USERS
@@ -167,10 +167,8 @@ def pending(count: int, first: int = 1) -> object:
     )
 
 
-def known_runs() -> object:
+def known_runs() -> History:
     """Return a history of runs of half of the programs."""
-    from slurm_energy.oracle.history import History, ObservedRun
-
     draw, history = np.random.default_rng(3), History()
     for number in range(RUNS):
         user, seconds = number % USERS, float(draw.lognormal(7, 1))

@@ -97,10 +97,10 @@ def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
             if number >= 0:
                 times[name].append(cost_s)
             time.sleep(PACE_S)
-    with ea2p_measure(ea2p) as steps:
-        if steps:
-            cost(*steps)
-            times["ea2p"] = [cost(*steps) for _ in range(EA2P_ROUNDS)]
+    with ea2p_measure(ea2p) as measured:
+        if measured:
+            cost(*measured)
+            times["ea2p"] = [cost(*measured) for _ in range(EA2P_ROUNDS)]
     parts = ", ".join(last[0].energy_joules)
     if not parts:
         raise SystemExit("nothing to compare: a section of slurm-energy measures nothing on this machine")

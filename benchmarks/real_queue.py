@@ -103,7 +103,7 @@ class RealQueue:
             if time.monotonic() > deadline:
                 raise SystemExit("priority.py: no pass of priority/multifactor within two minutes")
             time.sleep(0.2)
-        return result[observed + 1 : observed + 1 + count]
+        return [*result[observed + 1 : observed + 1 + count]]
 
     def _pass_lines(self) -> list[dict[str, float]]:
         """Return all passes so far; the last one may be incomplete."""
@@ -143,7 +143,7 @@ def real_queue(*settings: str) -> Iterator[RealQueue]:
 
 
 def _lab_with_tables(
-    lab_layout: layout.Layout, folder: Path, settings: tuple[str, ...]
+    lab_layout: layout.LabLayout, folder: Path, settings: tuple[str, ...]
 ) -> Iterator[RealQueue]:
     """Run the lab; the tables are in memory, as they are in /run."""
     folder.chmod(0o755)

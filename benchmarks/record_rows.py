@@ -155,7 +155,7 @@ class _without_indexes:  # noqa: N801  a context manager
 
 def fill_sums(connection: Connection, end: int, days: int = 30) -> None:
     """Store the sums of a month for `senergy report`: five groups per user, a fifth of them in each hour."""
-    groups = []
+    groups: list[dict[str, Any]] = []
     for user, number in itertools.product(range(USERS), range(GROUPS_PER_USER)):
         name, uid = f"user{FIRST_UID + user}", FIRST_UID + user
         account = f"account{user % ACCOUNTS:02}"

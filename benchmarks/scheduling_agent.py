@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,8 @@ Row = tuple[float, float, float]
 def of_agent(environment: SchedulingEnvironment, agent: LinearAgent, seed: int) -> Row:
     """Return cost, energy in kWh and mean completion time of the agent on one workload."""
     observation, _ = environment.reset(options={"workload_seed": seed})
-    done, information = False, {}
+    done = False
+    information: dict[str, Any] = {}
     while not done:
         observation, _, done, _, information = environment.step(agent.act(observation))
     totals = information["summary"]

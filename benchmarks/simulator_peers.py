@@ -14,7 +14,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def simpy_processes(jobs: Workload) -> float:
     environment = simpy.Environment()
     nodes = simpy.Container(environment, NODES, NODES)
 
-    def run(submit_s: float, units: int, time_s: float) -> Iterator[Any]:
+    def run(submit_s: float, units: int, time_s: float) -> Generator[Any, Any, None]:
         yield environment.timeout(submit_s)
         yield nodes.get(units)
         yield environment.timeout(time_s)
@@ -84,7 +84,9 @@ def accasims_easy(count: int) -> list[float]:
     """
     submit_s, units, time_s, limit_s = (column.tolist() for column in columns(count))
     start_s = [math.nan] * count
-    free, arrived, running, queue = NODES, 0, [], []
+    running: list[Any] = []
+    queue: list[Any] = []
+    free, arrived = NODES, 0
     reserved_s = math.inf
 
     def begin(job: int, now_s: float) -> None:

@@ -93,7 +93,7 @@ class TrialResult:
 
 def run_trial(trial: Trial) -> TrialResult:
     """Run one repetition in a directory of its own."""
-    os.fsync = lambda _: None
+    os.fsync = lambda fd: None
     out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     with tempfile.TemporaryDirectory(prefix="senergy-study-") as name, out, err:
         return _run(trial, Path(name))
@@ -140,7 +140,7 @@ def _run(trial: Trial, folder: Path) -> TrialResult:
 
 def replay_error(trial: Trial) -> dict[str, float]:
     """Return the replay error of the twin by KPI on the held-out week of four weeks."""
-    os.fsync = lambda _: None
+    os.fsync = lambda fd: None
     out = contextlib.redirect_stdout(io.StringIO())
     with tempfile.TemporaryDirectory(prefix="senergy-study-") as name, out:
         folder = Path(name)
@@ -272,7 +272,7 @@ def _claims(results: list[TrialResult], count: int) -> list[Claim]:
         if real:
             width = round(median(one.high - one.low for one in real), 4)
             bias = round(fmean(one.change - one.truth for one in real), 4)
-            details = {"median_width": width, "bias": bias, "repetitions": count}
+            details: dict[str, float | None] = {"median_width": width, "bias": bias, "repetitions": count}
             if design == "switchback":
                 ratios = [(one.high - one.low) / 2 / one.detectable for one in real if one.detectable]
                 details["half_width_to_detectable"] = round(median(ratios), 2)

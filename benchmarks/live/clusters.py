@@ -92,7 +92,7 @@ SYNTHETIC = {
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedJob:
+class ZoneJob:
     """A job of the workload.
 
     Attributes:
@@ -117,14 +117,14 @@ class PlannedJob:
         return 30.0 * self.minutes
 
 
-def draw(count: int, hours: float, names: Sequence[str], seed: int) -> list[PlannedJob]:
+def draw(count: int, hours: float, names: Sequence[str], seed: int) -> list[ZoneJob]:
     """Return a workload that arrives evenly at random in the given hours, half of it at each home."""
     rng = random.Random(seed)
     jobs = []
     for _ in range(count):
         minutes = rng.choice((1, 1, 2))
         jobs.append(
-            PlannedJob(
+            ZoneJob(
                 at_s=rng.uniform(0, hours) * HOUR_S,
                 home=rng.choice(list(names)),
                 cpus=rng.randint(1, 4),
@@ -160,7 +160,7 @@ def mean_price(values: Floats, start_s: float, end_s: float) -> float:
     return float(np.sum(values * overlap) / np.sum(overlap))
 
 
-def cost(job: PlannedJob, cluster: str, start_s: float, end_s: float, values: Mapping[str, Floats]) -> float:
+def cost(job: ZoneJob, cluster: str, start_s: float, end_s: float, values: Mapping[str, Floats]) -> float:
     """Return the cost of a job and of the transfer of its data."""
     end_s = max(end_s, start_s + 0.1)
     kwh = WATTS_PER_CPU * job.cpus * (end_s - start_s) / 3.6e6
@@ -174,7 +174,7 @@ def cost(job: PlannedJob, cluster: str, start_s: float, end_s: float, values: Ma
 
 
 def simulate(
-    jobs: Sequence[PlannedJob],
+    jobs: Sequence[ZoneJob],
     rule: str,
     values: Mapping[str, Floats],
     launch_s: float,
@@ -237,6 +237,7 @@ def simulate(
         settings = ScheduleSettings()
         accounts = engine.simulate(part, [NodeKind(name, 1, CPUS)], policy("fcfs"), settings).accounts
         for job, start_s, end_s in zip(own.tolist(), accounts.start_s, accounts.end_s, strict=True):
-            times = {"start_s": float(start_s), "end_s": float(end_s)}
-            rows[job] = {"cluster": name, **times, "cost": cost(jobs[job], name, *times.values(), values)}
+            begin_s, finish_s = float(start_s), float(end_s)
+            paid = cost(jobs[job], name, begin_s, finish_s, values)
+            rows[job] = {"cluster": name, "start_s": begin_s, "end_s": finish_s, "cost": paid}
     return rows

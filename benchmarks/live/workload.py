@@ -24,8 +24,8 @@ from slurm_energy.simulator.model_predictions import predict
 from slurm_energy.simulator.workloads.workload_generator import generate
 from slurm_energy_lab.cluster.nodes_file import NodeSpec
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.model.gpu_physics import GpuPhysics
 from slurm_energy_lab.model.kernels import kernel_spec
+from slurm_energy_lab.model.problem_size import full_speed_seconds
 
 _THESIS = Path(__file__).parents[1] / "thesis" / "scenarios" / "thesis-pareto.toml"
 SPEEDUP = 80.0
@@ -130,7 +130,7 @@ def size(model: str) -> float:
     assert profile.gpu is not None
     spec = kernel_spec(KERNELS[model])
     assert spec.exponent == 1
-    return a100_seconds(model) / GpuPhysics(profile.gpu).full_speed_s(spec)
+    return a100_seconds(model) / full_speed_seconds(profile, spec, "gpu")
 
 
 def a100_seconds(model: str) -> float:

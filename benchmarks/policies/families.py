@@ -132,7 +132,8 @@ def _generated(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
 def _diurnal(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
     """Poisson arrivals whose rate follows day and week; lognormal run times."""
     random = _random(part, tuning, 2)
-    now_h, arrivals = 0.0, []
+    now_h = 0.0
+    arrivals: list[float] = []
     while len(arrivals) < jobs:
         now_h += random.exponential(1 / 20.0)
         rate = 0.5 + 0.45 * np.sin(2 * np.pi * (now_h - 9) / 24)
@@ -146,7 +147,8 @@ def _diurnal(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
 def _bursty(_: Path, part: int, tuning: bool, jobs: int) -> TraceRows:
     """Markov-modulated Poisson process with two states; the rate in a burst is 20 times the other."""
     random = _random(part, tuning, 3)
-    now, arrivals, burst = 0.0, [], False
+    now, burst = 0.0, False
+    arrivals: list[float] = []
     while len(arrivals) < jobs:
         rate, leave = (20.0, 1 / 1.5) if burst else (1.0, 1 / 15.0)
         step = random.exponential(1 / (rate + leave))

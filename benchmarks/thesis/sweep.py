@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sweep_plots
 from reproduce import read
-from sweep_points import QUANTITIES, ThesisPoint, Verdict, as_object, points, values, verdicts
+from sweep_points import QUANTITIES, QuantityVerdict, ThesisPoint, as_object, points, values, verdicts
 
 from slurm_energy.errors import EXIT_OK, EnergyError
 from slurm_energy.simulator.campaigns import campaign
@@ -75,7 +75,7 @@ def markdown(results: dict[ThesisPoint, dict[str, list[float]]]) -> list[str]:
     return lines[1:]
 
 
-def _cell(judged: Verdict) -> str:
+def _cell(judged: QuantityVerdict) -> str:
     text = f"{judged.mean:.1f}±{judged.half_width:.1f}"
     return {"yes": f"**{text}**", "undecided": f"{text} ?"}.get(judged.agrees, text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sweep_points import QUANTITIES, ThesisPoint, Verdict, verdicts
+from sweep_points import QUANTITIES, QuantityVerdict, ThesisPoint, verdicts
 
 mpl.rcParams["svg.hashsalt"] = "slurm-energy"
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
@@ -38,7 +38,9 @@ def draw(name: str, results: Mapping[ThesisPoint, Mapping[str, Sequence[float]]]
     figure.savefig(path, metadata={"Date": None})
 
 
-def _panel(axes: Axes, name: str, quantity: str, judged: Mapping[ThesisPoint, Mapping[str, Verdict]]) -> None:
+def _panel(
+    axes: Axes, name: str, quantity: str, judged: Mapping[ThesisPoint, Mapping[str, QuantityVerdict]]
+) -> None:
     thesis = next(entry for entry in QUANTITIES if entry.name == quantity)
     bands = [of_point[quantity].band for of_point in judged.values()]
     band = sum(bands) / len(bands)

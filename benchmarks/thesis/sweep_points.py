@@ -60,9 +60,7 @@ class ThesisPoint:
         schedule = replace(base.schedule, policies=list(POLICIES), seeds=seeds, age_weight=self.age_weight)
         # The text distinguishes the cached results of the points.
         text = f"{base.text}\n{self}"
-        return replace(
-            base, models=tuple(models), workload=workload, schedule=schedule, text=text, sweep=("", ())
-        )
+        return replace(base, models=tuple(models), workload=workload, schedule=schedule, text=text, sweep=())
 
 
 def points() -> list[ThesisPoint]:
@@ -149,7 +147,7 @@ def values(results: Sequence[RunResult]) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class QuantityVerdict:
     """Comparison of one quantity at one point with the thesis.
 
     Attributes:
@@ -166,7 +164,7 @@ class Verdict:
     agrees: str
 
 
-def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> Verdict:
+def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> QuantityVerdict:
     """Compare a sample with a printed mean of ten runs.
 
     The band is the precision of the printed value plus the 95 % interval of the difference of two means. The
@@ -178,10 +176,10 @@ def verdict(quantity: PrintedQuantity, sample: Sequence[float]) -> Verdict:
     band = quantity.reading + 1.96 * deviation * sqrt(1 / THESIS_SEEDS + 1 / len(sample))
     narrow = band <= max(quantity.reading, abs(quantity.thesis) / 2)
     agrees = "no" if abs(mean - quantity.thesis) > band else "yes" if narrow else "undecided"
-    return Verdict(mean, half_width, band, agrees)
+    return QuantityVerdict(mean, half_width, band, agrees)
 
 
-def verdicts(sample: Mapping[str, Sequence[float]]) -> dict[str, Verdict]:
+def verdicts(sample: Mapping[str, Sequence[float]]) -> dict[str, QuantityVerdict]:
     """Return the verdict of each quantity."""
     return {quantity.name: verdict(quantity, sample[quantity.name]) for quantity in QUANTITIES}
 

@@ -28,7 +28,7 @@ def test_each_kind_of_finding_has_a_page_with_meaning_looks_and_remedy() -> None
     for kind in FindingKind:
         text = (DOCS / f"findings/{kind}.md").read_text(encoding="utf-8")
         headings = [line for line in text.splitlines() if line.startswith("#")]
-        assert headings[1:] == ["## What it means", "## How it looks", "## How to fix it"]
+        assert headings[1:] == ["## Meaning", "## Signs", "## Remedy"]
         assert f"(findings/{kind}.md) (`{kind}`)" in PAGE
 
 
