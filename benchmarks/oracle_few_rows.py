@@ -57,7 +57,7 @@ from slurm_energy.oracle.workload import find_profile  # noqa: E402
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
 SIZES = (0, 4, 6, 12, 24, 96)
-SEED, DRAWS = 300, 10
+SEED, DRAWS = 8000, 40
 HEADERS = (
     *("rows", "loss", "change", "worst draw", "constant", "time in range", "power in range"),
     *("time error", "power error", "fit"),
