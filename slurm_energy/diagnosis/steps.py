@@ -33,7 +33,10 @@ def duration_bin(duration_s: float) -> int:
     """Return the number of the histogram bin of a duration in seconds."""
     if duration_s <= 0:
         return MIN_BIN
-    return min(max(math.floor(BINS_PER_OCTAVE * math.log2(duration_s)), MIN_BIN), MAX_BIN)
+    number = math.floor(BINS_PER_OCTAVE * math.log2(duration_s))
+    if number < MIN_BIN:
+        return MIN_BIN
+    return number if number <= MAX_BIN else MAX_BIN
 
 
 def bin_seconds(number: int) -> float:

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from slurm_energy.errors import UsageError
 from slurm_energy.profiling.decoration import inside
-from slurm_energy.profiling.progress import progress
+from slurm_energy.profiling.loop_report import LoopReport
 from slurm_energy.profiling.step_recorder import recorder
 from slurm_energy.profiling.step_statistics import phase_name
 from slurm_energy.profiling.torch_phases import (
@@ -32,9 +32,6 @@ from slurm_energy.profiling.worker_trial import EpochTimes, end_epoch, trial_of
 log = logging.getLogger("slurm_energy")
 
 _now = time.perf_counter_ns
-_FLUSH_NS: Final = 500_000_000
-_MAX_STEPS: Final = 4096
-"""Steps after which the statistics are computed before their time, to bound the memory and the pause."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
@@ -132,9 +129,10 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
         trial = None if self._max_workers is None else trial_of(self._loader, self._max_workers)
         times = EpochTimes()
         size, thread, append = batch_size(self._loader), threading.get_ident(), recorder.append_step
-        steps = reported = 0
-        flush_ns = 0
-        start_ns = _now()
+        now, device, report = _now, self._device, LoopReport(self._total)
+        steps = report_ns = report_steps = 0
+        untimed, timed_ns = recorder.untimed_steps, recorder.next_timed_ns
+        start_ns = now()
         try:
             iterator = iter(self._loader)
             while True:
@@ -145,28 +143,28 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
                     if trial is not None:
                         end_epoch(self._loader, trial, times)
                     return
-                received_ns = _now()
-                if phases is not None:
-                    phases.begin_step(received_ns)
-                if self._device is not None:
-                    item = _moved(item, self._device, phases)
+                received_ns = now()
+                untimed += 1
+                timed = phases if received_ns >= timed_ns else None
+                if timed is not None:
+                    timed.begin_step(start_ns, untimed)
+                if device is not None:
+                    item = _moved(item, device, phases)
                 yield item
-                end_ns = _now()
-                if phases is not None:
-                    phases.end_step()
+                end_ns = now()
+                if timed is not None:
+                    untimed, timed_ns = 0, timed.end_step(end_ns)
                 append((start_ns, received_ns, end_ns, size, thread))
                 if trial is not None:
                     times.add((received_ns - start_ns) * 1e-9, (end_ns - start_ns) * 1e-9)
                 start_ns = end_ns
                 steps += 1
-                if end_ns >= flush_ns or steps % _MAX_STEPS == 0:
-                    flush_ns = end_ns + _FLUSH_NS
-                    recorder.collect()
-                    progress(steps - reported, self._total)
-                    reported = steps
+                if end_ns >= report_ns or steps >= report_steps:
+                    report_ns, report_steps = report.send(end_ns, steps)
         finally:
-            progress(steps - reported, self._total)
+            report.close(steps)
             if phases is not None:
+                recorder.untimed_steps, recorder.next_timed_ns = untimed, timed_ns
                 phases.detach()
 
     def _attach(self) -> TorchPhases | None:

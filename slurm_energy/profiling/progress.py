@@ -28,6 +28,7 @@ _MAX_IDLE_S: Final = 30.0
 """A connection that was idle for longer is replaced, because the agent closes it after a minute."""
 _MAX_UNANSWERED: Final = 8
 _MAX_RESPONSE_BYTES: Final = 16 * 1024
+_RECEIVE_BYTES: Final = 4096
 _DOCUMENT_INTERVAL_S: Final = 10.0
 _ENVELOPE_BYTES: Final = 512
 """Room for the other fields of a message with a document."""
@@ -186,20 +187,19 @@ class ProgressReporter:
             self._close()
         if self._connection is None:
             self._connection = _connect(path)
-        message: dict[str, Any] = {"op": "progress", "job_id": job_id, "process": process}
+        # Formatted by hand: all values are finite numbers, or text without special characters.
+        text = f'{{"op": "progress", "job_id": {job_id}, "process": "{process}"'
         if self._units:
-            message |= {"units": self._units, "time_s": time.clock_gettime(time.CLOCK_BOOTTIME)}
+            text += f', "units": {self._units!r}, "time_s": {time.clock_gettime(time.CLOCK_BOOTTIME)!r}'
         if self._total is not None and 0 <= self._total < 1e15:
-            message["total"] = self._total
+            text += f', "total": {self._total!r}'
         try:
             if not self._send_rest(self._connection):
                 return  # the agent is busy; the next message contains these units too
             document = self._document(now)
             if document is None and not self._units:
                 return
-            text = json.dumps(message)
-            line = text if document is None else f'{text[:-1]}, "steps": {document}}}'
-            self._unsent = line.encode() + b"\n"
+            self._unsent = (text if document is None else f'{text}, "steps": {document}').encode() + b"}\n"
             self._send_rest(self._connection)
         except (BrokenPipeError, ConnectionError):
             self._close()  # the agent closes idle connections; the next call opens another one
@@ -234,7 +234,7 @@ class ProgressReporter:
         """Read the responses that have arrived, without waiting, and take the agent's interval from them."""
         while self._connection is not None:
             try:
-                data = self._connection.recv(4096)
+                data = self._connection.recv(_RECEIVE_BYTES)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -246,6 +246,8 @@ class ProgressReporter:
             for line in lines:
                 self._unanswered = max(0, self._unanswered - 1)
                 self._read_response(line)
+            if len(data) < _RECEIVE_BYTES:
+                return
 
     def _read_response(self, line: bytes) -> None:
         response = json.loads(line)

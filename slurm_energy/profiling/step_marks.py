@@ -7,16 +7,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from slurm_energy.profiling.progress import progress
+from slurm_energy.profiling.loop_report import LoopReport
 from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
 from slurm_energy.profiling.torch_phases import TorchPhases
 
 log = logging.getLogger("slurm_energy")
 
 _now = time.perf_counter_ns
-_FLUSH_NS: Final = 500_000_000
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -51,9 +50,10 @@ class StepMarks:
         self._step_ns = self._idle_ns
         self._received_ns = self._idle_ns
         self._open: Any = None
-        self._unreported = 0
-        self._total: float | None = None
-        self._flush_ns = 0
+        self._thread = threading.get_ident()
+        self._steps = 0
+        self._report = LoopReport()
+        self._report_ns = self._report_steps = 0
 
     def rest(self) -> None:
         """Mark the end of work that belongs to no phase; the wait for data starts now."""
@@ -77,7 +77,10 @@ class StepMarks:
         """
         now = _now()
         self._step_ns, self._received_ns = self._idle_ns, now - copy_ns
-        self._phases.begin_step(now)
+        recorder.untimed_steps += 1
+        if now >= recorder.next_timed_ns:
+            self._phases.begin_step(self._step_ns, recorder.untimed_steps)
+            recorder.untimed_steps = 0
         if copy_ns:
             self._phases.add_copy(now - copy_ns, now)
 
@@ -97,23 +100,20 @@ class StepMarks:
             samples: samples of the step; NaN: unknown.
             total: steps of this process in all, if known.
         """
-        self.switch(None)
-        self._phases.end_step()
-        start_ns, self._idle_ns = self._step_ns, _now()
-        recorder.append_step((start_ns, self._received_ns, self._idle_ns, samples, threading.get_ident()))
-        self._unreported += 1
-        self._total = total
-        if self._idle_ns >= self._flush_ns:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._flush_ns = self._idle_ns + _FLUSH_NS
-        steps, self._unreported = self._unreported, 0
-        recorder.collect()
-        progress(steps, self._total)
+        if self._open is not None:
+            self.switch(None)
+        self._idle_ns = end_ns = _now()
+        if self._phases.times_step:
+            recorder.next_timed_ns = self._phases.end_step(end_ns)
+        recorder.append_step((self._step_ns, self._received_ns, end_ns, samples, self._thread))
+        self._steps += 1
+        self._report.total = total
+        if end_ns >= self._report_ns or self._steps >= self._report_steps:
+            self._report_ns, self._report_steps = self._report.send(end_ns, self._steps)
 
     def close(self) -> None:
         """Remove the hooks of the model and report the last steps."""
         self._open = None
         self._phases.detach()
-        self._flush()
+        recorder.collect()
+        self._report.close(self._steps)

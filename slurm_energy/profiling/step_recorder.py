@@ -1,6 +1,6 @@
 """Recorder of the phases of this process: statistics, event file, and the document for the agent.
 
-Recording a phase appends a tuple; the statistics are computed about once a second. Nothing here raises an
+Recording a phase appends a tuple; the statistics are computed every two seconds. Nothing here raises an
 error in the program or waits for a file or for the agent. A forked child starts with an empty recorder.
 """
 
@@ -30,7 +30,7 @@ from slurm_energy.profiling.step_statistics import StepStatistics, TimedPhase
 log = logging.getLogger("slurm_energy")
 
 NO_VALUE: Final = math.nan
-_PERIOD_NS: Final = 1_000_000_000
+_PERIOD_NS: Final = 2_000_000_000
 _MAX_WAITING: Final = 4096
 _LOCK_TIMEOUT_S: Final = 0.02
 _STEP_FIELDS: Final = 5
@@ -44,7 +44,7 @@ class StepRecorder:
         self.append_step = self._waiting.append
         """Append a step of a loop: `(start_ns, received_ns, end_ns, samples, thread)`.
 
-        The caller calls `collect` about once a second.
+        The caller calls `collect` about every two seconds.
         """
         self._next_ns = 0
         self._lock = threading.Lock()
@@ -59,9 +59,9 @@ class StepRecorder:
         self._has_new = False
         self._failed = False
         self.untimed_steps = 0
-        """Steps since the last one whose phases were timed."""
+        """Steps since the last one whose phases were timed, of the loops that have ended."""
         self.next_timed_ns = 0
-        """Earliest start of the next step whose phases are timed."""
+        """Earliest end of a wait for data after which the phases of a step are timed again."""
 
     def add(
         self, name: str, start_ns: int, end_ns: int, value: float = NO_VALUE, thread: int = 0, weight: int = 1
@@ -168,24 +168,25 @@ class StepRecorder:
             return
         try:
             statistics = self._statistics or self._open()
+            next_item, writer = self._waiting.popleft, self._writer
             for _ in range(len(self._waiting)):
-                item = self._waiting.popleft()
+                item = next_item()
                 if len(item) == _STEP_FIELDS:
-                    start_ns, received_ns, end_ns, samples, thread = item
-                    self._store(statistics, TimedPhase("data", start_ns, received_ns, NO_VALUE, thread))
-                    self._store(statistics, TimedPhase("step", start_ns, end_ns, samples, thread))
+                    statistics.add_step(*item)
+                    if writer is not None:
+                        start_ns, received_ns, end_ns, samples, thread = item
+                        writer.add(TimedPhase("data", start_ns, received_ns, NO_VALUE, thread))
+                        writer.add(TimedPhase("step", start_ns, end_ns, samples, thread))
                 else:
-                    self._store(statistics, TimedPhase(*item))
+                    phase = TimedPhase(*item)
+                    statistics.add(phase)
+                    if writer is not None:
+                        writer.add(phase)
             self._has_new = True
         except Exception as error:
             self._failed = True
             self._waiting.clear()
             log.warning("slurm_energy: steps are not recorded: %s: %s", type(error).__name__, error)
-
-    def _store(self, statistics: StepStatistics, phase: TimedPhase) -> None:
-        statistics.add(phase)
-        if self._writer is not None:
-            self._writer.add(phase)
 
     def _open(self) -> StepStatistics:
         unix_offset_ns = time.time_ns() - time.perf_counter_ns()

@@ -80,8 +80,8 @@ class _Durations:
         self.count += weight
         self.sum_ns += weight * duration_ns
         self.sum_squares_s2 += weight * seconds * seconds
-        number = duration_bin(seconds)
-        self.histogram[number] = self.histogram.get(number, 0) + weight
+        number, histogram = duration_bin(seconds), self.histogram
+        histogram[number] = histogram.get(number, 0) + weight
 
     def statistics(self) -> PhaseStatistics:
         return PhaseStatistics(self.count, self.sum_ns * 1e-9, self.sum_squares_s2, dict(self.histogram))
@@ -100,20 +100,23 @@ class _RollingDuration:
 
     def add(self, duration_ns: int) -> float | None:
         """Add a duration; return the mean of the durations before it in ns if it is an outlier, else None."""
-        count, expected_ns = len(self._window), None
+        window, total, squares, expected_ns = self._window, self._sum, self._sum_squares, None
+        count = len(window)
         if count >= _MIN_WINDOW:
-            mean = self._sum / count
-            variance = max(0, count * self._sum_squares - self._sum * self._sum) / count**2
-            limit = mean + _SIGMAS * math.sqrt(variance)
-            if duration_ns > limit:
-                expected_ns, duration_ns = mean, math.ceil(limit)
+            excess = count * duration_ns - total
+            # Whole numbers: the excess over the mean and the variance, times the number of steps.
+            if excess > 0:
+                variance = count * squares - total * total
+                if excess * excess > _SIGMAS**2 * variance:
+                    expected_ns = total / count
+                    duration_ns = math.ceil(expected_ns + _SIGMAS * math.sqrt(variance) / count)
         if count == _WINDOW:
-            oldest = self._window.popleft()
-            self._sum -= oldest
-            self._sum_squares -= oldest * oldest
-        self._window.append(duration_ns)
-        self._sum += duration_ns
-        self._sum_squares += duration_ns * duration_ns
+            oldest = window.popleft()
+            total -= oldest
+            squares -= oldest * oldest
+        window.append(duration_ns)
+        self._sum = total + duration_ns
+        self._sum_squares = squares + duration_ns * duration_ns
         return expected_ns
 
 
@@ -124,8 +127,22 @@ class _Intervals:
         self.start_ns, self.length_ns = start_ns, _FIRST_INTERVAL_NS
         self.columns = tuple(array("d") for _ in range(3))
 
-    def add(self, at_ns: int, *amounts: float) -> None:
-        index = max(0, at_ns - self.start_ns) // self.length_ns
+    def add_step(self, at_ns: int, duration_s: float) -> None:
+        index = self._index(at_ns)
+        steps, seconds, _ = self.columns
+        steps[index] += 1
+        seconds[index] += duration_s
+
+    def add_data(self, at_ns: int, duration_s: float) -> None:
+        index = self._index(at_ns)
+        self.columns[2][index] += duration_s
+
+    def _index(self, at_ns: int) -> int:
+        """Return the number of the interval that contains an instant, and make room for it."""
+        index = (at_ns - self.start_ns) // self.length_ns
+        missing = index + 1 - len(self.columns[0])
+        if missing <= 0:
+            return max(0, index)
         while index >= _MAX_INTERVALS:
             self.columns = tuple(
                 array("d", (math.fsum(column[i : i + 2]) for i in range(0, len(column), 2)))
@@ -133,10 +150,10 @@ class _Intervals:
             )
             self.length_ns *= 2
             index //= 2
-        for column, amount in zip(self.columns, amounts, strict=True):
-            if index >= len(column):
-                column.extend([0.0] * (index + 1 - len(column)))
-            column[index] += amount
+        missing = index + 1 - len(self.columns[0])
+        for column in self.columns:
+            column.extend([0.0] * missing)
+        return index
 
     def result(self, unix_offset_ns: int) -> StepIntervals:
         columns = (array("d", column) for column in self.columns)
@@ -168,10 +185,10 @@ class StepStatistics:
 
     def add(self, phase: TimedPhase) -> None:
         """Add one execution of a phase."""
-        duration_ns = max(0, phase.end_ns - phase.start_ns)
         if phase.name == "step":
-            self._add_step(phase, duration_ns)
+            self._end_step(phase.start_ns, max(phase.start_ns, phase.end_ns), phase.value, phase.thread)
             return
+        duration_ns = max(0, phase.end_ns - phase.start_ns)
         name = self._counted(phase.name)
         self._phases[name].add(duration_ns, phase.weight)
         if phase.name in PAUSES:
@@ -180,7 +197,26 @@ class StepStatistics:
         elif phase.thread != GPU:
             self._in_step[name] = self._in_step.get(name, 0) + duration_ns
         if phase.name == "data":
-            self._interval(phase).add(phase.end_ns, 0.0, 0.0, duration_ns * 1e-9)
+            self._interval(phase.start_ns).add_data(phase.end_ns, duration_ns * 1e-9)
+
+    def add_step(self, start_ns: int, received_ns: int, end_ns: int, samples: float, thread: int) -> None:
+        """Add a step of a loop and the wait for data at its beginning.
+
+        Args:
+            start_ns: start of the step and of the wait.
+            received_ns: end of the wait.
+            end_ns: end of the step.
+            samples: samples of the step; NaN: unknown.
+            thread: identifier of the thread.
+        """
+        waited_ns = received_ns - start_ns
+        data = self._phases.get("data")
+        if data is None:
+            data = self._phases["data"] = _Durations()
+        data.add(waited_ns)
+        self._in_step["data"] = self._in_step.get("data", 0) + waited_ns
+        self._interval(start_ns).add_data(received_ns, waited_ns * 1e-9)
+        self._end_step(start_ns, end_ns, samples, thread)
 
     def add_samples(self, samples: float) -> None:
         """Add a difference to the samples of the steps: the last batch of an epoch may be smaller."""
@@ -224,30 +260,36 @@ class StepStatistics:
             self._phases.setdefault(name, _Durations())
         return name
 
-    def _interval(self, phase: TimedPhase) -> _Intervals:
+    def _interval(self, start_ns: int) -> _Intervals:
         if self._intervals is None:
-            self._intervals = _Intervals(phase.start_ns)
+            self._intervals = _Intervals(start_ns)
         return self._intervals
 
-    def _add_step(self, step: TimedPhase, duration_ns: int) -> None:
-        for pause in self._pauses:
-            if pause.start_ns >= step.start_ns and pause.thread == step.thread:
-                duration_ns -= pause.end_ns - pause.start_ns
-        self._pauses.clear()
-        duration_ns = max(0, duration_ns)
-        self._phases.setdefault("step", _Durations()).add(duration_ns)
-        self._interval(step).add(step.end_ns, 1.0, duration_ns * 1e-9, 0.0)
-        if not math.isnan(step.value):
-            self._samples = (self._samples or 0.0) + step.value
+    def _end_step(self, start_ns: int, end_ns: int, samples: float, thread: int) -> None:
+        duration_ns = end_ns - start_ns
+        if self._pauses:
+            for pause in self._pauses:
+                if pause.start_ns >= start_ns and pause.thread == thread:
+                    duration_ns -= pause.end_ns - pause.start_ns
+            self._pauses.clear()
+            duration_ns = max(0, duration_ns)
+        step = self._phases.get("step")
+        if step is None:
+            step = self._phases["step"] = _Durations()
+        step.add(duration_ns)
+        self._interval(start_ns).add_step(end_ns, duration_ns * 1e-9)
+        if samples == samples:  # not NaN
+            self._samples = (self._samples or 0.0) + samples
         expected_ns = self._rolling.add(duration_ns)
         if expected_ns is not None:
-            self._add_outlier(step, duration_ns, expected_ns)
-        for name, ns in self._in_step.items():
-            before = self._expected.setdefault(name, float(ns))
-            self._expected[name] = before + (ns - before) / _WINDOW
-        self._in_step.clear()
+            self._add_outlier(start_ns, duration_ns, expected_ns)
+        in_step, expected = self._in_step, self._expected
+        for name, ns in in_step.items():
+            before = expected.get(name, ns)
+            expected[name] = before + (ns - before) / _WINDOW
+        in_step.clear()
 
-    def _add_outlier(self, step: TimedPhase, duration_ns: int, expected_ns: float) -> None:
+    def _add_outlier(self, start_ns: int, duration_ns: int, expected_ns: float) -> None:
         excess_ns = duration_ns - expected_ns
         self._outlier_count += 1
         self._excess_ns += excess_ns
@@ -255,7 +297,7 @@ class StepStatistics:
         phase = max(excesses, key=excesses.__getitem__, default="")
         if excesses.get(phase, 0.0) < excess_ns / 2:
             phase = ""  # no phase explains the greater part
-        at_s = (step.start_ns + self._unix_offset_ns) * 1e-9
+        at_s = (start_ns + self._unix_offset_ns) * 1e-9
         outlier = StepOutlier(at_s, duration_ns * 1e-9, expected_ns * 1e-9, phase)
         entry = (excess_ns, self._outlier_count, outlier)
         if len(self._outliers) < _MAX_OUTLIERS:

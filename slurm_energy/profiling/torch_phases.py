@@ -1,7 +1,7 @@
 """Phases of a PyTorch model: forward, backward and optimizer, measured by hooks while a watched loop runs.
 
 The hooks change no value, force no synchronisation and raise no error in the program. They exist only while
-the loop runs, and only in steps whose phases are timed: all steps, but of short ones about 12 a second. After
+the loop runs, and only in steps whose phases are timed: all long steps, and four short ones a second. After
 a computation that has emptied the processor's caches, a hook costs ten times as much as in a tight loop.
 Copies of the model, and files to which it is saved as a whole, do not contain the hooks. The module does not
 import PyTorch: a program that uses it has imported it.
@@ -29,7 +29,9 @@ log = logging.getLogger("slurm_energy")
 _now = time.perf_counter_ns
 _MAX_DEPTH: Final = 3
 _MAX_ITEMS: Final = 8
-_TIMED_EVERY_NS: Final = 80_000_000
+_TIMED_EVERY_NS: Final = 250_000_000
+_LONG_STEP_NS: Final = 80_000_000
+"""Each step of this length is timed."""
 
 
 class _Hook:
@@ -80,6 +82,7 @@ class TorchPhases:
         self._optimizers = tuple(optimizer) if isinstance(optimizer, (list, tuple)) else (optimizer,)
         self._optimizers = tuple(entry for entry in self._optimizers if entry is not None)
         self._weight = 0
+        self._start_ns = 0
         self._is_cuda_lost = False
         self._cuda = self._cuda_timer(model, device)
         self._forward_ns: int | None = None
@@ -105,30 +108,33 @@ class TorchPhases:
         """Whether the phases of the current step are timed."""
         return self._weight > 0
 
-    def begin_step(self, now_ns: int) -> None:
-        """Time the phases of the step that begins, unless those of another one were timed just before."""
-        recorder.untimed_steps += 1
-        if now_ns >= recorder.next_timed_ns:
-            recorder.next_timed_ns = now_ns + _TIMED_EVERY_NS
-            # Previous steps that were not timed count as equal to this one.
-            self._weight, recorder.untimed_steps = recorder.untimed_steps, 0
-            try:
-                for hooks, key, hook in self._switches:
-                    hooks[key] = hook
-            except Exception as error:
-                self._switches.clear()
-                log.warning("slurm_energy: phases of the model are not recorded: %s", error)
+    def begin_step(self, start_ns: int, weight: int) -> None:
+        """Time the phases of a step.
+
+        Args:
+            start_ns: start of the step.
+            weight: number of steps that the step stands for: itself and those before it that were not timed.
+        """
+        self._start_ns, self._weight = start_ns, weight
+        try:
+            for hooks, key, hook in self._switches:
+                hooks[key] = hook
+        except Exception as error:
+            self._switches.clear()
+            log.warning("slurm_energy: phases of the model are not recorded: %s", error)
 
     def add_copy(self, start_ns: int, end_ns: int) -> None:
         """Record a copy to the device that the caller has timed, in a timed step."""
         if self._weight:
             recorder.add("copy", start_ns, end_ns, weight=self._weight)
 
-    def end_step(self) -> None:
-        """End the step."""
-        if self._weight:
-            self._switch_off()
-            self.poll()
+    def end_step(self, end_ns: int) -> int:
+        """End a step whose phases were timed; return the earliest end of a wait whose step is timed next."""
+        self._switch_off()
+        self.poll()
+        if end_ns - self._start_ns >= _LONG_STEP_NS:
+            return end_ns
+        return self._start_ns + _TIMED_EVERY_NS
 
     def _switch_off(self) -> None:
         self._weight = 0
@@ -194,6 +200,8 @@ class TorchPhases:
 
         @functools.wraps(original)
         def step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._weight:
+                return original(*args, **kwargs)
             begin()
             result = original(*args, **kwargs)
             end()

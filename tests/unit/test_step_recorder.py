@@ -16,7 +16,7 @@ import pytest
 import slurm_energy
 from slurm_energy.diagnosis.steps import RankSteps
 from slurm_energy.errors import UsageError
-from slurm_energy.profiling import phases, profiler, progress, step_recorder
+from slurm_energy.profiling import loop_report, phases, profiler, progress, step_recorder
 from slurm_energy.profiling.cuda_timer import CudaTimer, gpu_index
 from slurm_energy.profiling.step_recorder import StepRecorder, process_rank
 from slurm_energy.profiling.torch_phases import moved, report_loader
@@ -31,7 +31,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> StepRecorder:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(progress, "_reporter", progress.ProgressReporter())
     own = StepRecorder()
-    for module in (phases, torch_phases, step_marks, step_recorder, profiler):
+    for module in (phases, torch_phases, step_marks, step_recorder, profiler, loop_report):
         monkeypatch.setattr(module, "recorder", own)
     return own
 
@@ -172,7 +172,7 @@ def test_a_forked_child_starts_again(recorded: StepRecorder) -> None:
 
 
 def test_short_steps_wait_in_bounded_memory(recorded: StepRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phases, "_MAX_STEPS", 10)
+    monkeypatch.setattr(loop_report, "_MAX_STEPS", 10)
     longest = max(len(recorded._waiting) for _ in slurm_energy.watch(range(100)))
     assert longest <= 10
     assert counts(recorded) == {"data": 100, "step": 100}

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import slurm_energy
-from slurm_energy.profiling import phases, progress, step_marks, step_recorder, torch_phases
+from slurm_energy.profiling import loop_report, phases, progress, step_marks, step_recorder, torch_phases
 from slurm_energy.profiling.step_recorder import StepRecorder
 from slurm_energy.profiling.torch_phases import TorchPhases, _Hook
 
@@ -136,9 +136,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     own = Recorder()
     own.append_step = lambda _: names.append("step")
     monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 0)
-    for module in (phases, torch_phases, step_marks, step_recorder):
+    for module in (phases, torch_phases, step_marks, step_recorder, loop_report):
         monkeypatch.setattr(module, "recorder", own)
-    monkeypatch.setattr(phases, "progress", lambda n, *_: names.extend(["unit"] * n))
+    monkeypatch.setattr(loop_report, "progress", lambda n, *_: names.extend(["unit"] * n))
     return names
 
 
@@ -188,21 +188,26 @@ def test_evaluation_in_the_loop_is_no_forward_pass(events: list[str]) -> None:
 
 
 def test_short_steps_stand_for_their_neighbours(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, now = phases.recorder, 10**12
-    monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 80_000_000)
-    model, optimizer, weights = Model(), Optimizer(), []
-    monkeypatch.setattr(recorder, "add", lambda *_, weight=1, **__: weights.append(weight))
-    timer = TorchPhases(model, optimizer)
-    assert model.before == optimizer.before == {}
-    for _ in range(25):
-        timer.begin_step(now)
-        assert len(model.before) == len(optimizer.after) == timer.times_step
-        model(1)["logits"][0].backward()
-        optimizer.step()
-        timer.end_step()
-        now += 10_000_000
-    timer.detach()
-    assert weights == [1] * 3 + [8] * 9
+    """All steps of 100 ms are timed, of those of 10 ms four a second, also over the end of an epoch."""
+    now_ns, weights = [10**12], []
+    monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 250_000_000)
+    monkeypatch.setattr(phases, "_now", lambda: now_ns[0])
+    monkeypatch.setattr(phases.recorder, "add", lambda *_, weight=1, **__: weights.append(weight))
+    model, optimizer = Model(), Optimizer()
+
+    def train(steps: int, step_ns: int) -> list[int]:
+        weights.clear()
+        for _ in slurm_energy.watch(range(steps), model, optimizer):
+            assert len(model.before) == len(optimizer.after) <= 1
+            model(1)["logits"][0].backward()
+            optimizer.step()
+            now_ns[0] += step_ns
+        assert model.before == optimizer.before == {}
+        return weights[::3]
+
+    assert train(60, 10_000_000) == [1, 25, 25]
+    assert train(20, 10_000_000) == [25]
+    assert train(20, 100_000_000) == [6 + 1, *[1] * 17]
 
 
 def test_inference_records_its_forward_passes(events: list[str]) -> None:
@@ -215,7 +220,7 @@ def test_inference_records_its_forward_passes(events: list[str]) -> None:
 
 def test_a_recomputed_forward_pass_belongs_to_the_backward_pass(events: list[str]) -> None:
     timer = TorchPhases(model := Model(), Optimizer())
-    timer.begin_step(1)
+    timer.begin_step(1, 1)
     output = model(1)["logits"][0]
     output.hooks.append(lambda _: model(2) and None)
     output.backward()
@@ -299,7 +304,7 @@ def test_lightning_hooks_in_order(monkeypatch: pytest.MonkeyPatch, events: list[
     monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace())  # type: ignore[arg-type]
     lightning = imported(monkeypatch, "lightning", "lightning.pytorch", Callback=object)
     calls: list[Any] = []
-    monkeypatch.setattr(step_marks, "progress", lambda n, total: calls.append((n, total)))
+    monkeypatch.setattr(loop_report, "progress", lambda n, total: calls.append((n, total)))
     trainer, callback = Trainer(), lightning.LightningWatch()
     strategy = trainer.strategy
 
@@ -348,7 +353,7 @@ def test_lightning_without_a_strategy_only_logs(
 def test_transformers_events_in_order(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
     huggingface = imported(monkeypatch, "huggingface", "transformers", TrainerCallback=object)
     calls: list[Any] = []
-    monkeypatch.setattr(step_marks, "progress", lambda n, total: calls.append((n, total)))
+    monkeypatch.setattr(loop_report, "progress", lambda n, total: calls.append((n, total)))
     arguments = SimpleNamespace(train_batch_size=4, gradient_accumulation_steps=2, world_size=1)
     state, model, optimizer = SimpleNamespace(max_steps=9), Model(), Optimizer()
     wrapper = SimpleNamespace(optimizer=optimizer)

@@ -9,7 +9,7 @@ import pytest
 from test_watch_callbacks import ENGINE, STEP, Model, torch
 
 import slurm_energy
-from slurm_energy.profiling import phases, step_marks, step_recorder, torch_phases
+from slurm_energy.profiling import loop_report, phases, step_marks, step_recorder, torch_phases
 from slurm_energy.profiling.step_recorder import StepRecorder
 
 __all__ = ["torch"]
@@ -32,7 +32,7 @@ def test_the_wait_for_gradients_of_other_ranks_is_communication(
     own.add = lambda name, *_, **__: times.append(name)  # type: ignore[method-assign]
     torch.nn = SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=Parallel))
     monkeypatch.setattr(torch_phases, "_TIMED_EVERY_NS", 0)
-    for module in (phases, torch_phases, step_marks, step_recorder):
+    for module in (phases, torch_phases, step_marks, step_recorder, loop_report):
         monkeypatch.setattr(module, "recorder", own)
     for kind, expected in ((Parallel, ["forward", "backward", "wait", "communication"]), (Model, STEP[:2])):
         times.clear()

@@ -1,0 +1,50 @@
+"""Reports of a loop: its steps as progress, and the statistics of its phases, at most twice a second."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slurm_energy.profiling.progress import progress
+from slurm_energy.profiling.step_recorder import recorder
+
+_REPORT_NS: Final = 500_000_000
+_COLLECT_NS: Final = 2_000_000_000
+_MAX_STEPS: Final = 1024
+"""Steps after which the statistics are computed before their time, to bound the memory and the pause."""
+
+
+class LoopReport:
+    """Reports of one loop.
+
+    Statistics are computed every two seconds: processing many steps at once costs less for each.
+
+    Args:
+        total: number of steps of this process in all, if known.
+    """
+
+    __slots__ = ("_collect_ns", "_collect_steps", "_sent", "total")
+
+    def __init__(self, total: float | None = None) -> None:
+        self.total = total
+        self._collect_ns = self._collect_steps = self._sent = 0
+
+    def send(self, end_ns: int, steps: int) -> tuple[int, int]:
+        """Report the steps that have ended.
+
+        Args:
+            end_ns: end of the last one.
+            steps: their number since the loop began.
+
+        Returns:
+            End of a step, and number of steps, from which on the loop calls this method again.
+        """
+        if end_ns >= self._collect_ns or steps >= self._collect_steps:
+            self._collect_ns, self._collect_steps = end_ns + _COLLECT_NS, steps + _MAX_STEPS
+            recorder.collect()
+        self.close(steps)
+        return end_ns + _REPORT_NS, self._collect_steps
+
+    def close(self, steps: int) -> None:
+        """Report the last steps as progress; the statistics of all steps follow at the exit of Python."""
+        progress(steps - self._sent, self.total)
+        self._sent = steps
