@@ -76,7 +76,7 @@ class AdjustmentPermissions:
         return ",".join(items)
 
     def within(self, limits: AdjustmentPermissions) -> AdjustmentPermissions:
-        """Return what both permit; kinds that `limits` does not name are unlimited by it."""
+        """Return the permissions common to both; a kind that `limits` does not name is not limited by it."""
         ranges = {}
         for kind, (low, high) in self.ranges.items():
             low_limit, high_limit = limits.ranges.get(kind, (low, high))
@@ -85,7 +85,7 @@ class AdjustmentPermissions:
         return AdjustmentPermissions(ranges, self.slowdown_percent)
 
     def only(self, kinds: Iterable[AdjustmentKind]) -> AdjustmentPermissions:
-        """Return the permissions for some kinds."""
+        """Return the permissions for the given kinds of adjustment only."""
         wanted = frozenset(kinds)
         kept = {kind: values for kind, values in self.ranges.items() if kind in wanted}
         return AdjustmentPermissions(kept, self.slowdown_percent)

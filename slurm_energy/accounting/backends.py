@@ -1,4 +1,4 @@
-"""The kinds of databases: SQLite, MariaDB and PostgreSQL, and what differs between them.
+"""The kinds of databases: SQLite, MariaDB and PostgreSQL, and their differences.
 
 Statements that run on all of them are in the other modules.
 """

@@ -40,7 +40,7 @@ class BudgetSample:
 
     Attributes:
         budget: name of the budget.
-        time: Unix seconds of the begin.
+        time: Unix seconds of the start.
         span_s: length of the span.
         limit_watts: lowest limit.
         measured_watts, max_measured_watts: mean of the measured power, and maximum of its mean over 5 s.

@@ -39,7 +39,7 @@ class WriterPresentError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a controller announces about itself.
+    """Announcement of a controller: its state and its view of slurmctld.
 
     Attributes:
         name: its name, which is its URL.
@@ -114,7 +114,7 @@ class LeaseState:
 
 
 def announce(connection: Connection, presence: Presence) -> LeaseState:
-    """Store what a controller announces about itself, and return the lease and all controllers."""
+    """Store the announcement of a controller, and return the lease and all controllers."""
     now_s = backend_of(connection).clock_s(connection)
     row = {
         "name": presence.name,

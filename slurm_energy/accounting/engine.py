@@ -124,7 +124,10 @@ def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[N
 
 
 def set_fence(connection: Connection, fence: Callable[[Connection], None]) -> None:
-    """Call a function at the begin of each later transaction of a connection; its error ends that."""
+    """Call a function at the start of each later transaction of a connection.
+
+    An error of the function ends the transaction.
+    """
     connection.info[_FENCE] = fence
 
 

@@ -90,7 +90,7 @@ def delete_old(
     cluster: str | None = None,
     progress: Callable[[int], None] = lambda deleted: None,
 ) -> dict[str, int]:
-    """Delete the rows of some categories that ended before a time, and return their number by table.
+    """Delete the rows of the given categories that ended before a time, and return their number by table.
 
     Args:
         connection: connection to the database.

@@ -1,4 +1,4 @@
-"""Ceilings of the devices of all nodes: what is confirmed, and which raises fit under the budgets.
+"""Ceilings of the devices of all nodes: the confirmed ones, and the raises that fit under the budgets.
 
 A ceiling is lowered at once and counts at its old value until the node confirms the new one. A ceiling is
 raised only within power that is already confirmed as free. Therefore no order of polls, losses and restarts
@@ -198,7 +198,8 @@ class CeilingCommitment:
     ) -> None:
         """Set the ceilings of the next decisions: lower at once, raise within confirmed free power.
 
-        If the raises do not fit, each gets the same part of its increase as far as its budgets allow.
+        If the raises do not all fit, each device gets the same part of its raise, as far as its budgets
+        allow.
 
         Args:
             target_watts: wanted ceiling by row.

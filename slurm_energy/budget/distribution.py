@@ -144,7 +144,7 @@ def _lowest_price(width: Floats, first: Floats, last: Floats, needed_watts: floa
 
     Args:
         width: power of each segment, shape (s,); their sum exceeds `needed_watts`.
-        first: price from which on each segment is taken, shape (s,).
+        first: price from which each segment is taken, shape (s,).
         last: price at which each segment is taken completely, shape (s,).
         needed_watts: the power.
     """

@@ -1,4 +1,4 @@
-"""Decisions of budgets in one sentence."""
+"""Explanations of budget decisions, one sentence each."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
 
 
 def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
-    """Return values interpolated linearly in each row, and the outer values outside of the levels.
+    """Return values interpolated linearly in each row, and the outer values outside the levels.
 
     Args:
         levels: ascending abscissae, shape (n, k).

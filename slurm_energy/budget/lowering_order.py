@@ -1,4 +1,4 @@
-"""Order in which a distribution policy takes power from groups of devices.
+"""Order in which a distribution policy lowers the power of groups of devices.
 
 Each group's range of limits is divided into segments. A segment has an interval of prices: at a price within
 the interval, the corresponding part of the segment is taken. At one price for all groups, the groups have the

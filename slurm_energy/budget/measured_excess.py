@@ -17,7 +17,7 @@ _MIN_WATTS: Final = 1.0
 
 
 class MeasuredExcess:
-    """Power to take off each limit because measurements exceed what the ceilings should allow.
+    """Power to subtract from each limit because the measured power exceeds the maximum under the ceilings.
 
     The correction is the lowest excess of the last seconds. It falls slowly when the measured power fits.
 
@@ -57,7 +57,7 @@ class MeasuredExcess:
         return np.array([correction[name] for name in names], np.float64)
 
     def _window(self, samples: list[tuple[float, float]], now_s: float) -> list[tuple[float, float]]:
-        """Return the samples of the last `window_s` seconds, and the one before them."""
+        """Return the samples of the last `window_s` seconds, and the last sample before them."""
         begin_s = now_s - self.window_s
         recent = [sample for sample in samples if sample[0] > begin_s]
         return [*[sample for sample in samples if sample[0] <= begin_s][-1:], *recent]

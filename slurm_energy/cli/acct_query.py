@@ -142,7 +142,7 @@ def _selected_running(
 def read_energy(
     args: argparse.Namespace, client: ControllerClient, cells: Sequence[Mapping[str, str]]
 ) -> tuple[list[JobUsage], VisibleJobs]:
-    """Return the energy records of all runs of the jobs in some rows, and the jobs that the caller may see.
+    """Return the energy records of all runs of the jobs in the rows, and the jobs that the caller may see.
 
     Args:
         args: parsed options.
@@ -189,14 +189,14 @@ def _identity(item: AccountedRecord) -> tuple[str, str, int, int, str | None]:
 def _with_derived_values(
     rows: list[AcctRow], columns: Sequence[Column[AcctRow]], client: ControllerClient
 ) -> list[AcctRow]:
-    """Return the rows with what the columns need beyond energy."""
+    """Return the rows with the derived values that the columns need beyond energy."""
     if acct_row_fields.needs_baseline(columns):
         rows = with_untuned_runs(rows, client)
     return with_footprints(rows, client) if acct_row_fields.needs_footprint(columns) else rows
 
 
 def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with all that is known about their energy."""
+    """Return the rows with all known values of their energy."""
     return with_footprints(with_untuned_runs(rows, client), client)
 
 

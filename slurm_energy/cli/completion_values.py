@@ -218,7 +218,7 @@ _PATHS: Final = {
 
 
 def source_of(command: str, action: argparse.Action) -> ValueSource | str | None:
-    """Return what completes the value of an action.
+    """Return the source of completions for the value of an action.
 
     Returns:
         A source, `FILE`, `DIRECTORY`, or None if nothing is known about the value.

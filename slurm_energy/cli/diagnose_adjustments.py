@@ -53,7 +53,7 @@ def _actions(args: argparse.Namespace) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out what the options about adjustments request."""
+    """Carry out the actions that the options about adjustments request."""
     actions = _actions(args)
     _check(args, actions)
     client = connection.connect(args)
@@ -97,7 +97,7 @@ def _permit(client: ControllerClient, args: argparse.Namespace) -> int:
 
 
 def _apply(client: ControllerClient, args: argparse.Namespace) -> int:
-    """Start a trial; without any permission, show what could be applied."""
+    """Start a trial; without any permission, show the adjustments that could be applied."""
     from slurm_energy.reports.diagnosis.adjustment_text import proposal_lines
 
     if args.permit is None:

@@ -118,7 +118,7 @@ def fetch_documents(client: ControllerClient, job_id: str, *, quiet: bool = Fals
 
 
 def with_live_observation(args: argparse.Namespace, job: JobUsage) -> tuple[JobUsage, list[Any]]:
-    """Return a running job with its power trace so far, and its observation on this node as JSON.
+    """Return a running job with its power trace so far, and this node's observation of the job as JSON.
 
     senergyd of this node supplies them. If it does not run the job, the job is returned unchanged and the
     list is empty.

@@ -1,4 +1,4 @@
-"""`senergy report job DeferralSavings`: what deferral has saved against running at once."""
+"""`senergy report job DeferralSavings`: savings of deferral compared with running each job at once."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _change(kpi: dict[str, float] | None) -> str:
 
 
 def _cost_table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Return what the alternative costs or saves each group per period."""
+    """Return the cost or saving of each group per period under the alternative."""
     width = max(len(title), *(len(row["name"]) for row in rows), len("(unknown)"))
     lines = [f"{title:<{width}} {'Jobs':>8} {'kWh today':>10} {'Change':>8} {'Wait':>10} {'Completion':>10}"]
     for row in rows:

@@ -56,7 +56,7 @@ def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = 
     Args:
         args: parsed options.
         timezone: time zone of times in files without one.
-        deployed_s: begin of the deployment in Unix seconds, a week before which the data begin; None: the
+        deployed_s: start of the deployment in Unix seconds, a week before which the data begin; None: the
             data begin 35 days ago.
 
     Raises:

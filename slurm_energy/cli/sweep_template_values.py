@@ -152,7 +152,7 @@ def _other_settings(result: SweepResult, best: PointResult, filled: Collection[s
 
 
 def _source(sweep: SavedSweep, objective: Objective, best: PointResult, values: dict[str, str]) -> str:
-    """Return a sentence that says which measurements the values come from."""
+    """Return a sentence that names the measurements from which the values come."""
     reference, summary = sweep.result.reference.summary, best.summary
     assert reference is not None
     assert summary is not None

@@ -189,7 +189,7 @@ def _document(
     trace_path: Path | None,
     reports: Sequence[InputReport],
 ) -> dict[str, Any]:
-    """Return what was written as a JSON document."""
+    """Return a JSON document about the written files."""
     return {
         "job": job_id,
         "trace": None if trace_path is None else str(trace_path),

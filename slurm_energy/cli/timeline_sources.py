@@ -26,7 +26,7 @@ _UNKNOWN_START_S = 0.0
 
 @dataclass(slots=True)
 class CollectedSources:
-    """Everything that is known about a job's time.
+    """All data about the time of one job.
 
     Attributes:
         usage: the job's energy records; None: not asked or none.
@@ -52,7 +52,7 @@ class CollectedSources:
 
     @property
     def node_count(self) -> int:
-        """Number of nodes of which anything is known."""
+        """Number of nodes with data about the job."""
         return len({node.node for node in self.nodes} | {source.header.node for source in self.processes})
 
     @property
@@ -87,7 +87,7 @@ def collect(args: argparse.Namespace, job_id: str, paths: Iterable[Path]) -> Col
 
 
 def _ask_controller(args: argparse.Namespace, job_id: str, sources: CollectedSources) -> None:
-    """Add what senergyctld knows about the job.
+    """Add the data that senergyctld has about the job.
 
     Raises:
         EnergyError: senergyctld does not answer, or the job is unknown or belongs to another user.

@@ -1,4 +1,4 @@
-"""`senergy tune`: what the controller has learned about programs, and operating points fixed by hand."""
+"""`senergy tune`: the knowledge of the controller about programs, and operating points fixed by hand."""
 
 from __future__ import annotations
 

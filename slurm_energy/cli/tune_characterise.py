@@ -200,7 +200,7 @@ def _classes(plan: dict[str, Any]) -> list[ClassSweep]:
 def _run_class(
     item: ClassSweep, folder: Path, options: list[str], args: argparse.Namespace, deadline_s: float
 ) -> SweepResult:
-    """Run the jobs of one class, one after the other, and return the result."""
+    """Run the jobs of one class, one after another, and return the result."""
     from slurm_energy.cli.sweep_output import ProgressBar
     from slurm_energy.sweep import state as states
     from slurm_energy.sweep.runner import SweepLimits, SweepRunner

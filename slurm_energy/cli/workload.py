@@ -1,4 +1,4 @@
-"""`senergy workload`: what is in a workload file, and its load on a cluster."""
+"""`senergy workload`: contents of a workload file, and its load on a cluster."""
 
 from __future__ import annotations
 

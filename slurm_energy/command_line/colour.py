@@ -31,7 +31,7 @@ _HEADING: Final = re.compile(r"^(usage(?=:)|[a-zA-Z][^\n]*(?=:$))", re.MULTILINE
 
 
 class _Choice:
-    """What --color said last."""
+    """Value of the last --color."""
 
     when = AUTO
 
@@ -65,7 +65,7 @@ class ColourAction(argparse.Action):
     """Action of --color. It takes effect at once, so that it also applies to --help after it."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        """Use colour as the option says."""
+        """Use colour according to the option."""
         choose(values or ALWAYS)
 
 

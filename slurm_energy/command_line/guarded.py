@@ -44,7 +44,7 @@ def guarded(program: str, body: Callable[[], int], *, is_daemon: bool = False) -
 
 
 def _flushed(program: str, ended: SystemExit) -> int:
-    """Write what --help or --version printed, and end the program."""
+    """Write the text that --help or --version printed, and end the program."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

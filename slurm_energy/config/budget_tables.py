@@ -141,9 +141,9 @@ class BudgetConfig:
 
 @dataclass(frozen=True, slots=True)
 class BudgetTable:
-    """A power limit of the cluster or of a part of it. Budgets may overlap; all of them hold.
+    """A power limit of the cluster or of a part of it. Budgets may overlap; every one of them must be kept.
 
-    Exactly one of `cluster`, `partition`, `nodes`, `account`, `user`, `qos` names what the budget covers.
+    Exactly one of `cluster`, `partition`, `nodes`, `account`, `user`, `qos` names the part of the cluster.
     Exactly one of `watts`, `schedule`, `calendar`, `signal` gives the limit.
     """
 
@@ -212,7 +212,10 @@ class BudgetTable:
 
     @property
     def scopes(self) -> dict[str, str]:
-        """The scopes that are set, key to value; that of `cluster` is empty. A valid table has one."""
+        """Value of each scope key that is set. A valid table has exactly one.
+
+        The value of `cluster` is empty.
+        """
         texts = {"cluster": "", **{name: getattr(self, name) for name in SCOPES[1:]}}
         return {name: text for name, text in texts.items() if (self.cluster if name == "cluster" else text)}
 

@@ -1,4 +1,4 @@
-"""Tables `[node_types.NAME]`: keys with other values on some nodes, and the nodes to which they apply."""
+"""Tables `[node_types.NAME]`: keys whose values differ between nodes, and the nodes concerned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _node_list(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """Keys that have other values on some nodes, so that every host can have the same file.
+    """Keys with special values on the nodes of this type, so that every host can have the same file.
 
     The tables `agent`, `node_power`, `bounds` and `metrics` contain keys of the sections of these names. See
     docs/node-types.md.

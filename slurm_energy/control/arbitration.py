@@ -105,7 +105,7 @@ class Arbiter:
 
 
 def merge_claims(name: str, original: str, requested: Sequence[str], affects_others: bool) -> str:
-    """Return the value of a knob that restricts no affected job more than that job itself requests.
+    """Return the value of a knob that restricts no affected job more than the job's own request.
 
     Args:
         name: name of the knob, for example `powercap.power_limit`.

@@ -186,7 +186,7 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
 
 
 def _write_originals(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
-    """Write the originals of knobs in reverse order of stages, then some of them once more in forward order.
+    """Write the originals of knobs in reverse order of stages, then repeat failed and undone writes.
 
     The second pass covers knobs whose write was refused, or undone by a later write. For example, an energy
     preference cannot be written before the governor is restored.

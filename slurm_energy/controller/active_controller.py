@@ -132,7 +132,7 @@ class ActiveController:
         self._running = RunningJobCache(self._squeue)
 
     def _build_learning(self) -> None:
-        """Build what learns from finished runs: predictions, tuning advice, adjustments, calibrations."""
+        """Build the parts that learn from finished runs: prediction, tuning, adjustments, calibrations."""
         config, store, failures = self._config, self._store, self._failures
         self._history = HistoryCache(store, failures, config.controller.history_days, policy_caps(config))
         self._history.model = training_model(config)
@@ -152,7 +152,7 @@ class ActiveController:
         )
 
     def _build_queue_control(self) -> None:
-        """Build what decides when jobs start: priorities, budgets, quotas, deferral, power saving."""
+        """Build the parts that decide when jobs start: priority, budgets, quotas, deferral, power saving."""
         config, store, failures = self._config, self._store, self._failures
         begin_times = BeginTimes()
         self._priority = PriorityLoop(config, store, self._history, failures)
@@ -176,7 +176,7 @@ class ActiveController:
         )
 
     def _build_reporting(self) -> None:
-        """Build what shows energy to people: comments in Slurm, sums, live reports, findings, alerts."""
+        """Build the parts that show energy to people: comments in Slurm, sums, live reports, findings."""
         store, failures = self._store, self._failures
         self._comments = AdminCommentWriter(
             *(lambda: self._config.controller.admin_comment, store, self._sacctmgr),

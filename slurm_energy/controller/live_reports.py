@@ -1,4 +1,4 @@
-"""The last live report of each node, in memory only, and the answer to `GET /v1/running` from them."""
+"""The last live report of each node, kept only in memory, and the response to `GET /v1/running`."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class LiveReports:
         return is_visible
 
     async def _jobs_in(self, accounts: frozenset[str]) -> frozenset[tuple[int, int]]:
-        """Return the running jobs (id, restart count) under some Slurm accounts."""
+        """Return the running jobs (id, restart count) of the given Slurm accounts."""
         if not accounts or self._running is None:
             return frozenset()
         try:

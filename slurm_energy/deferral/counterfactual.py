@@ -1,4 +1,4 @@
-"""Saving of deferred jobs against running at once: what they would have cost, with uncertainty."""
+"""Saving of deferred jobs compared with running them at once, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
 
 
 def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCosts:
-    """Return what finished jobs would have cost if they had been run at once.
+    """Return the hypothetical costs of finished jobs if each had been run at once.
 
     The run keeps its time and mean power. Its start is uncertain, because the wait for resources is: the
     expected cost and its deviation are those over that wait, which is not negative.

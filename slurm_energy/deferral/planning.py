@@ -93,7 +93,7 @@ def _offer_suspension(
 
 
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
-    """Place jobs one after the other, each in its best slot that has room.
+    """Place jobs one after another, each in its best slot that has room.
 
     Jobs with an earlier plan keep its slot reserved until their turn comes, so that no job loses the room
     that it had. They keep that slot if none is better.

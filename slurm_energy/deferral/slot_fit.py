@@ -1,4 +1,4 @@
-"""Free units over time slots, in which jobs are placed one after the other."""
+"""Free units over time slots, in which jobs are placed one after another."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class DeferralPlan:
 def deferral_queue(
     queue: Queue, choice: ArrayLike | None = None, capacity: Capacity | None = None
 ) -> DeferralQueue:
-    """Return the pending jobs of a queue in one shape each, as deferral policies take them.
+    """Return the pending jobs of a queue in one shape each, as input of deferral policies.
 
     Args:
         queue: the pending jobs with their alternatives and signals.

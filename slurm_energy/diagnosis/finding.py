@@ -1,4 +1,4 @@
-"""Findings: what wasted time or energy in a job, with evidence."""
+"""Findings: causes of wasted time or energy in a job, with evidence."""
 
 from __future__ import annotations
 

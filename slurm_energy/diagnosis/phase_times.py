@@ -43,8 +43,8 @@ class PhaseTimes:
 def phase_times(rank: RankSteps, elapsed_s: float) -> PhaseTimes:
     """Return the times of a process by category.
 
-    A program may report only some phases. Compute time is the sum of forward, backward and optimizer, else
-    the rest of the iterations.
+    A program may report only part of the phases. Compute time is the sum of forward, backward and optimizer;
+    without these phases, it is the rest of the iterations.
 
     Args:
         rank: steps of the process.

@@ -1,4 +1,4 @@
-"""Check of `senergy doctor` whether Slurm carries out what power saving decides."""
+"""Check of `senergy doctor`: whether Slurm carries out the decisions of power saving."""
 
 from __future__ import annotations
 

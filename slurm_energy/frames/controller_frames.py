@@ -165,7 +165,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
         controller: the controller to ask; None: the configured one.
 
     Returns:
-        Data frame with one column per component and `total`, indexed by the time of the begin of each
+        Data frame with one column per component and `total`, indexed by the time of the start of each
         interval (UTC). `frame.attrs["interval_s"]` is the length of an interval.
 
     Raises:

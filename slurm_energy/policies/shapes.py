@@ -30,7 +30,7 @@ class GpuShape:
 
     @property
     def text(self) -> str:
-        """The shape as --energy-alternatives takes it, for example `gpu:a100:4`."""
+        """The shape in the notation of --energy-alternatives, for example `gpu:a100:4`."""
         return f"gpu:{self.gpu_kind}:{self.gpus}"
 
 

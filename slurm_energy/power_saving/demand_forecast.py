@@ -124,13 +124,13 @@ def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 class DemandHistory:
     """Past arrivals of jobs in one pool, from which courses of the demand are sampled.
 
-    A course is what followed a moment in the past: the nodes that the jobs that arrived later would have
-    used, had each started on arrival.
+    A course describes the time after a moment in the past: the nodes that the jobs that arrived later would
+    have used if each had started on arrival.
 
     Args:
         horizon_s: ends of the time bins, from `horizons`.
         step_s: seconds between two sampled moments.
-        max_days: age in days from which on courses are forgotten.
+        max_days: age in days from which courses are forgotten.
         utc_offset_s: offset of local time, in which hours of the day and weekdays are counted.
 
     Attributes:
@@ -157,7 +157,7 @@ class DemandHistory:
         """Sample the moments that have not been sampled yet and whose course is complete.
 
         Args:
-            begin_s: time from which on all arrivals are known.
+            begin_s: time from which all arrivals are known.
             until_s: time until which all arrivals are known.
             submit_s: arrival of each job, ascending, on the same clock, shape (n,).
             time_s: run time of each job in seconds, shape (n,).

@@ -51,7 +51,7 @@ class PowerSavingRules:
 
     Attributes:
         risk: maximum probability that a node that is powered down is needed before the break-even time.
-        wake_probability: probability of being needed within boot time and one cycle from which on a node is
+        wake_probability: probability of being needed within boot time and one cycle from which a node is
             powered up ahead; above `risk`. 1: nodes are powered up only for the warm reserve.
         min_saving: minimum expected saving, as a multiple of the energy of shutdown and boot.
         min_idle_s: seconds for which a node must have been idle.

@@ -208,7 +208,7 @@ class PriorityEngine:
         )
 
     def _report_policy(self) -> None:
-        """Log once what a site's own policy does that it should not: slow calls, results that vary."""
+        """Log once each misbehaviour of a site's own policy: slow calls, results that vary."""
         for note in observed_calls(self.policy.name).notes(self.policy.name):
             kind = note.partition(":")[0]
             if kind not in self._reported:

@@ -1,6 +1,6 @@
 """The reason for each pending job's place in the queue, as plain data for `GET /v1/priority`.
 
-This module only formulates what the engine has decided.
+This module only formulates the engine's decisions.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class QueuePredictions:
         return product
 
     def basis(self, row: int) -> str:
-        """Return one line that tells users what the prediction of a row is based on."""
+        """Return the basis of the prediction of a row in one line for users."""
         source = int(self.source[row])
         if source == HISTORY:
             runs = int(self.runs[row])

@@ -221,7 +221,7 @@ def _reserved_for_aged(
 def _reserve(
     snapshot: Snapshot, index: int, nodes: Sequence[NodeResources], free: Mapping[str, dict[str, int]]
 ) -> bool:
-    """Return whether a job fits in `free` (units by node and GPU type); if so, subtract what it needs."""
+    """Return whether a job fits in `free` (units by node and GPU type); if so, subtract its units."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     for (kind, units, count), partition in product(_needs(snapshot, index), partitions):
         able = [n.name for n in nodes if partition in n.partitions and free[n.name].get(kind, 0) >= units]

@@ -25,7 +25,7 @@ class Publisher(Protocol):
     """Interface that publishes the order of the queue to Slurm."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order of a snapshot. Return one line about what failed, None if nothing did.
+        """Publish the order of a snapshot. Return the failures in one line; None without failures.
 
         Raises:
             UnavailableError: nothing was published; the previous order stays in force.
@@ -88,7 +88,7 @@ class TablePublisher:
         self._ranks_all = ranks_all
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Write the table and make slurmctld look up new jobs; return one line about what failed, or None.
+        """Write the table and make slurmctld look up new jobs. Return the failures in one line, or None.
 
         A job submitted before the next table is written goes to the middle of the queue, or to its end.
         """
@@ -130,7 +130,7 @@ class ScontrolPublisher:
         self._checked_s = -float("inf")
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Set the changed site factors. Return one line about what failed, or None.
+        """Set the changed site factors. Return a description of failures in one line, or None.
 
         Changes for which the time is too short follow in the next cycles.
         """

@@ -44,7 +44,7 @@ class ShapeProvider(Protocol):
     """Interface that determines the GPU shapes in which jobs could run."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return the table of the shapes in which some jobs could run.
+        """Return the table of the shapes in which jobs with several shapes could run.
 
         Args:
             queue: all jobs.
@@ -57,7 +57,7 @@ class ShapeProvider(Protocol):
 class RequestedShapeProvider:
     """Shape provider that gives each job one shape, the requested one.
 
-    The shape always counts as possible, because Slurm decides what fits.
+    The shape always counts as possible, because Slurm decides which jobs fit.
     """
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:

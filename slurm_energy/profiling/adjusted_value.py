@@ -125,7 +125,7 @@ def _ask(path: Path, message: dict[str, Any], timeout_s: float) -> dict[str, Any
 
 
 def _line(connection: socket.socket, end_s: float) -> bytes:
-    """Return a line, or what arrives before the end of the connection.
+    """Return a line, or the text received before the end of the connection.
 
     Raises:
         TimeoutError: the line is not complete at `end_s` (monotonic seconds), however its parts arrive.

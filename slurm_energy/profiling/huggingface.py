@@ -69,7 +69,7 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Note that an evaluation runs."""
+        """Record that an evaluation runs."""
         self._has_predicted = True
 
     @never_fails

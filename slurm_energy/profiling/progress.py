@@ -96,7 +96,7 @@ def report_document(source: Callable[[int], str | None]) -> None:
 
 
 def flush_progress() -> None:
-    """Send what has not been sent yet, if the agent responded before."""
+    """Send the data that are not sent yet, if the agent responded before."""
     _reporter.flush()
 
 

@@ -269,7 +269,7 @@ def process_rank(from_environment: int | None) -> int | None:
 
 
 def close_all() -> None:
-    """Write and send what has been recorded, at the exit of Python."""
+    """Write and send all recorded data, at the exit of Python."""
     try:
         recorder.close()
         flush_progress()

@@ -1,6 +1,6 @@
 """Plan of the starts of pending jobs from the expected ends of running jobs. Pure functions.
 
-The plan is a list schedule: jobs are placed one after the other, each at the earliest time at which enough
+The plan is a list schedule: jobs are placed one after another, each at the earliest time at which enough
 units of a kind of hardware are free. A later job may use units that wait for an earlier job only if it ends
 before that job starts.
 """

@@ -66,7 +66,7 @@ def slurm_values(site: SlurmSite) -> dict[tuple[str, str], Any]:
 
 
 def hardware_notes(root: Path = Path("/")) -> list[str]:
-    """Return what was seen of the hardware, one line each."""
+    """Return notes on the hardware found, one line each."""
     try:
         devices = discover(root)
     except EnergyError as error:

@@ -98,7 +98,7 @@ def _revert_one(text: str, hunk: Hunk) -> str | None:
 
 
 def _revert_changed(text: str, hunk: Hunk) -> str | None:
-    """Remove what remains of a hunk whose lines were changed; None if nothing remains.
+    """Remove the rest of a hunk whose lines were changed; None if nothing of it is left.
 
     A block of several lines is removed only as a whole, because the site may have changed it inside.
     """

@@ -1,4 +1,4 @@
-"""The plan of setup: the changes that a host needs for its role, and what must be done by hand."""
+"""The plan of setup: the changes that a host needs for its role, and the steps left to the administrator."""
 
 from __future__ import annotations
 

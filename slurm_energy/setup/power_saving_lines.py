@@ -12,7 +12,7 @@ _PASS: Final = "power_save_interval="
 
 
 def power_saving_lines(site: SlurmSite, library: Path) -> list[str]:
-    """Return what an administrator must add to slurm.conf; each line is complete.
+    """Return the lines that an administrator must add to slurm.conf; each line is complete.
 
     Args:
         site: Slurm on this host.

@@ -74,7 +74,7 @@ class UndoRun:
         """Take back every change of the journal.
 
         Raises:
-            EnergyError: a step failed. The journal contains what is left.
+            EnergyError: a step failed. The journal contains the changes that are not undone yet.
         """
         for reversal in self.reversals(*_SLURM_KINDS):
             for action in reversal.entry.facts.get("due", []):

@@ -75,7 +75,7 @@ class SignalSeries:
         return np.where(present, totals / np.where(present, weights, 1.0), np.nan)
 
     def before(self, time_s: float) -> SignalSeries:
-        """Return the steps that begin before or at a time: what is known at that time."""
+        """Return the steps that begin before or at a time, which are the steps known at that time."""
         count = int(np.clip(math.floor((time_s - self.start_s) / self.step_s) + 1, 0, len(self.values)))
         return SignalSeries(self.start_s, self.step_s, self.values[:count], self.source)
 

@@ -93,7 +93,7 @@ class SchedulingEnvironment(gymnasium.Env):
         return self._observation(session), {"workload_seed": workload_seed}
 
     def step(self, action: NDArray[np.floating]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Rank the pending jobs, simulate until the next pass, and return what gymnasium prescribes.
+        """Rank the pending jobs, simulate until the next pass, and return the values of gymnasium's `step`.
 
         At the end, the information has the totals of the simulation as `summary` and the cost as `cost`.
         """

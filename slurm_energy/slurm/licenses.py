@@ -105,7 +105,7 @@ class LicenseReservations:
     """Writer of the reservations whose names begin with a prefix; all others are left unchanged.
 
     Args:
-        prefix: begin of the names.
+        prefix: start of the names.
         run: executes a command and returns its output.
     """
 

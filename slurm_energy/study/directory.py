@@ -231,7 +231,7 @@ class StudyDirectory:
         Args:
             step: name of the step.
             command: command line.
-            files: files outside of the study that the step reads; the names are for people.
+            files: files outside the study that the step reads; the names are for people.
             options: options that change the result; partial work of other options is not continued.
             seed: seed of random numbers.
 

@@ -79,7 +79,7 @@ class KernelSpec:
         size_unit: meaning of the problem size, for messages.
         exponent: power of the problem size to which the work is proportional.
         bound: bottleneck at full speed: `compute`, `memory` or `mixed`.
-        phases: sections that run one after the other.
+        phases: sections that run one after another.
         looped: whether the phases run once per unit of problem size; otherwise they run once.
     """
 

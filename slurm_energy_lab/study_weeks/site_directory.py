@@ -102,7 +102,7 @@ class SiteDirectory:
 
         Args:
             days: number of days.
-            at_midnight: called at the begin of each day, before the configuration is read.
+            at_midnight: called at the start of each day, before the configuration is read.
             fault: account that the site's policy starves while anything is tuned; None: none.
             has_effect: whether the configuration has an effect; without it, a deployment is a placebo.
         """

@@ -116,7 +116,7 @@ class SharedNode:
         return 1_700_000_000 + self.clock.now_s
 
     def note(self) -> None:
-        """Note the true energy. Without a meter of the node only its components are measured."""
+        """Record the true energy. Without a meter of the node only its components are measured."""
         joules = self.node.energy_joules()
         parts = [joules[name] for name in ("cpu", "dram", "gpu") if name in joules]
         self.history.joules.append(joules["node"] if self._has_meter else sum(parts))

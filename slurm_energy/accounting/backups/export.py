@@ -130,7 +130,7 @@ def component_energies(components: Sequence[dict[str, Any]]) -> dict[str, float 
 def _table_reader(
     table: Any, names: str, time: str, key: str
 ) -> Callable[[Connection, ExportPeriod], ExportRows]:
-    """Return a function that reads some columns of a table in the order of a key."""
+    """Return a function that reads the given columns of a table in the order of a key."""
     columns = [table.c[name] for name in names.split()]
     order = [table.c[name] for name in key.split()]
     hidden = [column for column in order if column not in columns]

@@ -33,7 +33,7 @@ _IDS_BEYOND_LAST: Final = 100_000
 
 @dataclass(slots=True)
 class RecoveredTable:
-    """What was recovered of one table.
+    """The rows recovered from one table, and its losses.
 
     Attributes:
         rows: number of recovered rows.
@@ -213,7 +213,10 @@ def _last_row_id(damaged: sqlite3.Connection, table: Table) -> int | None:
 def _rows_by_key(
     damaged: sqlite3.Connection, table: Table, listed: str, result: RecoveredTable
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table without row ids from its begin, and if it is damaged, from its end."""
+    """Yield the rows of a table without row ids, in ascending order.
+
+    If the table is damaged, the rows after the damage follow in descending order.
+    """
     key = ",".join(f'"{column.name}"' for column in table.primary_key)
     backwards = ",".join(f'"{column.name}" DESC' for column in table.primary_key)
     for order in (key, backwards):
@@ -285,7 +288,7 @@ def _clear_references(
 def _reset_damaged_sums(
     copy: sqlite3.Connection, columns: Mapping[Table, Sequence[str]], result: Recovery
 ) -> None:
-    """Delete all sums of `senergy report` if some are lost, so that senergyctld computes them again."""
+    """Delete all sums of `senergy report` if any are lost, so that senergyctld computes them again."""
     sums = [table for table in usage_tables.ALL if table in columns]
     if not any(result.tables[table.name].unreadable + result.tables[table.name].invalid for table in sums):
         return

@@ -258,7 +258,7 @@ def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> Fini
 
 
 class _JobRecords:
-    """The records of a run on its nodes, read one after the other."""
+    """The records of one run, read node by node."""
 
     def __init__(self) -> None:
         self.count = 0

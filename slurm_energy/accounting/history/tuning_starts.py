@@ -130,7 +130,7 @@ def store_start(
 
 
 def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]:
-    """Return the pins of some owners, or all pins if `owners` is None."""
+    """Return the pins of the given owners, or all pins if `owners` is None."""
     query = _PINS.order_by(*_pins.c["owner", "workload", "hardware"])
     if owners is not None:
         query = query.where(_pins.c.owner.in_(owners))

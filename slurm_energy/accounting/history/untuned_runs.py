@@ -53,7 +53,7 @@ def find_untuned_runs(
 
 
 def _bodies(connection: Connection, users: Sequence[str]) -> Iterator[str]:
-    """Yield the runs of some users as JSON texts, read in pieces."""
+    """Yield the runs of the given users as JSON texts, read in pieces."""
     columns = select(history.c.id, history.c.body).where(history.c.user.in_(users))
     last = -1
     while True:

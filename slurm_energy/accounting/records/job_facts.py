@@ -195,7 +195,7 @@ class _FactsWriter:
 def _rows_by_job(
     connection: Connection, statement: Select[Any], jobs: Sequence[JobLookup]
 ) -> dict[_JobKey, list[RowMapping]]:
-    """Return the rows of a query for some jobs by cluster and job id."""
+    """Return the rows of a query for the given jobs by cluster and job id."""
     columns = statement.selected_columns
     clusters, ids = sorted({job.cluster for job in jobs}), sorted({job.job_id for job in jobs})
     rows: dict[_JobKey, list[RowMapping]] = {}

@@ -73,7 +73,7 @@ def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) 
 
 
 def _present_sums(connection: Connection, table: Table, keys: Iterable[SumKey]) -> dict[SumKey, Sums]:
-    """Return the sums of some keys; those without a row are zero."""
+    """Return the sums of the given keys; a key without a row has zero."""
     present = {key: dict.fromkeys(SUM_COLUMNS, 0) for key in keys}
     wanted = list(present)
     columns = [table.c[name] for name in _SUM_KEY]

@@ -253,7 +253,7 @@ def _is_unmeasured(row: Row[Any]) -> bool:
 
 
 def note_changed_jobs(connection: Connection, jobs: Iterable[tuple[str, int]]) -> None:
-    """Note jobs (cluster and job id) whose records or facts change in the current transaction."""
+    """Record jobs (cluster and job id) whose records or facts change in the current transaction."""
     rows = [{"cluster": cluster, "job_id": job_id} for cluster, job_id in sorted(set(jobs))]
     insert_missing(connection, usage_tables.usage_changed_jobs, rows)
 
@@ -314,7 +314,7 @@ def _unknown_job(row: Row[Any], now: float) -> dict[str, Any]:
 
 
 def _note_nodes(connection: Connection, periods: Iterable[Any]) -> None:
-    """Note the first and last time for which each node delivered energy."""
+    """Record the first and last time for which each node delivered energy."""
     new: dict[tuple[str, str], tuple[int, int]] = {}
     for period in periods:
         start, end = new.get((period.cluster, period.node), (period.start, period.end))

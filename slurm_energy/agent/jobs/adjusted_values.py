@@ -1,4 +1,4 @@
-"""Adjusted values of running jobs: what senergyctld answered, and what the programs requested."""
+"""Adjusted values of running jobs: the answers of senergyctld, and the requests of the programs."""
 
 from __future__ import annotations
 

@@ -387,7 +387,7 @@ class JobManager:
         self._checkpoints.save(session)
 
     def _sample(self, reason: SampleReason, received_s: float = math.inf) -> None:
-        """Take a sample, unless there is one since `received_s` that includes what `reason` requires."""
+        """Take a sample, unless one since `received_s` already meets the needs of `reason`."""
         if not self._meter.has_sample_since(received_s, reason):
             self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)
             self.budget.add_sample(self._meter.sampled_at)

@@ -27,7 +27,7 @@ _MAX_AGE_S: Final = 10.0
 
 
 class ProgressReport(NamedTuple):
-    """The total of one process at one time, as `ProgressTracker.report` takes it.
+    """The cumulative work of one process at one time, the argument of `ProgressTracker.report`.
 
     Attributes:
         units: units of work that the process has completed since its first report.

@@ -184,13 +184,13 @@ class Session:
 
     @property
     def occupant(self) -> Occupant:
-        """The job's allocated resources, as the energy ledger takes them."""
+        """The job's allocated resources, as an occupant in the energy ledger."""
         gpus = dict.fromkeys(self.gpus, _WHOLE)
         return Occupant(self.owner, self.cpus, gpus, self.whole_node)
 
     @property
     def metered_job(self) -> MeteredJob:
-        """The job's processes, as the CPU time meter takes them."""
+        """The job's processes, as input of the CPU time meter."""
         pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
         start = None if self.late else self.meter.start
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
@@ -357,7 +357,10 @@ class SessionTable(dict[tuple[int, int], Session]):
 
 
 def _with_step_energy(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a release that did not divide energy among steps: each step has that of its time."""
+    """Convert data of a release without division of energy among steps.
+
+    Each step gets the energy of its time.
+    """
     meter = build_from(JobMeter, data["meter"])
     steps = {
         name: {**step, "energy_uj": meter.since(build_from(JobMeter, step["meter_at_start"])).energy_uj}

@@ -33,8 +33,8 @@ class Clock:
     def suspended(self) -> float:
         """Return how many seconds since boot the machine was suspended.
 
-        It is the difference of two clocks that are read one after the other. A delay between these two
-        readings makes the result smaller, never larger.
+        It is the difference of two clocks that are read one after another. A delay between these two readings
+        makes the result smaller, never larger.
         """
         return _read(_BOOTTIME) - _read(_MONOTONIC)
 

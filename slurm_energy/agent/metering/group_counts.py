@@ -62,7 +62,7 @@ class CountsBetweenReadings:
         self._time = None
 
     def remove_group(self, group: str) -> None:
-        """Forget a group that has been removed. Its counts disappear from those of the control group, too."""
+        """Discard a removed group. Its counts disappear from those of the control group, too."""
         for counts in self._last.values():
             counts.groups.pop(group, None)
             counts.uncounted = {place for place in counts.uncounted if place[0] != group}

@@ -159,7 +159,7 @@ class PowerMonitor:
     It yields peak power and time above caps.
 
     In a window shorter than a second the update steps of the counters would distort the power. A window does
-    not end with delayed readings, because it could then contain energy that was used outside of it.
+    not end with delayed readings, because it could then contain energy that was used outside it.
 
     Attributes:
         cap_watts: power cap for the sum of all components except `other`; None without a cap.

@@ -1,4 +1,4 @@
-"""Monitoring groups of the jobs: one group per job, and what the processor counted in it between samples.
+"""Monitoring groups of the jobs: one group per job, and the processor's counts in it between samples.
 
 A group is created when the first process of a job is known, and removed at the end of the job. The tasks of
 the job are searched again at growing intervals, for tasks that are not in the group. Where a group cannot be
@@ -110,7 +110,7 @@ class MonitoringGroups:
                 self._remove(group)
 
     def read(self, now: float, jobs: Iterable[MeteredJob], reason: SampleReason) -> MonitoredDelta:
-        """Return what was counted since the last complete reading.
+        """Return the counts since the last complete reading.
 
         Args:
             now: time in seconds since boot.
@@ -286,7 +286,7 @@ class MonitoringGroups:
             self._give_up(state, reason)
 
     def _located(self, tids: set[int]) -> tuple[dict[str, set[int]], bool]:
-        """Return tasks by control group, and whether one of them is in a monitoring group of others.
+        """Return tasks by control group, and whether one of them is in a monitoring group of another program.
 
         Raises:
             DeviceError: the groups cannot be read.
@@ -318,7 +318,7 @@ class MonitoringGroups:
         state.groups, state.pids = {}, set()
 
     def _lose(self, group: str, error: DeviceError) -> None:
-        """Forget a group that was removed by others. The job's tasks are searched again."""
+        """Discard a group that another program removed, and search for the job's tasks again."""
         log.info("monitoring group %s is gone: %s", group, error)
         self._counts.remove_group(group)
         for state in self._jobs.values():

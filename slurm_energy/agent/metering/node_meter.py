@@ -248,7 +248,7 @@ class NodeEnergyMeter:
         return min((time for time, _ in readings.values()), default=None)
 
     def _read_use(self, sessions: list[Session], reason: SampleReason) -> tuple[CpuTimeDelta, MonitoredDelta]:
-        """Return the CPU time, and what the processor counted by job, since the last complete reading.
+        """Return the CPU time, and the processor's counts by job, since the last complete reading.
 
         A job with the whole node is charged all energy, so its use is not read.
         """

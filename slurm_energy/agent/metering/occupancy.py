@@ -65,7 +65,7 @@ class MonitoredUse:
     uncounted: frozenset[str] = frozenset()
 
     def joined_with(self, later: MonitoredUse) -> MonitoredUse:
-        """Return the use in this interval and in that of `later`.
+        """Return the sum of the use in this interval and in `later`.
 
         A job that is in one of them only used nothing in the other.
         """
@@ -100,7 +100,7 @@ class MonitoredUse:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredDelta:
-    """What the processor counted in an interval.
+    """Counts of the processor in an interval.
 
     Attributes:
         uses: use by quantity; quantities that are not monitored are absent.
@@ -202,7 +202,7 @@ class OccupancyInterval:
         )
 
     def resource_times(self) -> list[JobResourceTime]:
-        """Return the resources that each job held and used, as `split_energy` takes them."""
+        """Return the resources that each job held and used, as arguments of `split_energy`."""
         return [
             JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job), self._monitored_use(job))
             for job, held in self.held_ns.items()

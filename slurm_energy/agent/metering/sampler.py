@@ -51,7 +51,7 @@ class CounterDelta(NamedTuple):
 
 @dataclass(slots=True)
 class SampleInterval:
-    """The time between two samples and what the counters counted in it.
+    """The time between two samples, and the counter deltas in it.
 
     Do not modify an instance. The dataclass is not frozen because freezing costs time in every sample.
 

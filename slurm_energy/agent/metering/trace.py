@@ -40,7 +40,7 @@ class TraceBuilder:
         """Spread energy evenly over the trace intervals between two times.
 
         Args:
-            start: time in seconds since boot from which on the energy was used.
+            start: time in seconds since boot from which the energy was used.
             end: time in seconds since boot until which the energy was used.
             joules: energy by component. The power of an absent component is unknown in this time, unless
                 another call adds its energy.

@@ -35,7 +35,7 @@ _OFF_PAUSE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RunningObservation:
-    """What was observed of a running job on this node.
+    """Observation of a running job on this node.
 
     Attributes:
         key: job id and restart count.
@@ -64,7 +64,7 @@ class LiveDiagnosis:
         self._last: tuple[int, int] = (0, 0)
 
     def observed(self) -> list[RunningObservation]:
-        """Return the next jobs of which anything is observed, in the order of their ids."""
+        """Return the next jobs with observed data, in the order of their ids."""
         keys = sorted(session.key for session in self._sessions.values() if _is_observed(session))
         due = [key for key in keys if key > self._last] + [key for key in keys if key <= self._last]
         chosen = due[:MAX_JOBS]

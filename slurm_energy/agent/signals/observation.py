@@ -25,7 +25,7 @@ def node_observation(
     reports: StepReports,
     unix_at: Callable[[float], float],
 ) -> NodeObservation | None:
-    """Return what was observed of a job on a node; None if nothing was.
+    """Return the observation of a job on a node; None if nothing was observed.
 
     Args:
         node: Slurm's name of the node.
@@ -43,7 +43,8 @@ def node_observation(
 def observation_json(observation: NodeObservation | None) -> dict[str, Any] | None:
     """Return an observation as a dict for JSON that is not too large; None if there is none.
 
-    Steps over time, then the series of single CPUs, then processes are left out of one that is too large.
+    If the observation is too large, parts are left out in this order: steps over time, series of single CPUs,
+    processes.
     """
     if observation is None:
         return None

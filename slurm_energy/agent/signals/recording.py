@@ -55,7 +55,7 @@ class SignalRecording:
         """Add the readings of one pass.
 
         Args:
-            start: time of the pass before, in seconds since boot, from which on the readings apply.
+            start: time of the pass before, in seconds since boot, from which the readings apply.
             end: time of this pass, in seconds since boot.
             readings: the readings. A source with a restriction, in brackets, stays with its series.
         """

@@ -177,7 +177,7 @@ class AgentServer:
     def _run_hook(
         self, run: Callable[..., dict[str, Any]], environment: Mapping[str, str], received_s: float
     ) -> dict[str, Any]:
-        """Process deferred messages, then a begin or end of a job. It runs in the worker thread."""
+        """Process deferred messages, then the start or end of a job. It runs in the worker thread."""
         if self._replay is not None:
             self._replay()
         return run(environment, received_s=received_s)

@@ -28,7 +28,7 @@ class GroupSource:
 
     @property
     def requested(self) -> OperatingPoint:
-        """Point in force on this node; the untuned one while it is unknown."""
+        """Requested operating point of this node; the untuned one while the point in force is unknown."""
         return self._member.point or UNTUNED
 
     @property

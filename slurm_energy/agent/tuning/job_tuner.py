@@ -268,7 +268,7 @@ class JobTuner:
         self._last = reading
 
     def _note_draw(self) -> None:
-        """Note the highest mean power of a GPU of the untuned job over the last whole second."""
+        """Record the highest mean power of a GPU of the untuned job over the last whole second."""
         if self.point == UNTUNED and self._last.time_s >= self._warm_up_until_s:
             watts = self.session.power_monitor.watts
             draws = [value for name, value in watts.items() if name.startswith("gpu[")]

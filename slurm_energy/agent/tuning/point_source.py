@@ -1,4 +1,4 @@
-"""Interface between the decision which operating point a job gets, and its application on the node."""
+"""Interface between the choice of a job's operating point and its application on the node."""
 
 from __future__ import annotations
 

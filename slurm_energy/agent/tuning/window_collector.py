@@ -70,7 +70,7 @@ class MeasuredInterval:
 
 
 class WindowCollector:
-    """Collects the windows of one job, one after the other.
+    """Collects the windows of one job, one after another.
 
     Args:
         tracker: progress of the job. Its clock shows seconds since boot.

@@ -1,4 +1,4 @@
-"""Which nodes, jobs and devices are under which budget, and sums of their values."""
+"""Assignment of nodes, jobs and devices to budgets, and sums of their values by budget."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def node_cover(
 
 
 class JobCover:
-    """Which budgets of jobs count which jobs.
+    """Assignment of jobs to the budgets that count them.
 
     The budgets of a job follow from its account, user and QOS, so that they are determined once for all jobs
     that agree in these. Budgets of nodes count no jobs.

@@ -88,7 +88,7 @@ def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: 
 def _curve(
     ids: tuple[int, ...], kind: str, jobs: Mapping[int, BudgetedJob], reports: Mapping[int, MergedJobReport]
 ) -> ResponseCurve | None:
-    """Return the curve of the only job of a group: from this run, else the best other one."""
+    """Return the curve of the only job of a group: the one measured in this run, else the best other one."""
     if len(ids) != 1:
         return None
     report = reports.get(ids[0])

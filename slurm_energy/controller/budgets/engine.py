@@ -129,7 +129,7 @@ class BudgetEngine:
     def set_promised(self, promised_watts: Mapping[str, float]) -> None:
         """Set the power by budget that Slurm may give to jobs which no node has reported yet.
 
-        What such jobs can draw at the limits with which they start stays free.
+        Power that such jobs can draw under their initial limits stays free.
         """
         self._promised = promised_watts
 
@@ -253,8 +253,8 @@ class BudgetEngine:
     def _lease_s(self) -> float:
         """Return the time for which decisions are valid.
 
-        It ends before the next fall of a limit that is known: without the controller, nodes then have their
-        safe limits in time. Decisions before the fall renew it, the last of them with the lower limits.
+        It ends before the next known drop of a limit. Without the controller, nodes then change to their safe
+        limits in time. Each decision before the drop renews the lease; the last of them has the lower limits.
         """
         lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
         falls_s = min((budget.falls_in_s for budget in self._budgets), default=math.inf)
@@ -300,8 +300,8 @@ class BudgetEngine:
 def _paused_collection() -> Iterator[None]:
     """Context without collections of cyclic garbage, which then take place between decisions.
 
-    A collection of the oldest generation visits all objects of the process: with 10,000 nodes it took as long
-    as a third of a decision, and every second decision started one.
+    A collection of the oldest generation visits all objects of the process. With 10,000 nodes it took a third
+    of the time of a decision, and every second decision started one.
     """
     was_enabled = gc.isenabled()
     gc.disable()

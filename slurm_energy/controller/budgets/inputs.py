@@ -1,4 +1,4 @@
-"""What the budget engine knows from Slurm and from earlier runs: nodes, jobs, accounts, response curves."""
+"""Inputs of the budget engine from Slurm and from earlier runs: nodes, jobs, accounts, response curves."""
 
 from __future__ import annotations
 

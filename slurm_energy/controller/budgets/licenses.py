@@ -1,4 +1,4 @@
-"""Licenses that stand for budgets: which jobs need them, and how many of them are withheld.
+"""Licenses that stand for budgets: the licenses that jobs need, and the count that is withheld.
 
 Pure functions between the decision about the budgets and Slurm's licenses.
 """
@@ -51,7 +51,7 @@ class BudgetHeadroom:
     floor_percent: float = 0.0
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether the jobs of these names are under the budget, as far as names determine this."""
+        """Return whether jobs with these names are under the budget, as far as the names determine this."""
         names = {
             ScopeKind.PARTITION: partition.split(","),
             ScopeKind.ACCOUNT: [account],
@@ -126,7 +126,7 @@ def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]
 
 
 def uncounted_watts(jobs: Mapping[int, AllocatedJob], license_name: str, counted: Collection[int]) -> int:
-    """Return the count of a license that jobs hold whose power is not counted yet."""
+    """Return the count of a license held by jobs whose power is not counted yet."""
     new = [job.licenses for job_id, job in jobs.items() if job_id not in counted]
     return sum(split_licenses(text, [license_name])[1].get(license_name) or 0 for text in new)
 

@@ -181,7 +181,7 @@ class BudgetLoop:
                 task.cancel()
 
     async def decide(self) -> None:
-        """Make one decision and store what a restarted controller must know.
+        """Make one decision and store the state that a restarted controller needs.
 
         Raises:
             UnavailableError: the state could not be stored. No limit is raised then.
@@ -226,7 +226,10 @@ class BudgetLoop:
         self._wake.set()
 
     async def report(self, function: Callable[[BudgetCycle], T]) -> T | None:
-        """Return what a function computes from the last decision, in the engine's thread; None before it."""
+        """Return the result of a function of the last decision; None before the first.
+
+        It runs in the engine's thread.
+        """
         cycle = self.cycle
         return None if cycle is None else await self._in_thread(lambda: function(cycle))
 
@@ -365,7 +368,7 @@ class BudgetLoop:
             self.parts.limits.set_overrides(found)
 
     async def _save_nodes(self, parts: BudgetParts) -> UnavailableError | None:
-        """Store what nodes may receive. Return the error after which no raise may be sent."""
+        """Store the limits that nodes may receive. Return an error; after an error no raise may be sent."""
         states = await self._in_thread(parts.engine.unsaved)
         self._backlog |= {name: json.dumps(state) for name, state in states.items()}
         if self._backlog:

@@ -141,7 +141,10 @@ class BudgetParts:
         return damaged
 
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
-        """Return what the admission of jobs needs. Until it has ended, old and new headroom stay free."""
+        """Return the input of the admission of jobs.
+
+        Until `end_admission`, both the old and the new headroom stay free.
+        """
         headrooms = tuple(
             BudgetHeadroom(
                 name=status.name,
@@ -172,7 +175,7 @@ class BudgetParts:
         )
 
     def end_admission(self, request: AdmissionRequest) -> None:
-        """Keep free only what Slurm can now give to jobs. After a failure that is anything."""
+        """Keep free only the power that Slurm can now give to jobs. After a failure that may be any power."""
         self.inputs.programs = self.admission.programs
         failed = bool(self.admission_report.problems)
         self._promised = {} if failed else _promises(request.headrooms)

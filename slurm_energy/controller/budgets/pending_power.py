@@ -48,7 +48,7 @@ class PendingPower:
 
 
 class _Part(NamedTuple):
-    """The packages or the GPUs of one job in one partition; watts of one device."""
+    """The packages or the GPUs of one job in one partition. Powers are watts of one device."""
 
     pair: int
     row: int

@@ -71,7 +71,7 @@ def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[t
 
 
 def without_jobs(poll: NodePoll, job_ids: Container[int]) -> NodePoll:
-    """Return a poll without some jobs. Devices that they use count as busy with an unknown job."""
+    """Return a poll without the given jobs. Devices that they use count as busy with an unknown job."""
     if not any(job_id in job_ids for device in poll.devices for job_id in device.job_ids) and not any(
         job.job_id in job_ids for job in poll.jobs
     ):

@@ -130,7 +130,7 @@ class BudgetRecorder:
             self.note(BudgetChange(unix_s, status.name, None, "over", text))
 
     def add_problems(self, problems: Mapping[str, str], unix_s: float) -> None:
-        """Note the faults of limits by budget that began or ended; empty text: none."""
+        """Record the faults of limits by budget that started or ended; empty text: none."""
         for name, problem in problems.items():
             if self._problems.get(name, "") != problem:
                 text = problem or "the limit is read again"
@@ -138,7 +138,7 @@ class BudgetRecorder:
         self._problems = dict(problems)
 
     def add_nodes(self, nodes: Mapping[str, BudgetedNodeStatus], unix_s: float) -> None:
-        """Note nodes that stopped reporting, that are not trusted, or that recovered."""
+        """Record nodes that stopped reporting, that are not trusted, or that recovered."""
         states = {name: status.state for name, status in nodes.items()}
         for state in (*_FAULTY, "reporting"):
             changed = sorted(

@@ -32,8 +32,8 @@ def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCove
 def node_rest(inputs: CycleInputs) -> Floats:
     """Return for each node the power of everything but devices with a power limit, shape (number of nodes,).
 
-    A node whose power is not known yet counts like the largest of the others. A node that boots counts at
-    least at the power of the boot, one that is off at its power while it is off.
+    If the power of a node is not known yet, the largest power of the other nodes is assumed. A booting node
+    counts at least with the power of a boot, a node that is off with its power while off.
     """
     known = [_known_rest(inputs, node) for node in inputs.nodes]
     largest = max((watts for watts in known if watts is not None), default=0.0)

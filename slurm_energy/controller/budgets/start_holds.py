@@ -33,7 +33,7 @@ class HeldBudget(Protocol):
         ...
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether jobs of these names are under the budget."""
+        """Return whether jobs with these names are under the budget."""
         ...
 
 

@@ -123,7 +123,7 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCov
 
 
 def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
-    """Return for which power devices count that no decision changes."""
+    """Return the power for which each device counts before the decision."""
     reserved = inputs.commitment.reserved_watts[table.row]
     as_idle = _counts_as_idle(inputs, table, reserved)
     held = np.where(table.trusted, reserved, np.maximum(table.max_watts, reserved))

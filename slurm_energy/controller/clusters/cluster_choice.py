@@ -150,7 +150,7 @@ def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, 
 
 
 def _is_comparable(config: Config, state: ClusterState) -> bool:
-    """Return whether costs of a cluster are in the currency of this one, or there are none."""
+    """Return whether costs of a cluster are unset or in the currency of this cluster."""
     return SignalName.PRICE not in state.signals or state.currency == config.price.currency
 
 
@@ -198,7 +198,7 @@ def _load(state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
 def _with_reserved(
     load: ExpectedLoad, cluster: str, by_gpus: bool, reserved: Sequence[ReservedJob], now_s: float
 ) -> ExpectedLoad:
-    """Return a load to which the jobs were added that have just been placed on its cluster."""
+    """Return a load that includes the jobs just placed on its cluster."""
     for job in reserved:
         if job.cluster == cluster:
             _add(load, float(job.gpus if by_gpus else job.cpus), job.run_s, now_s)

@@ -1,6 +1,7 @@
 """Resources and queue of this cluster for the choice among clusters. It needs numpy.
 
-The queue is that of the last ranking. Without ranking it is read with one squeue per refresh, on request.
+The queue is the one of the last ranking. If the queue is not ranked, it is read by one squeue per refresh, on
+request.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def signal_values(columns: SignalColumns) -> dict[str, SignalValues]:
 
 
 def _series(factor: GridFactor | None, now_s: float) -> GridSeries | None:
-    """Return the series in force at a time: that of the factor, or its fallback; None: it is unknown."""
+    """Return the series in force at a time: the series of the factor, or its fallback; None: unknown."""
     if factor is None:
         return None
     is_known = factor.series is not None and factor.series.at(now_s) is not None

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """What this senergyctld knows of a cluster.
+    """Last known state of a cluster.
 
     Attributes:
         state: its last state; None: it has never answered.
@@ -118,8 +118,8 @@ class ClusterStates:
     async def own(self) -> ClusterState:
         """Return the state of this cluster, at most one refresh old, after at most `OWN_WAIT_S`.
 
-        While slurmctld does not answer in this time, the last state is returned, or after the time for which
-        states count, one without a queue.
+        If slurmctld does not answer in this time, the last state is returned. If that state is too old, one
+        without a queue is returned.
 
         Raises:
             UnavailableError: numpy is not installed.
@@ -163,7 +163,7 @@ class ClusterStates:
         return clusters
 
     def _judged(self, known: KnownCluster | None, refresh_s: float) -> KnownCluster:
-        """Return a cluster with the problem for which it is left out, if there is one."""
+        """Return a cluster with the reason for which it is left out, if there is a reason."""
         if known is None or known.state is None:
             return known or KnownCluster(None, 0.0, "not asked yet")
         age_s = self._clock() - known.received_s

@@ -113,7 +113,7 @@ class PlacementRoutes:
         return own < MAX_RESERVED_PER_USER and len(self._reserved) < MAX_RESERVED
 
     def _forget(self, known: Mapping[str, KnownCluster], now_s: float) -> None:
-        """Forget placed jobs that the state of their cluster contains by now, and old ones."""
+        """Discard placed jobs that the state of their cluster now contains, and old ones."""
 
         def counts(job: ReservedJob) -> bool:
             one = known.get(job.cluster)

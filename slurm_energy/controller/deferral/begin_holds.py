@@ -1,8 +1,8 @@
 """Holding of pending jobs by their begin time.
 
-The begin time is moved ahead again and again. When senergyctld stops, the begin times pass and the jobs
-start: our absence never blocks the queue. Several holders may hold the same job for different reasons: it
-starts when none of them holds it, and not before the begin time that its user requested.
+The begin time is moved ahead repeatedly. If senergyctld stops, the begin times pass and the jobs start, so
+that a stopped senergyctld never blocks the queue. Several holders may hold the same job for different
+reasons. It starts when none of them holds it, and not before the begin time that its user requested.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class BeginTimeHolds:
         return *problems[:_SHOWN], *released
 
     def release(self, jobs: Iterable[int] | None, now_unix_s: float) -> tuple[str, ...]:
-        """Release jobs and return what failed, in one line each.
+        """Release jobs and return the failures, one line each.
 
         A job that another holder holds stays held.
 
@@ -131,15 +131,15 @@ class BeginTimeHolds:
         return tuple(problems[:_SHOWN])
 
     def forget(self, job: int) -> None:
-        """Hold a job no longer and leave its begin time as it is."""
+        """Stop holding a job and leave its begin time as it is."""
         with self._times.lock:
             self._forget(job)
 
     def _must_move(self, job: int, begin_s: float, now_unix_s: float, target_s: float) -> bool:
         """Return whether the begin time of a job must be set.
 
-        Users may have moved the begin back. A begin that is too late is moved to an earlier time only if it
-        was set here.
+        Users may have moved the begin time to an earlier one. A begin time that is too late is moved to an
+        earlier time only if senergyctld set it.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True

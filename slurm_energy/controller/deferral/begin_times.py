@@ -35,11 +35,11 @@ class BeginTimes:
     _claims: dict[int, set[int]] = field(default_factory=dict)
 
     def claim(self, holder: int, job: int) -> None:
-        """Note that a holder holds a job."""
+        """Record that a holder holds a job."""
         self._claims.setdefault(job, set()).add(holder)
 
     def withdraw(self, holder: int, job: int) -> None:
-        """Note that a holder no longer holds a job. A job without a holder is forgotten."""
+        """Record that a holder no longer holds a job. A job without a holder is discarded."""
         claims = self._claims.get(job, set())
         claims.discard(holder)
         if not claims:

@@ -89,7 +89,7 @@ def free_capacity(
     signals: SignalColumns,
     now_s: float,
 ) -> Capacity | None:
-    """Return what running jobs leave free in each slot.
+    """Return the free resources beside the running jobs in each slot.
 
     Memory and licenses are not considered: Slurm decides what starts.
 

@@ -65,7 +65,7 @@ class DeferredJob:
         return self.eligible_s + self.total_held_s(now_s)
 
     def end_hold(self, now_s: float) -> None:
-        """Note that the job is no longer held."""
+        """Record that the job is no longer held."""
         self.held_s, self.held_since_s = self.total_held_s(now_s), None
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Deferral of jobs in the controller: when it plans, from which signals, and what it stores.
+"""Deferral of jobs in the controller: times of planning, signals, and stored results.
 
 numpy is imported in the first cycle, not before.
 """

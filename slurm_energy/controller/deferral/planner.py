@@ -175,7 +175,7 @@ class DeferralPlanner:
         return self._note_ends(cycle), problems
 
     def release_all(self, now_s: float) -> tuple[list[DeferredJob], tuple[str, ...]]:
-        """Release every held job. Return the facts of these jobs, and what failed.
+        """Release every held job. Return the facts of these jobs, and the failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer. The begin times then pass by themselves.
@@ -205,7 +205,10 @@ class DeferralPlanner:
         self._opted_out &= records
 
     def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
-        """Respect begin times that users changed. An earlier one means that the job shall no longer wait."""
+        """Adopt begin times that users changed.
+
+        A begin time earlier than the one set by senergyctld means that the job shall no longer wait.
+        """
         times = self._holds.times
         with times.lock:
             for row in np.flatnonzero(queue.state == PENDING).tolist():
@@ -350,7 +353,7 @@ class DeferralPlanner:
             cycle.wanted.append(job)
 
     def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
-        """Let jobs wait for the planned start that is next, as long as it is cheaper than a start now.
+        """Let jobs wait for the next planned start as long as it is cheaper than a start now.
 
         The policy would release them shortly before, when less than its minimum saving is left.
         """

@@ -72,7 +72,7 @@ def savings_rows(
 def _merged(
     runs: Sequence[DeferredRun], job_of_run: Ints, first: Ints, waits: Sequence[Wait]
 ) -> tuple[FinishedJobs, Floats]:
-    """Return the jobs, each with all its runs in one piece, and their first starts."""
+    """Return the jobs, each with all its runs joined to one, and their first starts."""
     count = len(first)
     length_s = np.array([run.end_s - run.start_s for run in runs])
     time_s = _sums(job_of_run, np.maximum(length_s, 0.0), count)

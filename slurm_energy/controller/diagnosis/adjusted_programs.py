@@ -1,4 +1,4 @@
-"""The values in force for a program: those of kept trials, and those of the trial that is pending."""
+"""The values in force for a program: values of kept trials, and values of the pending trial."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ValuesInForce:
 
 
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
-    """Return the values for a run that is submitted without options: those that programs ask for.
+    """Return the values for a run submitted without options: only those that programs request themselves.
 
     A pending trial that also needs options is left out, so that its adjustments are tried together.
 
@@ -100,7 +100,7 @@ def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
 
 
 def effective_values(offered: OfferedRun | None) -> dict[str, int]:
-    """Return the values that a run used: those that its program requested and those of its submission."""
+    """Return the values that a run used: those requested by its program and those in its sbatch options."""
     if offered is None:
         return {}
     return {

@@ -136,7 +136,9 @@ class AdjustmentTrials:
         return await self._store.write(adjustments.add_trial, stored)
 
     async def verify(self, stored: StoredTrial) -> TrialDecision | None:
-        """Compare the ended runs of a pending trial with those before; return the decision, None without any.
+        """Compare the ended runs of a pending trial with the runs before the trial.
+
+        Return the decision, None without one.
 
         Raises:
             UnavailableError: the database refused.

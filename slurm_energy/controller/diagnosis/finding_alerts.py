@@ -50,7 +50,7 @@ class FindingAlerts:
             await asyncio.sleep(INTERVAL_S)
 
     async def send(self) -> int:
-        """Send the alerts that are due, one after the other, and return their number."""
+        """Send the alerts that are due, one after another, and return their number."""
         config, count = self._config(), 0
         if not config.alerts or not (config.alert_mail or config.alert_command):
             return 0
@@ -82,7 +82,9 @@ class FindingAlerts:
             del self._sent[key]
 
     def _in_turns(self, alerts: Iterable[FindingAlert]) -> list[FindingAlert]:
-        """Return alerts in an order in which users take turns, those with the fewest in this hour first.
+        """Return alerts in an order in which users take turns.
+
+        Users with the fewest alerts in this hour come first.
 
         The jobs of one user thus cannot use up the alerts of an hour while those of others wait.
         """

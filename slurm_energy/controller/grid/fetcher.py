@@ -84,7 +84,7 @@ class FetchState:
         fetched: Unix time of the last success; None: there was none since the start.
         error: last error; empty: the last query succeeded, or there was none.
         newest_end: end of the newest stored value in Unix time; None: unknown.
-        scanned_from_s: Unix time from which on missing values have been fetched since the start.
+        scanned_from_s: Unix time from which missing values have been fetched since the start.
         busy: held while the series is fetched.
     """
 
@@ -166,7 +166,7 @@ class GridFetcher:
                 self._failures.report(series.subject, state.error)
 
     async def drop_old(self) -> None:
-        """Delete values that are older than the configuration says.
+        """Delete values older than the configured maximum age.
 
         Raises:
             UnavailableError: the database refused.

@@ -66,5 +66,5 @@ class QuotaHolds:
         return self._holds.hold(over, begin_s, now_unix_s)
 
     def release_all(self, now_unix_s: float) -> tuple[str, ...]:
-        """Release every job that this object holds, and return what failed."""
+        """Release every job that this object holds, and return the failures, one line each."""
         return self._holds.release(None, now_unix_s)

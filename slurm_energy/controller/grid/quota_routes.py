@@ -152,7 +152,7 @@ class QuotaRoutes:
         return dict.fromkeys(own, False) | dict.fromkeys(rights.accounts, True)
 
     async def _without_use(self, accounts: Mapping[str, bool] | None, user: str) -> list[dict[str, Any]]:
-        """Return the quotas outside of their custom period, and those whose use could not be computed."""
+        """Return the quotas outside their custom period, and the quotas whose use could not be computed."""
         stored = await self._store.read(quotas.read_quotas, self._config().cluster.name)
         current = {use.quota for use in self._watch.standings.uses}
         return [
@@ -202,7 +202,7 @@ def _may_see(quota: Quota, accounts: Mapping[str, bool] | None, user: str) -> bo
 
 
 def _text(quota: Quota) -> str:
-    """Return a quota in one line, for the audit trail and as an answer."""
+    """Return a quota in one line, for the audit trail and for the response."""
     levels = [
         f"{name} at {percent:g} %"
         for name, percent in (("warning", quota.warn_percent), ("hold", quota.hold_percent))

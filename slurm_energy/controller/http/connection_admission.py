@@ -179,7 +179,9 @@ class ConnectionAdmission:
 
 
 class GuardedConnection(asyncio.BufferedProtocol):
-    """One connection. It reads a request head of bounded size in bounded time, then passes the request on.
+    """One connection.
+
+    It reads a request head of bounded size in bounded time, then passes the request on to the HTTP server.
 
     A connection carries one request.
     """

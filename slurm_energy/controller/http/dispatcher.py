@@ -139,7 +139,7 @@ class RequestDispatcher:
             raise
 
     async def _rights_of(self, uid: int) -> Rights:
-        """Return what a user may see. Simultaneous requests of one user share one lookup thread."""
+        """Return the rights of a user. Simultaneous requests of one user share one lookup thread."""
         lookup = self._rights_lookups.get(uid)
         if lookup is None:
             lookup = asyncio.create_task(asyncio.to_thread(self._rights, uid))
@@ -213,8 +213,8 @@ def _client_connected(request: web.Request) -> bool:
     """Return whether the client still has its end of the connection open.
 
     The event loop notices a closed connection only when it reads from the connection, and it does not read
-    during a request. This function therefore asks the kernel, so that no work is done for a client that has
-    disconnected.
+    during a request. This function therefore asks the kernel, so that no work is done for a disconnected
+    client.
     """
     transport = request.transport
     if transport is None or transport.is_closing():

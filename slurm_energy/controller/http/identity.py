@@ -21,7 +21,7 @@ SCHEME = "MUNGE "
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one user may see.
+    """Rights of one user to see data.
 
     Attributes:
         uid: the user.

@@ -1,4 +1,4 @@
-"""Restriction of a selection of records, and of the status page, to what the caller may see."""
+"""Restriction of selected records, and of the status page, to those that the caller may see."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Pieces = AsyncIterator[str]
 
 
 class SignedResponder:
-    """Sender of responses to one request, signed by munge as the user of this process.
+    """Sender of responses to one request, signed with munge under the uid of this process.
 
     Args:
         request: the request.

@@ -82,7 +82,7 @@ class RoleCache:
 
 
 class RightsResolver:
-    """Lookup of what users may see, with at most one query of the directory service per minute and user.
+    """Lookup of the rights of users, with at most one query of the directory service per minute and user.
 
     Args:
         access: returns the configured privileged users and groups.
@@ -102,7 +102,7 @@ class RightsResolver:
         self._users: dict[int, tuple[float, str | None, frozenset[int]]] = {}
 
     def rights_of(self, uid: int) -> Rights:
-        """Return what a user may see. The call may wait for the directory service."""
+        """Return the rights of a user. The call may wait for the directory service."""
         access, roles = self._access(), self._roles()
         name, gids = self._lookup(uid)
         everything = uid in access.operators or not access.operator_groups.isdisjoint(gids)

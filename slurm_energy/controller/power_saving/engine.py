@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CycleReport:
-    """What one cycle decided.
+    """Decisions of one cycle.
 
     Attributes:
         plan: the decision.
@@ -111,7 +111,7 @@ class PowerSavingEngine:
 
         Args:
             arrivals: node, start and end of each job on each node, in order of the start.
-            since: Unix time from which on the history is complete.
+            since: Unix time from which the history is complete.
             until: Unix time until which it is complete.
         """
         self._arrivals, self._known_until = arrivals, until
@@ -155,7 +155,7 @@ class PowerSavingEngine:
         return self._settings[1:]
 
     def _observe(self, nodes: Sequence[NodePowerStatus], now: float) -> None:
-        """Note since when nodes are idle, and how far boots have come."""
+        """Record since when nodes are idle, and the progress of boots."""
         idle = {one.name for one in nodes if _activity(one) is NodeActivity.IDLE}
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         self.boots.observe(nodes, now)

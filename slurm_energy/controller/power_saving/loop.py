@@ -197,7 +197,7 @@ class PowerSavingLoop:
         return PowerSavingEngine(self._run, self._clock, self._boots, self._away, times.read)
 
     def _observe_power(self) -> None:
-        """Note the lowest measured power of each node, which is its power while idle."""
+        """Record the lowest measured power of each node, which is its power while idle."""
         for state in self._live.nodes():
             watts = _node_watts(state.watts)
             if watts is not None:

@@ -98,7 +98,7 @@ class NodeBoots:
                 self._ended.append(PowerTransition(one.name, one.kind, True, since, until))
 
     def request(self, names: Iterable[str], now: float) -> None:
-        """Note that nodes boot from now on, as far as they are off and no boot has been noted."""
+        """Record that nodes boot from now on. Nodes that are not off, or are recorded, are skipped."""
         with self._lock:
             for name in names:
                 state = self._states.get(name)
@@ -106,7 +106,7 @@ class NodeBoots:
                     self._boot_s.setdefault(name, now)
 
     def power_down(self, names: Iterable[str], now: float) -> None:
-        """Note that nodes are being powered down."""
+        """Record that nodes are being powered down."""
         with self._lock:
             for name in names:
                 if (state := self._states.get(name)) is not None:

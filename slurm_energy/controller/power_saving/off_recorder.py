@@ -42,7 +42,7 @@ class OffRecorder:
         self._open: dict[str, _OpenPeriod] = {}
 
     def update(self, off_watts: Mapping[str, float | None], now: float) -> list[OffPeriod]:
-        """Note which nodes are off, and return the periods that have ended.
+        """Record which nodes are off, and return the periods that have ended.
 
         Args:
             off_watts: the nodes that are off, with their power; None: unknown.

@@ -54,18 +54,18 @@ class JobChanger(Protocol):
     """Interface that changes jobs in Slurm, implemented by `slurm.queue.job_update.JobUpdater`."""
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
-        """Set fields of a pending job with the rights of its owner, and return what Slurm did.
+        """Set fields of a pending job with the rights of its owner, and return Slurm's response.
 
         Args:
             job_id: Slurm's job id.
-            fields: values by field name, as `scontrol update` takes them.
+            fields: values by field name, in the notation of `scontrol update`.
             uid: the job's owner.
             name: job specification for scontrol; empty: the job id.
         """
         ...
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
-        """Requeue running jobs, given as job specification for scontrol by job id. Return what Slurm did."""
+        """Requeue jobs, given as job specifications for scontrol by job id. Return Slurm's response."""
         ...
 
 

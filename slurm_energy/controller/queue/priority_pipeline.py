@@ -94,7 +94,7 @@ class PriorityPipeline:
         return shares
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order of a snapshot. Return one line about what failed, None if nothing did.
+        """Publish the order of a snapshot. Return the failures in one line; None without failures.
 
         A queue.table that is missing or old also counts as a failure.
         """

@@ -173,7 +173,10 @@ class Store:
         return self._connection
 
     def _keep_session(self) -> None:
-        """Use the writing session now and then: a server ends idle ones, and another writer could follow."""
+        """Use the writing session regularly.
+
+        A database server ends idle sessions, and another writer could then take over.
+        """
         while not self._closing.wait(_KEEP_INTERVAL_S):
             try:
                 self._writer.submit(self._test_session)
@@ -251,7 +254,7 @@ class _Absence:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note whether the server answers in the `with` block.
+        """Record whether the server answers in the `with` block.
 
         Raises:
             UnavailableError: it does not answer, or did not shortly before.

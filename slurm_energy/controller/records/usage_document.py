@@ -53,7 +53,7 @@ class GridRates:
     def footprint(
         self, energy_uj: int, groups: Iterable[int], interval: IntervalUsage
     ) -> tuple[float | None, float | None]:
-        """Return emissions in grams and cost of the energy of some groups in an interval; None: unknown."""
+        """Return emissions in grams and cost of the energy of groups in an interval; None: unknown."""
         members = sorted(groups)
         grams, cost = (self._amount(factor, energy_uj, members, interval) for factor in self._factors)
         return grams, cost

@@ -16,7 +16,9 @@ _MAX_CATCH_UP_S: Final = 2.0
 
 
 class UsageLoop:
-    """Periodic task that counts what has arrived, in pieces between which other writers have their turn.
+    """Periodic task that adds newly arrived data to the sums.
+
+    It pauses between pieces so that others can write.
 
     Args:
         store: the database.
@@ -40,7 +42,7 @@ class UsageLoop:
             await asyncio.sleep(INTERVAL_S)
 
     async def catch_up(self) -> None:
-        """Count what has arrived, so that a report includes it; give up after two seconds.
+        """Add newly arrived data to the sums, so that a report includes it; give up after two seconds.
 
         Raises:
             UnavailableError: the database refused.

@@ -62,7 +62,7 @@ class ControllerHost:
         self._written: str | None = None
 
     def presence(self, *, ready: bool = True) -> Presence:
-        """Return what this controller announces about itself."""
+        """Return this controller's announcement."""
         return Presence(self.name, __version__, self._started, ready, self.beside)
 
     def observe_slurmctld(self) -> None:
@@ -84,7 +84,7 @@ class ControllerHost:
         self.beside = self._follower.is_beside_slurmctld()
 
     def successor(self, state: LeaseState) -> str | None:
-        """Return the controller to which this one, being active, hands over now; None: none."""
+        """Return the controller to which this active controller hands over now; None: none."""
         return self._follower.successor(state, self.name, self.beside)
 
     def write_policies(self, lines: Sequence[str]) -> None:

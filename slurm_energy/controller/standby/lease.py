@@ -134,11 +134,11 @@ class ControllerLease:
         self._thread.start()
 
     def note_loop(self, ahead_s: float = 0.0) -> None:
-        """Note that the event loop works; it may be busy with the start for `ahead_s` seconds."""
+        """Record that the event loop works; it may be busy with the start for `ahead_s` seconds."""
         self._loop_seen_s = max(self._loop_seen_s, self._clock_s() + ahead_s)
 
     def release(self, successor: str | None = None) -> None:
-        """End the renewals and release the lease, so that another controller takes it at once.
+        """Stop the renewals and release the lease, so that another controller takes it at once.
 
         Args:
             successor: controller that is to take it; None: any.

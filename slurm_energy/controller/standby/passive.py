@@ -122,7 +122,10 @@ class PassiveController:
             await asyncio.gather(*helpers, return_exceptions=True)
 
     async def _watch(self) -> bool:
-        """Announce this controller and read the lease; return whether this controller is to take it."""
+        """Announce this controller and read the lease.
+
+        Return whether this controller must now take the lease.
+        """
         takes = False
         try:
             self._state, problem = await asyncio.to_thread(self._announce)
@@ -151,7 +154,7 @@ class PassiveController:
             self._failures.report("policy file", str(error))
 
     def _announce(self) -> tuple[LeaseState, str | None]:
-        """Return the lease, and why this controller cannot take it (None: it can)."""
+        """Return the lease, and the reason why this controller cannot take it; None: it can."""
         self._host.observe_slurmctld()
         with self._database.connect() as connection:
             problem = None

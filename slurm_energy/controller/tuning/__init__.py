@@ -1,1 +1,1 @@
-"""What senergyctld learns from finished runs, and its advice to agents."""
+"""Learning of senergyctld from finished runs, and its advice to agents."""

@@ -192,7 +192,7 @@ class TuningAdvisor:
     def _curves(
         self, known: _Knowledge, hardware: str, workload: str | None, model: str | None
     ) -> tuple[ResponseCurve | None, list[ResponseCurve]]:
-        """Return the curve of the program and those of the site's characterisation."""
+        """Return the curve of the program, and the curves of the site's characterisation."""
         curve = program_curve(known.runs, hardware, workload) if workload else None
         if curve is None and model is not None and self.oracle is not None:
             curve = self.oracle(model, hardware)

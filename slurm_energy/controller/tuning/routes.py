@@ -1,4 +1,4 @@
-"""Routes about what senergyctld has learned: `/v1/tuning` with `advice`, `forget`, `pin` and `unpin`."""
+"""Routes about the knowledge from earlier runs: `/v1/tuning` with `advice`, `forget`, `pin` and `unpin`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TuningRoutes:
         return {"scope": "all" if rights.everything else "own", "programs": programs}
 
     async def forget(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Delete what was learned about a program, or about all programs of a user on a kind of hardware.
+        """Delete the stored runs of a program, or of all programs of a user on a kind of hardware.
 
         Raises:
             ForbiddenError: the program belongs to another user.

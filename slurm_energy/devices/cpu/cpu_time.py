@@ -121,14 +121,14 @@ class JobCpuTimeReader:
         return PROCESS_TREE if job_id in self._trees else None
 
     def forget(self, job_id: int) -> None:
-        """Close the file of a job that has ended and delete what is stored about the job."""
+        """Close the file of a job that has ended and delete the data about the job."""
         self._trees.pop(job_id, None)
         group = self._groups.pop(job_id, None)
         if group is not None and group.descriptor >= 0:
             os.close(group.descriptor)
 
     def close(self) -> None:
-        """Close the files of all jobs and delete what is stored about them."""
+        """Close the files of all jobs and delete the data about them."""
         for job_id in list(self._groups):
             self.forget(job_id)
         self._trees.clear()

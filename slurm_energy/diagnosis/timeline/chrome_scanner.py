@@ -27,7 +27,7 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 class TraceFileError(ValueError):
-    """The content is not, or from some byte on no longer, a Chrome trace.
+    """The content is not a Chrome trace, or stops being one at some byte.
 
     Args:
         why: the fault.

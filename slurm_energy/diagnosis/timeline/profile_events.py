@@ -228,7 +228,7 @@ class ProfileEvents:
         return ""
 
     def _metadata(self, event: Mapping[str, Any]) -> None:
-        """Note the name of a process or thread."""
+        """Record the name of a process or thread."""
         args = event.get("args")
         name = _text(args.get("name")) if isinstance(args, dict) else ""
         key = _key(event)

@@ -54,7 +54,7 @@ class TimeWindow:
 
 @dataclass(slots=True)
 class EventTally:
-    """Events of one input by what became of them.
+    """Numbers of events of one input, by their use in the result.
 
     Attributes:
         shown: events in the timeline.

@@ -24,7 +24,7 @@ _MAX_LENGTH_S: Final = 370 * 86400.0
 
 
 class ProviderResponseError(UnavailableError):
-    """The response of a provider is not what its documentation promises."""
+    """The response of a provider contradicts the provider's documentation."""
 
 
 @dataclass(frozen=True, slots=True)

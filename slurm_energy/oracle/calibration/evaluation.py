@@ -124,7 +124,7 @@ def _quantiles(ratio: Array) -> tuple[float, float]:
 def prediction_inputs(
     hardware: Hardware, row: Measurement
 ) -> tuple[WorkloadProfile, DeviceParameters, str, Optimizer]:
-    """Return what the prediction of a measurement needs besides the calibration.
+    """Return the inputs of the prediction of a measurement, without the calibration.
 
     Args:
         hardware: the kind of device.

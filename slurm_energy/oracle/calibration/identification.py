@@ -1,4 +1,4 @@
-"""Decisions on which parameters measurements determine, and what they say on other kinds of device."""
+"""Decisions on which parameters measurements determine, and on their use for other kinds of device."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
-    """Return what measurements on one kind of device contribute to predictions for other kinds of device.
+    """Return the information from measurements on one kind of device for predictions on other kinds.
 
     Args:
         hardware: the measured kind of device.

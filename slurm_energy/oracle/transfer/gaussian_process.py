@@ -195,7 +195,7 @@ class Posterior:
 
 
 def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
-    """Return the ratio of the observed to the expected scatter of some observations, at least 1.
+    """Return the ratio of the observed to the expected scatter of observations, at least 1.
 
     Args:
         full: prior covariance of all observations with noise.

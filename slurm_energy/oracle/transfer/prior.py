@@ -83,7 +83,7 @@ class WorkloadOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What measurements on some kinds of device contribute to predictions for another kind.
+    """The information that measurements on some kinds of device contribute to predictions for another kind.
 
     Attributes:
         sources: names of the measured kinds.
@@ -125,7 +125,7 @@ NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
-    """Return the mean of what several kinds of device contribute; `NO_TRANSFER` if there are none.
+    """Return the mean of the contributions of several kinds of device; `NO_TRANSFER` if there are none.
 
     Each workload is averaged over the kinds on which it was measured.
     """

@@ -107,7 +107,7 @@ def default_columns(release: Release | None, width: int | None) -> list[Column[A
 
 
 def sacct_names(columns: Iterable[Column[AcctRow]]) -> list[str]:
-    """Return the fields that sacct must print for some columns."""
+    """Return the fields that sacct must print for the given columns."""
     names = (
         _SOURCE_OF.get(column.field.name, column.field.name if column.field.slurm else "")
         for column in columns

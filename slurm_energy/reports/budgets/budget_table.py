@@ -27,7 +27,7 @@ _SOURCES: Final = {
 
 
 def scope_text(row: Row) -> str:
-    """Return what a budget covers: `cluster`, or such as `partition gpu`."""
+    """Return the scope of a budget as text: `cluster`, or for example `partition gpu`."""
     return f"{row.get('scope', '?')} {row.get('scope_value') or ''}".strip()
 
 
@@ -166,7 +166,7 @@ def headline(response: Row) -> str:
 
 
 def notes(response: Row) -> Iterator[str]:
-    """Yield what the table does not show: faults, live limits, and limits that cannot be kept."""
+    """Yield notes that the table does not contain: faults, live limits, and limits that cannot be kept."""
     for row in response.get("budgets") or []:
         name = f"budget {row.get('name')}"
         if row.get("problem"):

@@ -23,7 +23,7 @@ def history_lines(response: Mapping[str, Any], begin: float, end: float, glyphs:
 
     Args:
         response: response to `GET /v1/budget/history`.
-        begin: begin of the time range in Unix seconds.
+        begin: start of the time range in Unix seconds.
         end: its end.
         glyphs: characters that the terminal can show.
     """

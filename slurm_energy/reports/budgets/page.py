@@ -28,7 +28,7 @@ def page(
 
     Args:
         response: response to `GET /v1/budget/history`.
-        begin: begin of the time range in Unix seconds.
+        begin: start of the time range in Unix seconds.
         end: its end.
         remarks: remarks at the top of the page.
         now: current time for the footer; None omits the date.
@@ -48,7 +48,7 @@ def budget_cards(response: Mapping[str, Any], begin: float, end: float) -> list[
 
     Args:
         response: response to `GET /v1/budget/history`.
-        begin: begin of the time range in Unix seconds.
+        begin: start of the time range in Unix seconds.
         end: its end.
     """
     return [_budget(series, begin, end) for series in response.get("series") or []]

@@ -17,7 +17,7 @@ class PowerHistory:
 
     Attributes:
         budget: name of the budget.
-        begin_unix_s: begin of the first interval.
+        begin_unix_s: start of the first interval.
         interval_s: length of an interval.
         limit_watts: lowest limit of each interval.
         measured_watts, max_watts: mean and maximum of the measured power.
@@ -55,7 +55,7 @@ def regular_history(series: Mapping[str, Any], begin: float, end: float, interva
 
     Args:
         series: a series of the response to `GET /v1/budget/history`.
-        begin: begin of the time range in Unix seconds.
+        begin: start of the time range in Unix seconds.
         end: its end.
         intervals: number of intervals.
     """

@@ -60,7 +60,7 @@ def explanations(job: JobUsage) -> list[str]:
 
 
 def tuning_outcome(records: Sequence[EnergyRecord]) -> str | None:
-    """Return what tuning did with a job, for its header; None if the job was not tuned."""
+    """Return the outcome of tuning a job, for its header; None if the job was not tuned."""
     tunings = [record.tuning for record in records if record.tuning is not None]
     modes = {tuning["mode"] for tuning in tunings}
     if not modes & {"on", "advise"}:
@@ -101,7 +101,7 @@ def _tuned_value(record: EnergyRecord, field: str) -> str | None:
 
 
 def _tuning_sentences(record: EnergyRecord) -> Iterator[str]:
-    """Yield the sentences about a tuned job whose settings do not show what tuning did."""
+    """Yield sentences about a tuned job whose settings do not show the work of the tuner."""
     tuning = record.tuning
     if tuning is None or tuning["mode"] == "off":
         return

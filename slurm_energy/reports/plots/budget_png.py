@@ -26,7 +26,7 @@ def write_png(response: Mapping[str, Any], begin: float, end: float, path: Path)
 
     Args:
         response: response to `GET /v1/budget/history`.
-        begin: begin of the time range in Unix seconds.
+        begin: start of the time range in Unix seconds.
         end: its end.
         path: the file.
 

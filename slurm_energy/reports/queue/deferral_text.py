@@ -31,7 +31,7 @@ def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
 
 
 def deferral_change(decision: Mapping[str, Any], style: Style) -> str:
-    """Return what a decision of kind `defer` or `release` changed, for `senergy job`."""
+    """Return the change by a decision of kind `defer` or `release`, for `senergy job`."""
     if decision["kind"] == "release":
         return f"no longer deferred, after {format_duration(decision.get('held_s') or 0.0)}"
     until = format_time(decision.get("planned_start_s"), style.time_format, style.now)

@@ -75,7 +75,7 @@ def _energy_above_idle(queue: Queue) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """Placement of pending jobs one after the other.
+    """Placement of pending jobs one after another.
 
     Attributes:
         queue: the pending jobs.

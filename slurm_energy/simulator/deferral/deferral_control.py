@@ -76,7 +76,7 @@ class DeferralControl:
         self.suspensions = np.zeros(workload.count, np.int64)
 
     def started(self, job: int, shape: int) -> None:
-        """Note that a job has started in a shape; both are given by row."""
+        """Record that a job has started in a shape; both are given by row."""
         self._shape[job] = shape
         if self._deferral.options.suspend and self._workload.checkpointable[job]:
             self._request_cycle()

@@ -64,7 +64,7 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
 
 
 def _names(numbers: Floats, names: Mapping[int, str] | None = None) -> list[str]:
-    """Return numbers as names; `names` replaces some of them.
+    """Return numbers as names; `names` replaces the names of the numbers that it contains.
 
     An unknown number has an empty name. Equal names share one string object.
     """

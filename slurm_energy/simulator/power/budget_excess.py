@@ -25,7 +25,7 @@ class BudgetExcess:
         """Count a time of constant power.
 
         Args:
-            begin_s: begin of the time.
+            begin_s: start of the time.
             end_s: its end; the budget has no step before it.
             watts: power of the cluster.
             node_watts: part of it that belongs to the nodes without jobs.

@@ -79,7 +79,7 @@ class NodeTimeline:
     """Free resources as step functions of time. The last step has no end.
 
     Args:
-        now_s: begin of the timeline.
+        now_s: start of the timeline.
         free: resources that are free now; the timeline changes these arrays.
         is_off: whether a node is off, shape (n,). Jobs get such nodes last.
         reservations: reservations of the cluster, each with the nodes as a mask, shape (n,).
@@ -106,7 +106,7 @@ class NodeTimeline:
 
     @property
     def first(self) -> FreeResources:
-        """Resources that are free at the begin."""
+        """Resources that are free at the start."""
         return self._rows[0]
 
     def _begin_row(self, time_s: float) -> None:

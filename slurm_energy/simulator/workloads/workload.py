@@ -148,7 +148,7 @@ class Workload:
         size: Floats,
         held_s: Floats | None = None,
     ) -> tuple[Queue, Ints]:
-        """Return the input of a policy for some pending jobs.
+        """Return the input of a policy for the given pending jobs.
 
         Args:
             rows: the jobs, shape (p,).

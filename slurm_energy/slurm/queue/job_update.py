@@ -65,7 +65,7 @@ class UpdateResult:
 
 
 class JobUpdater:
-    """Writer of job changes through scontrol, one after the other, at a limited rate.
+    """Writer of job changes through scontrol, one after another, at a limited rate.
 
     Each change costs slurmctld one request. The next request is sent after the reply to the previous one. A
     busy slurmctld therefore receives fewer requests.

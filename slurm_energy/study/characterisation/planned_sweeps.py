@@ -119,7 +119,7 @@ class PlannedSweeps:
             raise EnergyError(f"{self._path}", error.strerror or str(error)) from None
 
     def run(self, orders: Sequence[SweepOrder]) -> list[SweepOutcome]:
-        """Run or continue sweeps, one after the other.
+        """Run or continue sweeps, one after another.
 
         Raises:
             EnergyError: a script cannot be read, its options cannot be swept, or Slurm does not answer.

@@ -21,7 +21,7 @@ class StudyDays:
 
     Attributes:
         dates: the n dates.
-        edges_s: begin of each day and end of the last one in Unix seconds, shape (n + 1,).
+        edges_s: start of each day and end of the last one in Unix seconds, shape (n + 1,).
         used: whether a day counts, shape (n,). Days of outages and excluded days do not.
     """
 
@@ -81,10 +81,10 @@ def spread(start_s: Floats, end_s: Floats, amounts: Floats, edges_s: Floats) -> 
     """Distribute amounts evenly over their intervals, and return the sum in each bin.
 
     Args:
-        start_s: begin of each interval, shape (n,).
+        start_s: start of each interval, shape (n,).
         end_s: end of each interval; an interval shorter than a millisecond counts as one.
         amounts: amount of each interval, shape (n,).
-        edges_s: ascending edges of the bins, shape (m + 1,). Parts outside of them are left out.
+        edges_s: ascending edges of the bins, shape (m + 1,). Parts outside them are left out.
 
     Returns:
         Sums, shape (m,).

@@ -97,7 +97,7 @@ class JobsTable:
         return JobsTable(**{name: getattr(self, name)[kept] for name in COLUMNS})
 
     def with_columns(self, **columns: Sequence[Any] | NDArray[Any]) -> JobsTable:
-        """Return the table with other values in some columns."""
+        """Return the table with the values of the given columns replaced."""
         changed: dict[str, Any] = {
             name: np.asarray(values, np.str_ if name in TEXTS else np.float64)
             for name, values in columns.items()

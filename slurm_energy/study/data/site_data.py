@@ -60,7 +60,7 @@ def read_site(client: ControllerClient, start_s: float, end_s: float, run: Runne
 
     Args:
         client: client of senergyctld.
-        start_s: begin of the period in Unix seconds.
+        start_s: start of the period in Unix seconds.
         end_s: end of the period.
         run: executes a command and returns its output; None: on this host.
 

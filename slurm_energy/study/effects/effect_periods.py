@@ -71,7 +71,7 @@ class EffectPeriods:
     Args:
         data: jobs and energy.
         assignment: the arms.
-        washout_s: seconds at the begin of each day that do not count.
+        washout_s: seconds at the start of each day that do not count.
     """
 
     def __init__(self, data: ExperimentData, assignment: ArmAssignment, washout_s: float) -> None:

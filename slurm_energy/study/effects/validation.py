@@ -57,7 +57,7 @@ class ValidationOptions:
 
     Attributes:
         seed: seed of the randomisation test and of the placebos.
-        washout_hours: hours at the begin of each day of a switchback that do not count; None: from the run
+        washout_hours: hours at the start of each day of a switchback that do not count; None: from the run
             times of the baseline.
         undo: whether a broken limit takes the deployment back.
     """
@@ -254,7 +254,7 @@ def _joined_energy(before: EnergySeries, after: EnergySeries) -> EnergySeries:
 def _as_drawn(
     days: StudyDays, state: DeploymentState, assignment: ArmAssignment, first: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return by day whether the configuration of the drawn arm was in force from an hour after its begin."""
+    """Return by day whether the configuration of the drawn arm was in force from an hour after its start."""
     drawn = np.ones(days.count, np.bool_)
     for row in range(first, days.count):
         begin_s, end_s = float(days.edges_s[row]), float(days.edges_s[row + 1])

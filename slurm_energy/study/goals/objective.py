@@ -226,7 +226,7 @@ class StudyObjective:
         return self.path.parent / name
 
     def digest(self, *sections: str) -> str:
-        """Return the SHA-256 of some sections and of the files that they name.
+        """Return the SHA-256 of the given sections and of the files that they name.
 
         Args:
             sections: `targets`, `limits`, `scope`, `season`, `prices`, `statistics`.

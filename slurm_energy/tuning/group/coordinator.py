@@ -59,7 +59,7 @@ class GroupTimes:
             postponed.
         contact_s: maximum age of the last poll of an agent that counts as in contact.
         confirm_s: time after the change in which every agent must report the new point.
-        missing_s: age of the last poll from which on an agent counts as missing and the group is frozen.
+        missing_s: age of the last poll from which an agent counts as missing and the group is frozen.
         poll_s: interval of polls without a change while the search measures points.
         hold_poll_s: interval of polls without a change while the point is held.
         busy_poll_s: interval of polls during a change.
