@@ -81,7 +81,7 @@ def compare(
     policies: Sequence[str] = tuple(BUILT_IN),
     on_run: Callable[[PolicyRun], None] = lambda _: None,
 ) -> list[PolicyRun]:
-    """Run every program under every policy and return the runs, those of a program one after another.
+    """Run every program under every policy. Return the runs, grouped by program.
 
     Args:
         seconds: run time of the programs at full speed.

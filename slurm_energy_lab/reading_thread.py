@@ -15,7 +15,7 @@ class ReadingThread(Generic[Value]):
     """Reads a value at a fixed rate in a thread, as a context manager.
 
     A reading that takes longer than the interval delays the next one. An error of the function ends the
-    thread; it is raised at the end of the block, so that missing readings are never taken for good ones.
+    thread; it is raised at the end of the block, so that missing readings do not go unnoticed.
 
     Args:
         read: function that returns the value.

@@ -231,7 +231,7 @@ class SlurmCluster:
 
 
 class SlurmClusters:
-    """The clusters and what they share. Use it in a `with` statement.
+    """The clusters and their common services. Use it in a `with` statement.
 
     Args:
         cpus: CPUs of the node of each cluster, by name of the cluster.

@@ -38,7 +38,7 @@ def check_words(words: Sequence[str]) -> None:
 def write_pages(
     args: argparse.Namespace, asked: UsageRequest, accounts: Sequence[str], users: Sequence[str]
 ) -> int:
-    """Write one page, if exactly one account or user is named, otherwise a site into a directory.
+    """Write one page if exactly one account or user is named. Otherwise write a site into a directory.
 
     Args:
         args: options of the command.

@@ -124,7 +124,7 @@ class LiveReports:
 
     @property
     def interval_s(self) -> float:
-        """Minimum interval of the reports of a node that keeps within `MAX_REPORTS_PER_S`."""
+        """Seconds between reports of a node, so that all nodes together send at most `MAX_REPORTS_PER_S`."""
         return min(len(self._nodes) / MAX_REPORTS_PER_S, MAX_INTERVAL_S)
 
     def nodes(self) -> list[NodeState]:
@@ -169,7 +169,7 @@ class LiveReports:
     async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
         """Return the response to `GET /v1/running` as JSON text in pieces, without its last brace.
 
-        Everyone may see the power of nodes. Jobs are visible as their records are.
+        Everyone may see the power of nodes. A job is visible to the users who may see its energy records.
 
         Raises:
             UsageError: bad parameters.

@@ -1,7 +1,8 @@
 """Units that jobs which have not arrived yet will need, from the arrivals of the past.
 
-A deferred job must not take the units that later arrivals will need. Arrivals count as a Poisson process. Its
-rate is the mean of the past, blended with that of the same hour of the day if enough days are known.
+A deferred job must not take the units that later arrivals will need. Arrivals are modelled as a Poisson
+process. Its rate is the mean of the past. If enough days are known, this mean is blended with the mean of the
+same hour of the day.
 """
 
 from __future__ import annotations

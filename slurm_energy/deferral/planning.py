@@ -246,7 +246,7 @@ def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: Signal
 
 
 def immediate_plan(queue: DeferralQueue, reason: DeferralReason, signal: SignalName) -> DeferralPlan:
-    """Return the plan in which all jobs may start at once; `reason` holds for the deferrable ones."""
+    """Return the plan in which all jobs may start at once. Deferrable jobs get the reason `reason`."""
     reasons = np.where(queue.deferrable, int(reason), int(DeferralReason.URGENT))
     return DeferralPlan(
         job_id=queue.job_id,

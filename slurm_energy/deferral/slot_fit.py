@@ -38,7 +38,7 @@ class SlotFit:
 
     @property
     def free_for_deferred(self) -> Floats:
-        """Resources that are left beside those for jobs that have not arrived yet, shape (resources, s)."""
+        """Free resources without those reserved for jobs that have not arrived yet, shape (resources, s)."""
         return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:

@@ -48,7 +48,7 @@ class Capacity:
         units: units of each kind of hardware that running jobs and reservations leave free, counted as in
             `Alternatives.gpus`, shape (kinds, slots).
         watts: power that they leave free under the budget, shape (slots,); None: no budget.
-        reserve: units that jobs will need which have not arrived yet, shape (kinds, slots). A job is deferred
+        reserve: units that jobs which have not arrived yet will need, shape (kinds, slots). A job is deferred
             only to a slot in which they stay free. None: no arrivals are expected.
     """
 
@@ -114,8 +114,8 @@ class DeferralQueue:
         checkpointable: whether the job can be suspended and resumed.
         signals: signals of the cluster; None: none is known.
         capacity: free resources; None: unlimited.
-        planned_s: start that an earlier plan granted; NaN: none. None: there is no earlier plan. Jobs keep
-            the room of that start until they find a better one.
+        planned_s: start that an earlier plan granted; NaN: none. None: there is no earlier plan. A job keeps
+            its resources at that start until a better start is found.
         slack_s: whole slack of each job, which limits the margin before its latest start; NaN: not
             deferrable. None: no margin.
     """

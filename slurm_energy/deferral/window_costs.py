@@ -37,7 +37,7 @@ class CostCurve:
     tail_deviation: float
 
     def cost(self, start_s: ArrayLike, end_s: ArrayLike) -> Floats:
-        """Return the expected cost of one watt between times."""
+        """Return the expected cost of one watt between two times."""
         below = self._cumulative(self.rate)
         until_end = self._up_to(end_s, self.rate, below, self.tail_rate)
         return until_end - self._up_to(start_s, self.rate, below, self.tail_rate)

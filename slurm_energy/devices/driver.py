@@ -85,7 +85,7 @@ class EnergyCounter(ABC):
         """
 
     def dump(self) -> dict[str, float] | None:
-        """Return the state with which another process continues the count.
+        """Return the state from which another process can continue the count.
 
         None if the hardware keeps the count.
         """
@@ -214,7 +214,7 @@ class ThrottleSensor(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a component did since the previous reading.
+    """Activity of a component since the previous reading.
 
     Attributes:
         utilisation: share of time in which the component was busy, 0 to 1; None if unknown.

@@ -63,7 +63,7 @@ def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _workers_for_serial_loader(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield workers on the idle CPUs of a job whose GPUs wait for one process each."""
+    """Yield the advice to add loader workers on idle CPUs, if one process prepares the data of each GPU."""
     fact, cpus = finding.evidence[0], view.mean("cpu_allocated_cores")
     use, gpus_per_node = view.cpu_use, len(view.busy_gpus) / max(1, len(view.observation.nodes))
     if fact.threshold is not None or cpus is None or use is None or not gpus_per_node:

@@ -373,5 +373,5 @@ def _active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, i
 
 
 def median_of_others(values: Sequence[float], index: int) -> float | None:
-    """Return the median of all values but one; None if there is no other."""
+    """Return the median of all values but one; None if there is no other value."""
     return median([value for number, value in enumerate(values) if number != index])

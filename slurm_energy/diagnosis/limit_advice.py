@@ -34,21 +34,21 @@ class _PowerModel:
     highest_mhz: float
 
     def best_ratio(self) -> float:
-        """Return the clock with the least energy per work, over the highest one.
+        """Return the ratio of the clock with the least energy per work to the highest clock.
 
         The energy per work at clock c is (C + D c^2) / c, which is least at c = sqrt(C / D).
         """
         return min(1.0, self.ratio * math.sqrt(self.constant_watts / self.dynamic_watts))
 
     def energy_ratio(self, ratio: float) -> float:
-        """Return the energy per work at another clock over that at the present one."""
+        """Return the ratio of the energy per work at another clock to that at the present clock."""
         change = ratio / self.ratio
         power = self.constant_watts + self.dynamic_watts * change**2
         return power / change / (self.constant_watts + self.dynamic_watts)
 
 
 def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a higher limit, if the energy falls with it: a limit that saves energy is not wrong."""
+    """Yield the advice of a higher limit if that lowers the energy. A limit that saves energy is no fault."""
     gpus = [gpu for gpu in view.busy_gpus if gpu.name in finding.where]
     model = _power_model(view, gpus) if gpus and len(gpus) == len(view.busy_gpus) else None
     if model is None:

@@ -43,7 +43,7 @@ class LiveFinding:
 
 
 def live_findings(findings: Sequence[JobFinding]) -> tuple[LiveFinding, ...]:
-    """Return the first findings of a job with the figures that a live report contains."""
+    """Return the first `MAX_FINDINGS` findings of a job, reduced to the figures of a live report."""
     return tuple(
         LiveFinding(
             finding.kind,

@@ -84,7 +84,7 @@ class ObservedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """A job with everything that was observed of it.
+    """A job with all its observations.
 
     Attributes:
         context: allocation, result and energy.

@@ -140,7 +140,7 @@ class ObservedSeries:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the values include the use by other jobs, as the source says."""
+        """Whether the values include the use by other jobs, according to the source."""
         return any(mark in self.source for mark in SHARED_MARKS)
 
     def known(self) -> list[float]:

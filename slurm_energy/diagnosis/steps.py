@@ -72,7 +72,7 @@ class PhaseStatistics:
         return cls(len(durations), math.fsum(durations), squares, histogram)
 
     def merged(self, other: PhaseStatistics) -> PhaseStatistics:
-        """Return the statistics of the durations of both."""
+        """Return the statistics of the durations of both phases together."""
         histogram = dict(self.histogram)
         for number, count in other.histogram.items():
             histogram[number] = histogram.get(number, 0) + count

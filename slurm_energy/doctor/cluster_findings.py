@@ -13,7 +13,7 @@ from slurm_energy.slurm.hostlist import fold_hostlist
 
 @dataclass(frozen=True, slots=True)
 class NodeFindings:
-    """What is known about one node.
+    """Findings on one node.
 
     Attributes:
         name: Slurm's name of the node.
@@ -51,7 +51,7 @@ class NodeFindings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFindings:
-    """What the controller knows about all nodes.
+    """Findings of the controller on all nodes.
 
     Attributes:
         url: address of the controller.

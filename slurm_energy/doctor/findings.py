@@ -178,7 +178,7 @@ class HostFindings:
         node: name of the node.
         version: release of slurm-energy that made the inspection.
         time: Unix time of the inspection.
-        root: whether the inspection ran as root, so that no user can read what it could not read.
+        root: whether the inspection ran as root, so that no user can read a file that it could not read.
         throttles: components with a throttle sensor.
         virtual: whether the host is a virtual machine.
         is_agent_enabled: whether systemd starts senergyd at boot.

@@ -162,7 +162,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class GridFactors:
-    """Everything that turns energy into emissions and cost: the result of `GET /v1/grid`.
+    """Factors and PUE that convert energy to emissions and cost: the result of `GET /v1/grid`.
 
     Attributes:
         carbon: carbon intensity in g/kWh; None: not configured.

@@ -20,7 +20,7 @@ CURRENCY: Final = re.compile(r"[A-Z]{3}")
 
 
 class GridQuantity(StrEnum):
-    """What a series of the grid describes."""
+    """Quantity that a series of the grid describes."""
 
     CARBON = "carbon"
     PRICE = "price"

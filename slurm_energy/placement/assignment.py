@@ -1,6 +1,6 @@
-"""Placement of jobs one by one. Each placed job counts in the expected load that the next jobs see.
+"""Placement of jobs one by one. The expected load for a job includes the jobs that were placed before.
 
-Without this, all jobs of a burst would see the same short queue at the best cluster and go there.
+Otherwise all jobs of a burst would see the same short queue at the best cluster and go there.
 """
 
 from __future__ import annotations

@@ -68,7 +68,10 @@ def score(jobs: PlacementJobs, sites: Sequence[Site], now_s: float) -> Placement
 
 
 def transfer_seconds(site: Site, origin: Site | None, data_bytes: float) -> float:
-    """Return the seconds in which the data of a job reach a cluster; `origin` None: they are there."""
+    """Return the seconds in which the data of a job reach a cluster.
+
+    Without `origin` the data are already there.
+    """
     if origin is None or not data_bytes:
         return 0.0
     return data_bytes / min(site.bandwidth_bytes_per_s, origin.bandwidth_bytes_per_s)

@@ -62,7 +62,7 @@ def _copies_flags(config: Config) -> bool:
 
 
 def _admits(config: Config) -> bool:
-    """Return whether power budgets decide which jobs start, by flags and programs among others."""
+    """Return whether power budgets decide which jobs start."""
     return config.budget.mode == "enforce" and config.budget.admission != "off"
 
 

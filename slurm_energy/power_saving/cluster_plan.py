@@ -96,7 +96,7 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PoolModel:
-    """What is known about the nodes of a pool.
+    """Knowledge about the nodes of a pool.
 
     Attributes:
         energy: power and duration of their power states.

@@ -37,7 +37,7 @@ class NodeEnergy:
 
     @property
     def cycle_joules(self) -> float:
-        """Energy of one shutdown and one boot, as far as it exceeds the power of a node that is off.
+        """Energy of a shutdown and a boot. The shutdown counts only above the power of a node that is off.
 
         A boot delays the job that needs the node, so that its energy counts in full. The shutdown is part of
         the idle gap, so that its energy counts above `off_watts`.

@@ -1,4 +1,4 @@
-"""Clairvoyant bound: the most that powering down could save without delaying a job."""
+"""Clairvoyant bound: the maximum saving by powering nodes down without delaying a job."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _MIN_HISTORY_S: Final = DAY_S
 
 
 class NodeActivity(IntEnum):
-    """What a node does, as far as power saving is concerned."""
+    """Activity of a node, as far as it matters for power saving."""
 
     BUSY = 0
     IDLE = 1
@@ -157,8 +157,8 @@ def plan_pool(
         known: change of the demand by known jobs in each bin, from `known_change`.
         rules: parameters of the rule.
         reserve: number of idle nodes that stay on beyond the known demand of this moment (warm reserve).
-        max_down: what is left of the limit of powering down in this cycle; None: that of `rules`.
-        max_up: what is left of the limit of powering up in this cycle; None: that of `rules`.
+        max_down: remaining limit of powering down in this cycle; None: that of `rules`.
+        max_up: remaining limit of powering up in this cycle; None: that of `rules`.
     """
     is_warm = _is(nodes, NodeActivity.IDLE) | _is(nodes, NodeActivity.BOOTING)
     warm = int(np.count_nonzero(is_warm & ~nodes.protected))
@@ -229,7 +229,7 @@ def _choose_down(
     saving: Floats,
     max_down: int | None,
 ) -> None:
-    """Choose the nodes to power down, those first that have been idle longest."""
+    """Choose the nodes to power down, the longest idle ones first."""
     idle = np.flatnonzero(_is(nodes, NodeActivity.IDLE))
     reasons: list[KeepReason] = []
     candidates: list[int] = []

@@ -117,7 +117,7 @@ class EventWriter:
         self._thread.start()
 
     def add(self, phase: TimedPhase) -> None:
-        """Add an event to those that the next write contains."""
+        """Add an event to the next write."""
         if self._failed:
             return
         if len(self._waiting) >= _MAX_WAITING:

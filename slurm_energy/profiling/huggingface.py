@@ -74,7 +74,10 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_log(self, *_: Any, **__: Any) -> None:
-        """Exclude the time of logging from the wait for data; the logging of an evaluation belongs to it."""
+        """Exclude the time of logging from the wait for data.
+
+        Logging during an evaluation counts as evaluation.
+        """
         if not self._has_predicted:
             self._rest()
 

@@ -44,7 +44,7 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_train_start(self, trainer: Any, module: Any = None, *_: Any, **__: Any) -> None:
-        """Prepare the recorder, and store the number of batches in all if the trainer knows it."""
+        """Prepare the recorder, and store the total number of batches if the trainer knows it."""
         steps = getattr(trainer, "estimated_stepping_batches", math.inf)
         self._total = steps * (getattr(trainer, "accumulate_grad_batches", 1) or 1)
         loader = getattr(trainer, "train_dataloader", None)
@@ -143,7 +143,7 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
 
 
 def _wrapped(owner: Any, name: str, end: Callable[[int], None]) -> Callable[[], None]:
-    """Call `end` with the start in ns after each call of a method of one object.
+    """Wrap a method of one object, so that `end` gets the start time in nanoseconds after each call.
 
     Returns:
         Function that undoes it.

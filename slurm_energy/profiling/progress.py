@@ -221,7 +221,7 @@ class ProgressReporter:
         return self.document_source is not None and now >= self._next_document_s
 
     def _document(self, now: float) -> str | None:
-        """Return the document about the steps, if it is time and the agent takes one."""
+        """Return the document about the steps if it is due and the agent accepts one, else None."""
         limit = self._max_document_bytes
         if not self._units and not limit:
             limit = _FIRST_DOCUMENT_BYTES  # only a response tells the agent's limit

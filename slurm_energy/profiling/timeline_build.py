@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class TimelineSources:
-    """Everything that a timeline is made of.
+    """All inputs of one timeline.
 
     Attributes:
         window: the shown part of the time.
@@ -51,7 +51,7 @@ class TimelineSources:
 
 @dataclass(slots=True)
 class InputReport:
-    """What became of one input.
+    """Result of reading one input.
 
     Attributes:
         path: the file.

@@ -1,4 +1,4 @@
-"""Event files and profiler traces that a timeline is made of.
+"""Event files and profiler traces that are the inputs of a timeline.
 
 A manager or root may read the files of another user: `user_files` opens them.
 """

@@ -100,7 +100,7 @@ class WorkerTrial:
         return self.workers
 
     def _wanted(self, times: EpochTimes) -> int:
-        """Return the processes with which loading keeps up with the rest of the step."""
+        """Return the number of processes with which loading keeps up with the rest of the step."""
         rest_s = times.step_s - times.data_s
         if times.data_s < _DATA_SHARE * times.step_s or rest_s <= 0:
             return self.workers
@@ -139,7 +139,7 @@ def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:
 
 
 def end_epoch(loader: Any, trial: WorkerTrial, times: EpochTimes) -> None:
-    """Judge an epoch and set the number of processes of the next one."""
+    """Evaluate an epoch and set the number of processes of the next one."""
     try:
         before, workers = trial.workers, trial.end_epoch(times)
         if workers != before:

@@ -35,7 +35,7 @@ class PublishedPolicies:
 
     @property
     def digest(self) -> str:
-        """Digest of the text, by which an agent knows whether its copy is current."""
+        """Digest of the text, with which an agent checks that its copy is current."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ _TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PageSubject:
-    """What a page is about.
+    """Subject of a page.
 
     Attributes:
         dimension: `account` or `user`; empty: the whole cluster.

@@ -153,7 +153,7 @@ def reserves(discipline: Discipline, candidate: Candidate, *, is_first: bool) ->
     Args:
         discipline: scheduling discipline.
         candidate: the job.
-        is_first: whether no job before it in this pass got one.
+        is_first: whether no earlier job in this pass got a reservation.
     """
     if discipline == Discipline.CONSERVATIVE:
         return True

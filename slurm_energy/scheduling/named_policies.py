@@ -1,4 +1,4 @@
-"""What registries of policies share: one function per name, errors for unknown names, built-in modules."""
+"""Common parts of the registries of policies: one function per name, errors for unknown names."""
 
 from __future__ import annotations
 

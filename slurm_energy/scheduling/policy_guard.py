@@ -35,7 +35,7 @@ Rank = Callable[[Queue, Options], Ranking]
 class PolicyTimeoutError(BaseException):
     """A call of a site's policy took longer than `CALL_LIMIT_S`.
 
-    It is no `Exception`, so that a policy that catches all of those is interrupted too.
+    It is no subclass of `Exception`, so that a policy that catches every `Exception` is interrupted too.
     """
 
 

@@ -196,7 +196,7 @@ def read_site(
 
 
 def conf_sources(conf: Path, cluster: str) -> list[Path]:
-    """Return slurm.conf and the files that it includes, in the order in which Slurm reads them to the end.
+    """Return slurm.conf and the files that it includes, in the order in which Slurm finishes reading them.
 
     Args:
         conf: path of slurm.conf.

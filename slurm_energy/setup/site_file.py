@@ -145,7 +145,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def _resolved(path: Path) -> Path:
-    """Return the file to which a path leads.
+    """Return the path of a file with all symbolic links resolved.
 
     Raises:
         ConfigError: the path is a link, and other users could exchange it.

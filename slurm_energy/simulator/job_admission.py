@@ -20,7 +20,7 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 class JobAdmission:
-    """Power that jobs need and that is left for them.
+    """Power that jobs need, and power that the budget leaves for them.
 
     Args:
         jobs: all jobs.

@@ -144,7 +144,7 @@ def _bound(
 
 @compiled
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
-    """Return the free units, the most of one kind, and the most of one kind for a job of any length."""
+    """Return the free units, their maximum over the kinds, and this maximum for a job of any length."""
     most, most_long = 0, 0
     for kind in range(len(free)):
         most = max(most, free[kind])
@@ -162,7 +162,7 @@ def _counts(
     held: HeadReservation,
     fitting: bool,
 ) -> bool:
-    """Return whether a node has pending jobs; if `fitting`, whether one of them may fit."""
+    """Return whether a tree node has pending jobs; with `fitting`, whether one of them may fit."""
     if not fitting:
         return bool(nodes[node, NODE_SUBMIT] < np.inf)
     units, kind = nodes[node, NODE_SIZE], traits[node, TRAIT_KIND]

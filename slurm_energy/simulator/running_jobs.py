@@ -287,7 +287,7 @@ class RunningJobs:
         self._stop(run, now_s)
 
     def loss(self, run: RunningJob, now_s: float, checkpoint_s: float | None = None) -> tuple[float, float]:
-        """Return what an interruption of a run now would waste and save.
+        """Return the energy that an interruption of a run now would waste, and the work that it would keep.
 
         Args:
             run: the run.

@@ -102,7 +102,7 @@ class Scenario:
 
     @property
     def policy_names(self) -> list[str]:
-        """Names of what is compared: scheduling policies, with sites each as `POLICY@PLACEMENT`."""
+        """Names of the compared variants: scheduling policies, with sites each as `POLICY@PLACEMENT`."""
         policies = self.schedule.policies
         if not self.sites:
             return policies
@@ -135,11 +135,11 @@ class Scenario:
         return [*self.workload_files(), *(self.beside(name) for name in power if name)]
 
     def nodes(self) -> list[NodeKind]:
-        """Return the kinds of nodes of the scenario as the simulation engine takes them."""
+        """Return the kinds of nodes of the scenario, as arguments of the simulation engine."""
         return [_kind(name, section) for name, section in self.kinds.items()]
 
     def settings(self, seed: int, deferral_policy: str = "") -> ScheduleSettings:
-        """Return the engine's settings for one seed and a deferral policy; empty: the scenario's."""
+        """Return the engine's settings for one seed and a deferral policy; empty: the one of the scenario."""
         schedule, power = self.schedule, self.power
         infinite = float("inf")
         checkpoint_s = infinite if schedule.checkpoint_s < 0 else schedule.checkpoint_s

@@ -103,7 +103,7 @@ class TraceSection:
     """Selection of jobs from workload files, `[trace]`.
 
     A filter is a list of regular expressions, of which one must match the whole text. An expression that
-    starts with `!` excludes what it matches.
+    starts with `!` excludes the texts that it matches.
     """
 
     users: list[str] = key([], "Users.")

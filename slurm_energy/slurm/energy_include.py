@@ -65,7 +65,7 @@ class ExactPlugin(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PluginState:
-    """Whether an installed plugin fits the installed Slurm, and what slurm.conf says.
+    """Whether an installed plugin fits the installed Slurm, and the settings of slurm.conf about it.
 
     Attributes:
         kind: the plugin.

@@ -140,6 +140,6 @@ def is_own_program(program: Path) -> bool:
 
 
 def in_one_of(directories: Iterable[Path], name: Path) -> Path:
-    """Return the path of a file in the first directory that has it; without one, the bare name."""
+    """Return the path of a file in the first directory that contains it; if none does, the bare name."""
     paths = (directory / name for directory in directories)
     return next((path for path in paths if path.exists()), name)

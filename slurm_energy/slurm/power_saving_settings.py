@@ -1,4 +1,4 @@
-"""Slurm's settings of power saving, what prevents it from working, and advice for slurm.conf."""
+"""Slurm's settings of power saving, obstacles to it, and advice for slurm.conf."""
 
 from __future__ import annotations
 

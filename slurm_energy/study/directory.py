@@ -202,7 +202,7 @@ class StudyDirectory:
             os.close(descriptor)
 
     def holder(self) -> str:
-        """Return who uses the study now; empty: nobody."""
+        """Return the process that uses the study now; empty: none."""
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -340,7 +340,7 @@ def _lock_request() -> bytes:
 
 
 def _holder(descriptor: int) -> str:
-    """Return who holds the lock, as far as its file says."""
+    """Return the holder of the lock according to its file."""
     try:
         data = json.loads(os.pread(descriptor, 4096, 0))
         return f"{data['user']} (process {data['pid']} on {data['host']}: {data['activity']})"

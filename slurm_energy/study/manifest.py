@@ -35,7 +35,7 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepEntry:
-    """What the manifest says about a step.
+    """Entry of the manifest about a step.
 
     Attributes:
         state: state of the step.

@@ -1,4 +1,4 @@
-"""The command with which a study goes on."""
+"""The command that continues a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a study, their order and what each depends on."""
+"""The steps of a study, their order and their dependencies."""
 
 from __future__ import annotations
 

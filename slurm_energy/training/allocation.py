@@ -79,7 +79,7 @@ def first_host(nodes: str) -> str:
 
 
 def check(facts: Sequence[RankFacts], global_batch: int, *, is_restart: bool = False) -> None:
-    """Refuse an allocation on which a batch cannot be divided.
+    """Refuse an allocation across which a batch cannot be divided.
 
     Args:
         facts: facts of all ranks.

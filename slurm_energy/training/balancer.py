@@ -60,7 +60,10 @@ class _Power:
     )
 
     def add(self, window: RankWindow) -> None:
-        """Take the power from a window. Energy below that of the idle rank counts as idle power."""
+        """Update the power from a window.
+
+        If its energy is below that of the idle rank, lower the idle power.
+        """
         if window.joules is None or window.window_s <= 0:
             return
         if window.samples == 0:
@@ -171,7 +174,7 @@ class Balancer:
         return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the shares and fits for a checkpoint; they hold for the same ranks only."""
+        """Return the shares and fits for a checkpoint; they are valid for the same ranks only."""
         return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ class Ranks:
     The control group uses gloo on every node, so that ranks without work wait without using a processor.
 
     Args:
-        placement: number of this rank, and how the ranks find each other.
+        placement: number of this rank, and addresses by which the ranks find each other.
         is_gpu: whether gradients are on GPUs and are exchanged with NCCL.
         lost_after_s: seconds after which a rank that does not answer counts as lost.
 
@@ -92,7 +92,7 @@ class Ranks:
         return values
 
     def send_state(self, state: Any, source: int) -> Any:
-        """Return the state of one rank on all ranks. Only the source needs to pass it."""
+        """Send the state of one rank to all ranks and return it. Only the source needs to pass it."""
         buffer = io.BytesIO()
         if self.rank == source:
             torch.save(state, buffer)

@@ -27,7 +27,7 @@ _ALL_DEADLINES_UP_TO: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class RankCost:
-    """What a step costs on one rank.
+    """Cost of a step on one rank.
 
     Attributes:
         fixed_s: seconds of a step that do not depend on the number of samples.
@@ -245,7 +245,7 @@ def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCo
 
 
 def _equal_finish(ranks: Sequence[int], costs: Sequence[RankCost], total: int) -> float:
-    """Return the time at which ranks that start together and divide `total` samples all end.
+    """Return the time at which ranks that start together and divide `total` samples end at once.
 
     Ranks whose fixed time is longer take no part.
     """

@@ -86,7 +86,7 @@ class StepTimeFit:
         return fit
 
     def _is_predictable(self, samples: int) -> bool:
-        """Return whether the fit holds for this number of samples: two sizes separate its coefficients."""
+        """Return whether the fit is valid for this number of samples: two sizes separate its coefficients."""
         sizes = [count for count, _ in self._windows]
         return any(not _differ(samples, count) or _differ(sizes[0], count) for count in sizes)
 

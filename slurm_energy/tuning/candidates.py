@@ -118,7 +118,7 @@ def joint_candidates(
 
 
 def merged(first: OperatingPoint, second: OperatingPoint) -> OperatingPoint:
-    """Return a point with the knobs of both; the second wins where both set one."""
+    """Return a point with the knobs of both points; where both set a knob, the second one applies."""
     values = {
         field.name: value
         for point in (first, second)

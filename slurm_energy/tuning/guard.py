@@ -74,7 +74,7 @@ class RegularityGuard:
         self._changes = 0
 
     def begin_units(self) -> None:
-        """Forget the windows so far: the speed of later ones has another meaning."""
+        """Discard the windows so far: the speed of later windows has another unit."""
         self._windows = self._contradictions = 0
         self._changes += 1
 

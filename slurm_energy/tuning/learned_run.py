@@ -209,8 +209,8 @@ def _measured_points(
 ) -> tuple[ResponsePoint, ...]:
     """Return the plausible points that the run itself measured.
 
-    Points from other sources are advice that the record repeats. Counting them again would turn one
-    measurement into many.
+    Points from other sources are advice that the record repeats, not measurements of this run. Counting them
+    would count one measurement several times.
     """
     measured: dict[OperatingPoint, ResponsePoint] = {}
     for data in (tuning or {}).get("points") or ():
@@ -272,7 +272,7 @@ def _point_of(record: EnergyRecord) -> OperatingPoint | None:
 
 
 def point_of_settings(applied: Sequence[AppliedSetting]) -> OperatingPoint | None:
-    """Return the operating point to which a job's fixed settings amount.
+    """Return the operating point that corresponds to a job's fixed settings.
 
     The result is None if a setting failed, if two domains of a knob differ, or if a setting is no knob of an
     operating point, such as a governor.

@@ -88,7 +88,7 @@ class PhaseKnowledge:
         return exponent * log_time + log_power - error > 0.0
 
     def posterior(self) -> EnsemblePosterior:
-        """Return the ensemble weighted by all visits."""
+        """Return the ensemble of responses, weighted by the measurements of all visits to this phase."""
         assert self.ensemble is not None
         observations = []
         for index, visit in self.visits.items():

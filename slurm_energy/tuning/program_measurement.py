@@ -63,8 +63,8 @@ def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
 def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
     """Return the measurements since the last drift of the job, in their order.
 
-    A job has drifted if a measurement deviates from its prediction from the earlier measurements of the same
-    scale at the same point. The deviation must exceed `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`.
+    A job has drifted if a measurement deviates from the value that earlier measurements of the same scale at
+    the same point predict. The deviation must exceed `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`.
     The measurements before the deviating one are dropped.
 
     Args:
@@ -83,7 +83,7 @@ def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeas
 
 
 def _deviates(values: Sequence[tuple[float, float]]) -> bool:
-    """Return whether the last value deviates from the mean of the others.
+    """Return whether the last value deviates from the mean of the earlier values.
 
     Args:
         values: pairs of value and relative standard error, at least two.

@@ -28,7 +28,8 @@ class ProgressSource(StrEnum):
 class ProgressWindow:
     """The speed and power of a job over an interval in which its knobs did not change.
 
-    The speed of a job on several nodes or GPUs is that of the slowest, the power is that of all together.
+    The speed of a job on several nodes or GPUs is the speed of the slowest one. The power is the sum over
+    all.
 
     Attributes:
         point: operating point in force, read back from the hardware.

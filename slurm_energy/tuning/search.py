@@ -316,7 +316,7 @@ class TuningSearch:
         return self._phase is SearchPhase.HOLD and self._detector.add(residual, error)
 
     def _move_on(self) -> None:
-        """Decide on the next point from everything known about this phase."""
+        """Decide on the next point from all knowledge about this phase."""
         if self._regularity.is_irregular:
             self._go_to(0, SearchPhase.HOLD)
             return
@@ -370,7 +370,7 @@ class TuningSearch:
             del self._memory[: -(_MAX_PHASES - 1)]
 
     def _restart(self) -> None:
-        """Forget everything: the units of progress changed."""
+        """Discard everything, because the units of progress changed."""
         self._knowledge, self._memory = PhaseKnowledge(), []
         self._check, self._posterior = None, None
         self._contradicted.clear()
@@ -378,7 +378,7 @@ class TuningSearch:
         self._detector.reset()
 
     def _note_units(self, window: ProgressWindow) -> None:
-        """Start again if the units of progress differ from those of the windows before."""
+        """Start again if the units of progress differ from those of the previous windows."""
         if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
             self._restart()
         elif self._source is not None and window.spans_cycles != self._spans_cycles:

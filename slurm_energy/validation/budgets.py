@@ -1,4 +1,4 @@
-"""Checks of the sections `budget` and `budgets`: what each budget covers, and its limit."""
+"""Checks of the sections `budget` and `budgets`: scope of each budget, and its limit."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def own_url(config: Config, host: Host) -> str | None:
 
 
 def not_a_controller(context: CheckContext) -> str:
-    """Return the reason why this host is not a controller; empty: it is one."""
+    """Return the reason why this host is not a controller; empty: it is a controller."""
     if context.role is DaemonRole.CONTROLLER:
         return ""
     hosts = [parse_url(url)[0] for url in context.config.cluster.controller_url]

@@ -1,4 +1,4 @@
-"""A synthetic job: allocation, what runs when, and which layers observe it."""
+"""A synthetic job: allocation, activity over time, and the layers that observe it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def observe(
     job_id: int = 1,
     start_s: float = START_S,
 ) -> JobObservation:
-    """Return what the layers observe of a job.
+    """Return the observations of a job by its layers.
 
     Args:
         shape: the job.

@@ -36,7 +36,7 @@ class TaskShares:
 
 @dataclass(frozen=True, slots=True)
 class TaskCount:
-    """What was counted on one package since the start of the model.
+    """Counts of one package since the start of the model.
 
     Attributes:
         traffic_bytes: bytes to and from memory.

@@ -53,7 +53,7 @@ def tuned_mode(slowdown_limit: float = 0.05) -> SiteMode:
 
 
 def site_mode(config: Config, fault: str | None = None) -> SiteMode:
-    """Return what a configuration means for the site.
+    """Return the effect of a configuration on the site.
 
     Args:
         config: the site's configuration.

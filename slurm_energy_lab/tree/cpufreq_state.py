@@ -282,7 +282,7 @@ class CpufreqState:
         self.policies = [self._initial_policy(policy.cpu, governor, epp) for policy in self.policies]
 
     def request(self, policy: PolicySettings) -> FrequencyRequest:
-        """Return the settings of one CPU as the node model takes them.
+        """Return the settings of one CPU as input of the node model.
 
         The node model supports only the profile's driver. After a switch of mode the governor is translated
         to the closest governor of that driver.

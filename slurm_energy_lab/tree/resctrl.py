@@ -133,7 +133,7 @@ class ResctrlFiles:
             return [counters.count(task, model.now_s) for counters in model.task_counters()]
 
     def _count(self, name: str, package: int, file: str) -> TaskCount:
-        """Return what a group has counted on a package.
+        """Return the counts of a group on a package.
 
         The count of a control group includes its monitoring groups, except for those whose own file reports a
         failure, as in the kernel's mon_event_count.

@@ -82,7 +82,7 @@ class StatedSignals:
         return sum(values.get(name, 0.0) for values in self._runs.values())
 
     def _count(self) -> None:
-        """Add what was used since the last call to the counters."""
+        """Add the use since the last call to the counters."""
         now_s = self._clock()
         for name in _RATES:
             self._counts[name] += self._value(name) * (now_s - self._counted_s)

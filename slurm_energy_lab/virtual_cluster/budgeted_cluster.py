@@ -149,7 +149,7 @@ class BudgetController:
 
     @property
     def headroom_watts(self) -> float:
-        """Power that jobs may add now: what Slurm's free licenses state, which are updated with a delay.
+        """Power that jobs may add now according to Slurm's free licenses, which are updated with a delay.
 
         Licenses stay as they are while the controller does not run.
         """
@@ -239,7 +239,7 @@ class BudgetedCluster:
         link.node.kill_agent()
 
     def start_agent(self, name: str) -> None:
-        """Start the agent of a node, which then gets the messages of hooks that it has missed."""
+        """Start the agent of a node. It then receives the messages of hooks that it missed."""
         link = self.links[name]
         link.node.start_agent()
         link.is_running = True
@@ -317,7 +317,7 @@ def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) ->
 
 
 def slurm_nodes(names: Sequence[str], reserves: Mapping[str, float] | None = None) -> dict[str, BudgetedNode]:
-    """Return the nodes as Slurm knows them.
+    """Return the nodes in Slurm's configuration.
 
     Args:
         names: names of the nodes.

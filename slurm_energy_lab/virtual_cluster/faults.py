@@ -14,7 +14,7 @@ from slurm_energy_lab.virtual_cluster.workload import ClusterJob
 
 
 class FaultKind(StrEnum):
-    """What fails."""
+    """Kind of a fault."""
 
     CONTROLLER = "kill -9 of the controller"
     AGENTS = "kill -9 of agents"

@@ -33,7 +33,10 @@ class SignalLoop:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Begin a pass at once if a new job is to be sampled, so that its first interval begins with it."""
+        """Start a pass at once if a new job is to be sampled.
+
+        The job's first interval starts with this pass.
+        """
         if self._sampling.has_new_job:
             self._wake.set()
 

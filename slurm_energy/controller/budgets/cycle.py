@@ -230,7 +230,7 @@ def _measured_watts(
 
 
 def _floor_percent(budgets: Sequence[BudgetInForce], cover: Bools) -> Floats:
-    """Return the largest floor of the budgets over each device."""
+    """Return for each device the highest `floor_percent` of the budgets that cover it."""
     percent = np.array([budget.floor_percent for budget in budgets], np.float64)
     floors: Floats = np.max(np.where(cover, percent[:, None], 0.0), axis=0, initial=0.0)
     return floors

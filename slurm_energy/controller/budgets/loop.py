@@ -226,10 +226,7 @@ class BudgetLoop:
         self._wake.set()
 
     async def report(self, function: Callable[[BudgetCycle], T]) -> T | None:
-        """Return the result of a function of the last decision; None before the first.
-
-        It runs in the engine's thread.
-        """
+        """Return a function's result for the last decision, from the engine's thread; None before it."""
         cycle = self.cycle
         return None if cycle is None else await self._in_thread(lambda: function(cycle))
 

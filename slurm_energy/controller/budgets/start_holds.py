@@ -38,15 +38,15 @@ class HeldBudget(Protocol):
 
 
 class StartHolds:
-    """Holder of pending jobs.
+    """Holder of pending jobs that would exceed a power budget.
 
     Args:
         updater: changes jobs.
         begin_times: begin times shared with other holders; None: there are no others.
 
     Attributes:
-        max_headroom_watts: power that may be free under a budget, by its name, because more jobs would delay
-            the first waiting one than can be held.
+        max_headroom_watts: upper bound of the free power, by name of the budget. A bound exists if more jobs
+            would delay the first waiting job than can be held.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:

@@ -97,5 +97,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    """Return whether a value is known: AMD SMI has text such as `N/A` for others."""
+    """Return whether a value is a number. AMD SMI returns text such as `N/A` for an unknown value."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -206,7 +206,7 @@ class NvmlLibrary:
         )
 
     def _lose(self, index: int, error: Any) -> None:
-        """Mark a GPU as lost for some seconds.
+        """Mark a GPU as lost for a few seconds.
 
         If no GPU responds any more, open the library again in a thread.
 

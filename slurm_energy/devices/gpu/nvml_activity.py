@@ -54,7 +54,7 @@ class NvmlActivitySensor(ActivitySensor):
         return Activity(utilisation, self._work(self._gpm) if self._gpm else {})
 
     def _work(self, gpm: GpmSampler) -> dict[str, float]:
-        """Return the work per second since the previous call; empty at the first call."""
+        """Return percent of use times clock in MHz, by kind of work; empty at the first call."""
         percent = gpm.read()
         clocks, last = self._read_clocks(), self._clocks_mhz
         self._clocks_mhz = clocks

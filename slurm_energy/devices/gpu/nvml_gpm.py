@@ -50,7 +50,7 @@ class GpmSampler:
             raise
 
     def forget(self) -> None:
-        """Free the samples; the next call of `read` is a first one."""
+        """Free the samples, so that the next call of `read` acts like the first one."""
         samples, self._samples = self._samples, []
         for sample in samples:
             try:

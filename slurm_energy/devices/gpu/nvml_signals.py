@@ -2,7 +2,7 @@
 
 Each signal comes from the best interface that the GPU offers. From Hopper on GPM gives means over the whole
 interval. On older GPUs the driver's utilisation covers the last 1/6 to 1 second of an interval, and PCIe
-traffic is that of 20 ms, for which the call waits. Source: NVML API reference ("GPM Functions",
+traffic is measured over 20 ms, during which the call blocks. Source: NVML API reference ("GPM Functions",
 "Field Value Queries", "Device Queries").
 """
 

@@ -22,7 +22,7 @@ _MAX_GAP = 3.5
 
 
 def idle_time(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that the whole job is idle for a long time in one piece, at the end or elsewhere."""
+    """Yield the finding that the whole job is idle for one long period, at its end or earlier."""
     activity = _activity(view)
     stretches = _idle_stretches(activity)
     if not stretches:

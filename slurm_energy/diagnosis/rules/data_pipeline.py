@@ -43,8 +43,8 @@ def message_seconds(view: JobView) -> float | None:
     """Return the seconds per rank that steps wait for messages of workers; None if something else is slow.
 
     A worker sends each batch as one message. It takes about as long for one sample as for a hundred, so it
-    dominates the wait of a training with batches of a few samples. The CPU time of the worker does not tell
-    it from the preparation of samples, because messages cost CPU time as well.
+    dominates the wait of a training with batches of a few samples. The CPU time of the worker does not
+    distinguish the message from the preparation of samples, because messages cost CPU time as well.
     """
     batch, workers, wait_s = view.hint("batch_size"), view.hint("num_workers"), view.mean_phase_s("data")
     if batch is None or not workers or wait_s is None or batch > view.threshold("small_batch_samples"):
@@ -86,7 +86,7 @@ def _use_fact(view: JobView, use: float) -> FindingEvidence:
 
 
 def _read_rate(view: JobView) -> tuple[str, float]:
-    """Return the signal with the most data that a node reads, and its bytes per second, as far as known.
+    """Return the read signal with the highest median rate, and this rate in bytes per second.
 
     The median: a loader that waits for storage reads all the time, while other work on the network comes in
     bursts.

@@ -131,10 +131,10 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
 
 
 def _own_excess_s(view: JobView, rank: RankView) -> float:
-    """Return the seconds by which outliers of a rank exceed the expectation, without those of other work.
+    """Return the seconds by which outliers of a rank exceed the expectation, less those due to other work.
 
-    While other work of the node takes the CPUs, an iteration takes longer for no reason of its own. Outliers
-    that are not listed are divided like those that are.
+    If other work of the node takes the CPUs, an iteration takes longer without a cause in the job. Outliers
+    that are not listed are divided in the same proportion as the listed ones.
     """
     listed = math.fsum(outlier.duration_s - outlier.expected_s for outlier in rank.steps.outliers)
     limit = view.threshold("other_load")

@@ -46,7 +46,7 @@ class ProfileHead:
 
     @property
     def unix_base_ns(self) -> int | None:
-        """Unix nanoseconds of time 0, as the trace states it; None: it does not."""
+        """Unix time in nanoseconds of time 0 of the trace; None: the trace does not state it."""
         is_unix = self.first_us is not None and _MIN_UNIX_US <= self.first_us <= MAX_UNIX_S * 1e6
         return 0 if is_unix else self.base_ns
 

@@ -101,7 +101,7 @@ class ProfileEvents:
                 self._slice(key, (event[0], event[1], args), max(0.0, self._last_us - event[0]), {})
 
     def _event(self, event: Any) -> str:
-        """Convert one event. Return why it is refused; empty: it is not."""
+        """Convert one event. Return the reason if it is refused, else an empty text."""
         if not isinstance(event, dict):
             return _NOT_AN_OBJECT
         phase = event.get("ph")

@@ -154,7 +154,7 @@ class _CounterGroup:
                 self._names_by_gaps.setdefault(tuple(gaps[:MAX_GAPS]), []).append(name)
 
     def finish(self) -> None:
-        """Write the intervals without value. Tracks with the same ones share a lane."""
+        """Write the intervals without value. Tracks with the same such intervals share a lane."""
         window = self._window
         for gaps, names in self._names_by_gaps.items():
             what = names[0] if len(names) == 1 else f"{len(names)} signals"

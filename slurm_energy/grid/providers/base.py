@@ -158,7 +158,7 @@ def time_of(row: Mapping[str, Any], key: str, name: str) -> float:
 
 
 def number_of(row: Mapping[str, Any], key: str, name: str) -> float | None:
-    """Return a number in a row; None: it is null.
+    """Return a field of a row as a number; None: the field is null.
 
     Raises:
         ProviderResponseError: the row lacks the key, or the value is not a number.

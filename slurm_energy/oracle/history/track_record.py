@@ -180,9 +180,9 @@ class UserRecord(ResourceUse):
         fraction_sum: sum over the runs of the weight in `limit_sum` times the used fraction of the time
             limit.
         overrun_size_seconds: size seconds of the runs whose time was predicted.
-        overrun_sum: sum over the runs of size seconds times the natural logarithm of actual over predicted
-            time. The logarithm counts as 0 for a run that took less time than predicted. This sum decays with
-            half the half-life, so that the logarithm of the misprediction factor decays, too.
+        overrun_sum: sum over the runs of size times seconds times the natural logarithm of actual over
+            predicted time. The logarithm counts as 0 for a run that took less time than predicted. This sum
+            decays with half the half-life, so that the logarithm of the misprediction factor decays, too.
     """
 
     fraction_sum: float = 0.0

@@ -89,7 +89,7 @@ class Theta:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Factors of one workload on one kind of device (S in the thesis), by which it deviates from the model.
+    """Factors of one workload on one kind of device, by which it deviates from the model (S in the thesis).
 
     The defaults are neutral; they apply to a workload that was never measured. Source: thesis, 4.3.5.2 and
     Table 4.2 (ALBERT); the other factors are additions to the thesis.

@@ -151,7 +151,7 @@ class StepTimes:
 
     @property
     def host_s(self) -> Any:
-        """Seconds of the host per step, for launches and for supplying data."""
+        """Seconds that the host needs per step, to launch kernels and to supply data."""
         return self.launch_s + self.supply_s
 
     @property

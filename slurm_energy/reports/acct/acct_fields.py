@@ -192,7 +192,7 @@ _CELLS: Final = {
 
 
 def _cell(usage: JobUsage, name: str) -> str:
-    """Return a value of a job as sacct would print it."""
+    """Return a value of a job in the notation of sacct."""
     field = _USAGE_FIELDS[name]
     value = field.value(usage)
     if field.value_format == "time" and isinstance(value, (int, float)):

@@ -27,7 +27,7 @@ _POWER_TRACE_SOURCE: Final = "power trace"
 
 
 def job_observation(job: JobUsage, documents: Sequence[Any], config: Config) -> JobObservation:
-    """Return everything that is known of a job.
+    """Return all known data of a job.
 
     Args:
         job: the job with its records and power traces.
@@ -42,7 +42,7 @@ def job_observation(job: JobUsage, documents: Sequence[Any], config: Config) -> 
 
 
 def observation_of(job: JobUsage, observed: Sequence[NodeObservation], config: Config) -> JobObservation:
-    """Return everything that is known of a job whose node observations are read.
+    """Return all known data of a job whose node observations are read already.
 
     Args:
         job: the job with its records and power traces.

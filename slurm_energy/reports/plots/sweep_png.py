@@ -119,7 +119,7 @@ def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], fl
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return (value of the factor, gain in percent) by metric, for points that differ from others by it only.
+    """Return (value of the factor, gain in percent) by metric, for points that differ in this factor only.
 
     The other factors have the values of the best point by EDP. The result is empty if fewer than two points
     with a number remain.

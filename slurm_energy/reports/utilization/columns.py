@@ -102,7 +102,7 @@ class ReportColumn:
         width: width; amounts are wider if they need it.
         source: where the text comes from; the name of a dimension: its value.
         tres: the quantity of an amount.
-        part: index of the part of the line of which the amount is; None: the line itself.
+        part: index of the part of the line that the amount refers to; None: the line itself.
         fixed: whether the user requested the width.
         left: whether the text is left-justified.
     """

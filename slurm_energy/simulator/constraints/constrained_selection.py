@@ -169,7 +169,7 @@ class ConstrainedSelection:
         )
 
     def notes(self) -> list[str]:
-        """Return remarks on jobs that never ran, and on requests that bind nothing."""
+        """Return remarks on jobs that never ran, and on requests that have no effect."""
         return self._rules.notes(self._refused)
 
     def _by_priority(self, candidates: Sequence[Candidate]) -> list[Candidate]:

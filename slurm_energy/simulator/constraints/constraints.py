@@ -92,7 +92,7 @@ class NodeReservation:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Constraints of the cluster. A job that requests a name that is not among them is not bound by it.
+    """Constraints of the cluster. A request for a name that is not among them has no effect.
 
     Attributes:
         partitions, qos, reservations: by the names that jobs request.

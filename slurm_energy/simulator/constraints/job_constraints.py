@@ -176,7 +176,7 @@ class JobConstraints:
         return ""
 
     def notes(self, refused: Mapping[str, int]) -> list[str]:
-        """Return remarks on jobs that never ran, and on requests that bind nothing.
+        """Return remarks on jobs that never ran, and on requests that have no effect.
 
         Args:
             refused: number of refused jobs by reason.

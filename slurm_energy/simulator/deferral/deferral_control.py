@@ -213,7 +213,7 @@ class DeferralControl:
         return Capacity(start_s, step_s, free, watts, self._reserve(start_s, step_s, slots))
 
     def _reserve(self, start_s: float, step_s: float, slots: int) -> Floats:
-        """Return the units that jobs will need which have not arrived yet, by kind of nodes and slot."""
+        """Return the units that jobs which have not arrived yet will need, by kind of nodes and slot."""
         work, now_s = self._workload, self._events.now_s
         first = int(np.searchsorted(work.submit_s, now_s - _HISTORY_S))
         first = max(first, self._arrived - _MAX_ARRIVALS)

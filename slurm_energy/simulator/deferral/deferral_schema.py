@@ -1,4 +1,4 @@
-"""Sections `[signals]` and `[deferral]` of a scenario, and what the simulation makes of them."""
+"""Sections `[signals]` and `[deferral]` of a scenario, and their use in the simulation."""
 
 from __future__ import annotations
 

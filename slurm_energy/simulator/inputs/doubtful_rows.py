@@ -19,7 +19,7 @@ _FEW: Final = 0.01
 
 
 def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Sequence[Path]) -> WorkloadRows:
-    """Return the rows without repeated ones and without those of wrong dates. Both are recorded as skipped.
+    """Return the rows without repeated rows and rows with wrong dates. Both are recorded as skipped.
 
     Args:
         rows: usable rows of all files.
@@ -37,7 +37,7 @@ def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Se
 
 
 def _repeated(rows: WorkloadRows) -> tuple[Bools, Bools]:
-    """Return the mask of rows that equal an earlier row, and of those that only share its job id."""
+    """Return the mask of rows that equal an earlier row, and of rows that share only its job id."""
     nothing = np.zeros(rows.count, np.bool_)
     head = rows.heads()
     named = rows.identity[head]

@@ -142,7 +142,7 @@ def document(path: Path) -> bytes:
 
 
 def plain_suffix(path: Path) -> str:
-    """Return the suffix of a file name in lower case, without that of its compression."""
+    """Return the suffix of a file name in lower case, ignoring the suffix of a compression."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     while suffixes and suffixes[-1] in (".gz", ".bz2", ".xz", ".zst"):
         suffixes.pop()

@@ -12,7 +12,7 @@ def is_ours(document: object) -> bool:
 
 
 def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
-    """Return the values of one job of the document by our column names.
+    """Return the values of one job of the document, named as in our columns.
 
     Args:
         job: entry of the list `jobs`.

@@ -351,7 +351,7 @@ def _duration(text: str) -> str:
 
 
 def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
-    """Return the values of one job of `sacct --json` by our column names."""
+    """Return the values of one job of `sacct --json`, named as in our columns."""
     time = job["time"]
     limit = _plain(time.get("limit"))
     size = job.get("allocation_nodes") if units == "nodes" else _requested_cpus(job)

@@ -69,7 +69,7 @@ _COMPILED_FROM_JOBS, _CACHED_FROM_JOBS = 20_000, 1000
 
 
 def pays(jobs: int) -> bool:
-    """Return whether this module simulates `jobs` jobs in all faster than the general engine.
+    """Return whether this module simulates this number of jobs faster than the general engine.
 
     Its compilation, once per installation, takes as long as the general engine takes for 20,000 jobs.
     """

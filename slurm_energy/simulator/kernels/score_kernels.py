@@ -240,7 +240,7 @@ def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
 def _in_time(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, packing: bool
 ) -> tuple[float, int]:
-    """Return the score and the shape of a job under `kairos`, or of one with a deadline under `aurachronos`.
+    """Return score and shape of a job under `kairos`, or of a job with a deadline under `aurachronos`.
 
     Only shapes in which the job meets its deadline count, unless there is none.
     """
@@ -294,7 +294,7 @@ def expected_s(jobs: JobColumns, job: int, shape: int) -> float:
 def user_factors(
     policy: PolicyRules, unit_s: Floats, joules: Floats, share: Floats, factors: Floats
 ) -> float:
-    """Compute the factor of each user from the user's usage, and return the one that makes scores lowest.
+    """Compute the factor of each user from the user's usage, and return the factor that makes scores lowest.
 
     Args:
         policy: the policy.

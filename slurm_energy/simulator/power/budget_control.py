@@ -112,7 +112,7 @@ class BudgetControl:
         return self.limit_watts() + SLACK_WATTS - self._commitment.watts()
 
     def limit_watts(self) -> float:
-        """Return the limit that decisions keep now: the lowest one until lower limits would take effect."""
+        """Return the limit in force for decisions: the lowest one until lower limits would take effect."""
         now_s = self._events.now_s
         return self._budget.lowest(now_s, now_s + self._lead_s())
 
@@ -146,7 +146,9 @@ class BudgetControl:
         return self.outlook.permits_nodes(steps, self.limit_watts())
 
     def make_room(self, watts: float) -> bool:
-        """Return whether limits in force leave power for a job to start; otherwise lower the running jobs.
+        """Return whether the limits in force leave power for a job to start.
+
+        If not, lower limits of running jobs.
 
         Args:
             watts: power that the start of the job adds.
@@ -191,7 +193,10 @@ class BudgetControl:
             self._events.add(now_s + period_s, EventKind.CONTROL, self._cycle, None)
 
     def _lead_s(self) -> float:
-        """Return the seconds by which the budget is known ahead and lower limits are decided ahead."""
+        """Return the seconds by which lower limits are decided before they apply.
+
+        Unannounced limits give 0.
+        """
         return 2 * self._rules.period_s if self._rules.announced else 0.0
 
     def _plan_step(self, after_s: float) -> None:

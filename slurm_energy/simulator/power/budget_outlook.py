@@ -1,4 +1,4 @@
-"""Whether planned changes keep the power budget as far ahead as it is known.
+"""Check that planned changes keep the power budget, as far ahead as the budget is known.
 
 Limits and interruptions lower the power of jobs within a control period. Nothing lowers the power of a node
 that boots or shuts down, and no limit lowers the power of a job below its floor. Such power must fit under

@@ -110,13 +110,13 @@ class NodeTimeline:
         return self._rows[0]
 
     def _begin_row(self, time_s: float) -> None:
-        """Append a row that begins at `time_s`, unless the last one does."""
+        """Append a row that begins at `time_s`, unless the last row begins then."""
         if self._times[-1] < time_s:
             self._times.append(time_s)
             self._rows.append(self._rows[-1].copy())
 
     def place(self, request: UnitRequest, start_s: float) -> Allocation | None:
-        """Return the units that a job would get at `start_s`; None: it cannot start then."""
+        """Return the units that a job would get at a start at `start_s`; None: it cannot start then."""
         first = bisect_right(self._times, start_s) - 1
         last = max(first + 1, bisect_left(self._times, start_s + request.length_s))
         capacity = self._capacity(request, first, first + 1)
@@ -137,7 +137,7 @@ class NodeTimeline:
         return [(int(request.nodes[index]), count) for index, count in chosen]
 
     def earliest(self, request: UnitRequest) -> tuple[float, Allocation] | None:
-        """Return the earliest start of a job and its units then; None: it can never start."""
+        """Return the earliest start of a job and its units at that time; None: it can never start."""
         for start_s in sorted({*self._times, *self._window_times(request)}):
             if start_s >= self._times[0]:
                 allocation = self.place(request, start_s)

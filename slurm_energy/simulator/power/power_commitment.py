@@ -44,7 +44,7 @@ class PowerCommitment:
         return self.peak_watts([])
 
     def wake(self, kind: int, units: int) -> tuple[float, list[PowerStep]]:
-        """Return when the nodes for a job that starts now would be on, and the changes of power until then.
+        """Return when the nodes of a job that starts now would be on, and the changes of power until then.
 
         Args:
             kind: number of the kind of nodes.

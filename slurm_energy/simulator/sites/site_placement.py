@@ -90,7 +90,10 @@ def plan_jobs(
 def _request(
     work: Workload, job: int, nodes: Sequence[SiteNodes], home: int, data_bytes: float
 ) -> PlacementRequest:
-    """Return the request of a job; at each site the shape with the shortest predicted time stands for it."""
+    """Return the request of a job.
+
+    At each site, the shape with the shortest predicted time represents the job.
+    """
     units, run_s, watts = (np.full(len(nodes), np.nan) for _ in range(3))
     for at, site in enumerate(nodes):
         fitting = [

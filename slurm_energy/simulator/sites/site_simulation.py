@@ -29,7 +29,7 @@ _SEED: Final = 7919
 def simulate_sites(
     scenario: Scenario, work: Workload, placement: str, seed: int, simulate: Simulate
 ) -> SimulationResult:
-    """Simulate a workload at all sites of a scenario and return the results as one, with `site_totals`.
+    """Simulate a workload at all sites of a scenario. Return the merged results, with `site_totals`.
 
     Args:
         scenario: scenario with sites.
@@ -101,7 +101,10 @@ def _merged(
     plan: SitePlan,
     idle_watts: Sequence[float],
 ) -> SimulationResult:
-    """Return the results of all sites as one. Sites that are done earlier idle until the last one is done."""
+    """Return the merged results of all sites.
+
+    Sites that finish earlier are idle until the last one finishes.
+    """
     accounts = EnergyAccounts.empty(work.count)
     accounts.outcome[plan.site < 0] = JobOutcome.UNRUNNABLE
     end_s = max((site.result.end_s for site in results if site.result), default=0.0)

@@ -43,7 +43,7 @@ def totals_of(
     plan: SitePlan,
     idle_watts: Sequence[float],
 ) -> dict[str, Any]:
-    """Return the totals by name; those of a site have its name in front.
+    """Return the totals by name. Totals of a site have the name of the site as prefix.
 
     `cost` and `carbon_kg` are those of all energy until the end of the last site, `job_cost` and
     `job_carbon_kg` those of the energy of the jobs and of the transfers. A total is None if the price or the

@@ -188,7 +188,7 @@ def _shape_columns(jobs: Workload, total: Ints, unit_idle_watts: Floats) -> tupl
 
 
 def _ranks(*keys: np.ndarray) -> Ints:
-    """Return the position of each row in the order of the keys, of which the last one counts first."""
+    """Return the position of each row in the order by the keys, the last of which is the primary key."""
     if np.all(keys[-1][1:] > keys[-1][:-1]):
         return np.arange(len(keys[-1]))
     ranks = np.empty(len(keys[-1]), np.int64)

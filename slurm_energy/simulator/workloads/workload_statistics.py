@@ -137,7 +137,7 @@ def _busiest_users(work: Workload, unit_s: Floats) -> list[Mapping[str, Any]]:
 
 
 def _peak_demand(start_s: Floats, end_s: Floats, units: Ints) -> int:
-    """Return the most units in use at one time if every job started at its submission."""
+    """Return the maximum number of units in use at one time if every job started at its submission."""
     times = np.concatenate([end_s, start_s])
     change = np.concatenate([-units, units])
     order = np.lexsort((change, times))  # at equal times ends come first

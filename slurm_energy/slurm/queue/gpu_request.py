@@ -64,7 +64,7 @@ class GpuRequest:
 
     @property
     def gres(self) -> str:
-        """All generic resources per node, as the field `Gres` of scontrol takes them."""
+        """All generic resources per node, in the notation of the field `Gres` of scontrol."""
         kind = f":{self.gpu_kind}" if self.gpu_kind else ""
         return ",".join([*([f"gpu{kind}:{self.gpus}"] if self.gpus else []), *self.others])
 

@@ -94,8 +94,8 @@ def read_classes(study: StudyDirectory) -> list[JobClass]:
 def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, CurveProgram]:
     """Return the curves by program of the jobs.
 
-    A curve belongs to the program that it names, to that of its last job, or else to the programs of its
-    owner with its name.
+    A curve belongs to the program that it names. Otherwise it belongs to the program of its last job, or else
+    to the programs of its owner with its name.
     """
     own = programs_of(jobs)
     row_of = {job_id: row for row, job_id in enumerate(jobs.job_id.tolist())}

@@ -55,7 +55,7 @@ class SweepOrder:
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
-    """What a sweep has measured.
+    """Measurements of a sweep.
 
     Attributes:
         program: program of the jobs.

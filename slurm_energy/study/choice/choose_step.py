@@ -124,7 +124,7 @@ def run_choose(
 
 
 def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative]) -> list[str]:
-    """Return what the forecasts assume beyond the data."""
+    """Return the assumptions of the forecasts beyond the data."""
     if any(one.deferral for one in alternatives):
         share, hours = 100 * request.slack_share, request.slack_hours
         return [f"{share:g} % of the jobs may start up to {hours:g} h later, drawn at random"]
@@ -132,7 +132,7 @@ def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative
 
 
 def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastInput, StudyPeriod]:
-    """Return what all simulations have in common, and the period of the baseline."""
+    """Return the common input of all simulations, and the period of the baseline."""
     period, model = read_baseline(study), study.result("model")
     classes: list[Mapping[str, Any]] = []
     jobs = classified(period.jobs, read_classes(study))

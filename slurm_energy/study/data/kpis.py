@@ -84,7 +84,7 @@ class DailyKpis:
     coverage: Floats = field(default_factory=lambda: np.zeros(0))
 
     def used(self, name: str) -> Floats:
-        """Return the known values of a KPI on the days that count."""
+        """Return the known values of a KPI on the days that are not excluded."""
         values = self.values[name]
         kept: Floats = values[self.days.used & ~np.isnan(values)]
         return kept

@@ -65,7 +65,7 @@ class PeriodSeries:
     block: Integers | None = None
 
     def rows(self, keep: Booleans) -> PeriodSeries:
-        """Return the series of some of the periods."""
+        """Return the series of the given periods."""
         return PeriodSeries(
             self.start_day[keep],
             self.weekday[keep],

@@ -1,6 +1,6 @@
-"""Placebo checks: what the estimators of a study find where nothing was changed.
+"""Placebo checks: effects that the estimators of a study find where nothing was changed.
 
-An estimator that finds effects in a baseline too often is not to be believed with a deployment.
+If an estimator finds effects in a baseline too often, its results for a deployment are not reliable.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def run_validation(
     options: ValidationOptions,
     apply: Apply = apply_configuration,
 ) -> dict[str, Any]:
-    """Run the step, and return its result. A broken limit takes the deployment back.
+    """Run the step, and return its result. If a limit is broken, revert the deployment.
 
     Args:
         study: the study.
@@ -232,7 +232,7 @@ def _used_days(days: StudyDays, before: date | None = None) -> dict[date, bool]:
 
 
 def _joined_jobs(before: JobsTable, after: JobsTable) -> JobsTable:
-    """Return the jobs of both tables; of a job in both, the later row, which knows its end."""
+    """Return the jobs of both tables. If a job is in both, use the later row, which contains its end."""
     joined = concatenated([after, before])
     keys = np.char.add(np.char.add(joined.job_id, " "), joined.submit_s.astype(np.str_))
     _, rows = np.unique(keys, return_index=True)
@@ -323,7 +323,7 @@ def _deployment_document(state: DeploymentState) -> dict[str, Any]:
 
 
 def _predicted(study: StudyDirectory, state: DeploymentState) -> dict[str, Any] | None:
-    """Return what the step choose predicted for the deployed alternative; None: nothing."""
+    """Return the forecast of the step choose for the deployed alternative; None: there is none."""
     result = study.result("choose")
     listed: Sequence[Mapping[str, Any]] = result.get("alternatives", [])
     for one in listed:

@@ -32,7 +32,7 @@ WARM_UP_DAYS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ForecastInput:
-    """What all simulations of a choice have in common.
+    """Common input of all simulations of a choice.
 
     Attributes:
         jobs: jobs of the whole data, with their classes.
@@ -75,7 +75,7 @@ class GroupTotals:
 
 
 def period_jobs(data: ForecastInput, seed: int) -> JobsTable:
-    """Return the jobs of the period that a seed stands for, with those of the days before it.
+    """Return the jobs of the period that a seed stands for, and the jobs of the days before it.
 
     Args:
         data: the input.
@@ -213,8 +213,8 @@ def forecast_change(
     Args:
         today: the figure under the present configuration, by seed.
         values: the figure under the alternative, by seed.
-        confidence: probability with which the intervals contain what they are for. With a single known seed
-            they are unknown.
+        confidence: probability with which the intervals contain the true value. With a single known seed they
+            are unknown.
     """
     pairs = [(a, b) for a, b in zip(today, values, strict=True) if a is not None and b is not None]
     if not pairs:
@@ -238,7 +238,7 @@ def forecast_change(
 def group_changes(
     today: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], key: str
 ) -> list[dict[str, Any]]:
-    """Return what an alternative costs or saves each account or class, over all simulations.
+    """Return the cost or saving of each account or class under an alternative, over all simulations.
 
     Args:
         today: figures of the present site, by seed.

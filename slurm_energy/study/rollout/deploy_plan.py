@@ -26,7 +26,7 @@ from slurm_energy.study.rollout.stages import DeploymentStage, check_order
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """What the administrator wants.
+    """Stage that the administrator requests, with its options.
 
     Attributes:
         stage: the stage.

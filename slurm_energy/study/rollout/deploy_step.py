@@ -177,7 +177,7 @@ class Deployment:
             return state
 
     def _check(self, step: ConfigurationStep) -> None:
-        """Check the configuration that a step makes."""
+        """Check the configuration that a step writes."""
         folder = self._study.folder(STEP)
         folder.mkdir(exist_ok=True)
         check_combination(step, folder)
@@ -241,7 +241,7 @@ class Deployment:
         return state.with_switch(ConfigurationSwitch(self._now_s, stage, treated, digest, reason))
 
     def _save(self, state: DeploymentState, command: str) -> None:
-        """Write the state of a deployment that goes on. The lock is held."""
+        """Write the state of a deployment that continues. The caller holds the lock."""
         run = StepRun(self._study.folder(STEP), resumed=True)
         run.finish(state.document())
         entry = replace(

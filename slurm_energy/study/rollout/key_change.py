@@ -26,7 +26,7 @@ _LIST_TABLE: Final = re.compile(r"\s*\[\[")
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A value that a key of the configuration gets.
+    """A new value of one key of the configuration.
 
     Attributes:
         path: section, key and inner keys, such as `("tuning", "partition", "gpu")`.

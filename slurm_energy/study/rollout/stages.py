@@ -1,7 +1,7 @@
 """Stages of a deployment, and the keys of energy.toml that put an alternative in force in each. Pure.
 
-`shadow` computes and stores decisions that nobody sees, `advise` shows them, `partition` applies them in some
-partitions, `all` in the whole scope of the study.
+`shadow` computes and stores decisions but shows them to no user, `advise` shows them, `partition` applies
+them in some partitions, `all` in the whole scope of the study.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DeploymentStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeploymentTarget:
-    """What a stage covers.
+    """Scope of a stage.
 
     Attributes:
         partitions: treated partitions; empty: all.
@@ -195,7 +195,7 @@ _LEVERS: Final = {
 
 
 def check_order(before: DeploymentStage | None, stage: DeploymentStage, *, skip: bool) -> None:
-    """Refuse a stage that leaves out stages before it.
+    """Refuse a stage if an earlier stage has been left out.
 
     Args:
         before: stage in force; None: none.

@@ -1,4 +1,4 @@
-"""Power analysis of a baseline: which effects a validation will find, and how many days a wanted one needs.
+"""Power analysis of a baseline: effects that a validation can find, and days needed for a given effect.
 
 The variation of days is that which a validation meets: relative to the energy that the work of a day
 lets expect, adjusted for the weekday and the work, without the washout. Days of a change with an effect vary

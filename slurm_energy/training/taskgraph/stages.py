@@ -18,7 +18,7 @@ CONVOLUTION, DENSE, POOL, RELU = range(4)
 
 @dataclass(slots=True)
 class Stage:
-    """One stage, as `struct tg_stage_spec` of taskgraph.h without its arrays."""
+    """One stage: `struct tg_stage_spec` of taskgraph.h without its arrays."""
 
     kind: int
     layer_index: int

@@ -24,7 +24,7 @@ _SPAN_BATCHES = 256
 
 @dataclass(frozen=True, slots=True)
 class TrainerStatistics:
-    """What a trainer has executed since its creation.
+    """Work that a trainer has executed since its creation.
 
     Attributes:
         chunks: tasks into which a batch is split.
@@ -133,7 +133,7 @@ class Trainer:
         return float(losses[0]), {name: values.copy() for name, values in self._gradients.items()}
 
     def statistics(self) -> TrainerStatistics:
-        """Return the chosen granularity and what was executed."""
+        """Return the chosen granularity and the executed work."""
         task_s, tasks = self._network.counters() if self._network and self._network.is_open else (0.0, 0)
         return TrainerStatistics(self._split.chunks, self._split.groups, tasks, task_s, RUNTIME.overhead_s)
 

@@ -27,7 +27,7 @@ _MAX_SEARCHES = 8
 
 
 class GroupSearch(Protocol):
-    """The decision which point the whole job should have, for example `tuning.search.TuningSearch`."""
+    """Decision about the operating point of the whole job, for example `tuning.search.TuningSearch`."""
 
     @property
     def requested(self) -> OperatingPoint:
@@ -81,7 +81,7 @@ DEFAULT_TIMES = GroupTimes()
 
 @dataclass(slots=True)
 class _Member:
-    """State of one node as its agent last reported it.
+    """State of one node according to the last report of its agent.
 
     Attributes:
         polled_s: time of the last poll.

@@ -190,7 +190,7 @@ def _rate_of(
 def _median_rate(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of the median unit of one process in a window, of the faster of two."""
+    """Return the rate of the median unit of one process in a window; of two units, that of the faster one."""
     steps = _steps(reports, start_s, end_s)
     per_unit = sorted((b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps))
     if not per_unit:

@@ -40,7 +40,7 @@ class ProgressTracker:
     """Progress of one job on one node.
 
     The tracker keeps its source until a more trusted one has a rate, or until the source had no rate in three
-    windows in a row. Compare rates of one source only: their units differ.
+    windows in a row. Compare only rates of the same source, because each source has its own unit.
 
     All times are seconds of the same monotonic clock.
     """
