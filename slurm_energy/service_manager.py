@@ -176,7 +176,7 @@ def set_log_level(level: str, components: Mapping[str, str] | None = None) -> No
 
 
 class LogLevels:
-    """Levels of the log of a running daemon: those of the configuration, or debug on request.
+    """Levels of the log of a running daemon: the configured levels, or debug on request.
 
     Args:
         override: value of --log-level, which takes precedence over the configured level; None: not given.

@@ -93,7 +93,7 @@ class SimulatedNode:
         return items
 
     def period(self, start: int, end: int) -> NodePeriod:
-        """Return the energy of the node in a period of time, all of it that of one job."""
+        """Return the energy of the node in a period of time. All of it belongs to one job."""
         energies = {name: int(watts * (end - start)) * _UJ for name, watts in self.model.watts.items()}
         components = {
             name: PeriodEnergy(energy, energy - energy // 100, energy // 100, 0)

@@ -276,7 +276,7 @@ def recent_runs(
 
 
 def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
-    """Return the row ids of the records of a run of a user's job, with those of its steps."""
+    """Return the row ids of the records of a run of a user's job, including the records of its steps."""
     columns = _records.c
     query = select(columns.id).where(
         columns.cluster == run.cluster,

@@ -42,7 +42,7 @@ def writer_lock(database: Database) -> Iterator[None]:
 
 @contextmanager
 def _explained_holder(database: Database) -> Iterator[None]:
-    """Context manager that replaces the remedies of senergyctld by that of a command."""
+    """Context manager that replaces senergyctld's remedies in an error by the remedy of a command."""
     try:
         yield
     except AlreadyRunningError:

@@ -65,8 +65,8 @@ class CeilingCommitment:
     """Confirmed and granted ceilings of all devices, by row.
 
     Call `report` for each poll, `grant` for each decision of the controller, then store `unsaved`, and only
-    then call `decision` for the nodes that fetch their ceilings: after a restart, the stored state is the
-    upper bound of what nodes may have received.
+    then call `decision` for the nodes that fetch their ceilings. After a restart, the stored state is an
+    upper bound of the ceilings that nodes may have received.
 
     Args:
         deadband_watts, deadband_ratio: smaller changes of a ceiling are not made, unless a budget needs them.

@@ -124,7 +124,8 @@ def license_changes(
 ) -> list[LicenseChange]:
     """Return the changes that give each job its licenses: running jobs first, then by priority.
 
-    A running job keeps what it held when it started, and gets it back if its owner removed it.
+    A running job keeps the licenses that it held when it started, and gets them back if its owner removed
+    them.
 
     Args:
         queue: the jobs.

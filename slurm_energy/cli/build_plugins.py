@@ -119,7 +119,7 @@ def print_progress(text: str) -> None:
 
 
 def _build(args: argparse.Namespace, slurm: Installation) -> int:
-    """Build the requested plugins and return the exit code: that of the first plugin that failed."""
+    """Build the requested plugins and return the exit code of the first plugin that failed."""
     built: dict[str, Path] = {}
     failures: list[EnergyError] = []
     for name in _BOTH if args.only is None else (args.only,):

@@ -104,7 +104,7 @@ def _release(release: tuple[int, int]) -> str:
 
 
 def _fields() -> list[str]:
-    """Return the tables of the fields of this product, and of those of sacct."""
+    """Return the tables of the fields: fields of this product, and fields of sacct."""
     ours = {field.name: field for field in catalogue(NEWEST) if not field.slurm}
     rows = [f"| {field.name} | {field.width} | {_cell(field.doc)} |" for field in ours.values()]
     theirs = [

@@ -79,7 +79,7 @@ class ProgressBar:
 def print_commands(submitter: Submitter, design: SweepDesign, args: argparse.Namespace) -> None:
     """Print the sbatch command of each point, with its environment variables, as for a shell.
 
-    With a preset, also print what the job must do and how many combinations were left out.
+    With a preset, also print the requirements on the job and the number of combinations left out.
     """
     points = submitter.state.points
     lines = []

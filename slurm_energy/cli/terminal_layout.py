@@ -131,7 +131,10 @@ def _table(block: Sequence[str], spans: Sequence[Span], columns: int) -> Iterato
 
 
 def _is_right_justified(cells: Sequence[str], span: Span) -> bool:
-    """Return whether all texts of a column end where it ends. Others keep their indent, as that of a tree."""
+    """Return whether all texts of a column end at its end.
+
+    Other columns keep the indent of their texts, for trees.
+    """
     width = span[1] - span[0]
     return all(display_width(cell.rstrip()) >= width for cell in cells if cell.strip())
 

@@ -112,7 +112,7 @@ def _add_path(
     *,
     whole: bool,
 ) -> None:
-    """Add the inputs that a path names, without those of other jobs and ranks, and each file once."""
+    """Add the inputs that a path names, each file once. Inputs of other jobs and ranks are left out."""
     is_folder = path.is_dir()
     for source in find_inputs(path, whole=whole):
         if source.path.absolute() in seen:
@@ -160,7 +160,7 @@ def _set_window(args: argparse.Namespace, sources: CollectedSources) -> None:
 
 
 def _job_time(sources: CollectedSources) -> tuple[float | None, float]:
-    """Return the start and end of the job in Unix seconds; without a record, those of its events.
+    """Return the start and end of the job in Unix seconds; without a record, the start and end of its events.
 
     The start is None if no source states Unix times. The end is then the length of the longest trace.
     """

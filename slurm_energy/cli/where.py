@@ -243,7 +243,7 @@ def _content(path: Path) -> bytes:
 
 
 def _wanted(args: argparse.Namespace, config: Config, extra: Sequence[str]) -> list[str]:
-    """Return the clusters to choose among: --clusters, else those of the job's own -M, else all."""
+    """Return the clusters to choose among: --clusters, else the clusters of the job's option -M, else all."""
     from slurm_energy.slurm.batch_script import effective_options
 
     known = list(dict.fromkeys([config.cluster.name, *config.clusters]))

@@ -50,7 +50,7 @@ class SitePolicy:
 class EdpEntry:
     """Settings from which policy `edp` starts on a kind of hardware, optionally for one workload.
 
-    The most specific entry applies. Tuning replaces it by what it measures; without tuning it stays in force.
+    The most specific entry applies. Tuning replaces it by measured values; without tuning it stays in force.
     """
 
     cpu: str = key(

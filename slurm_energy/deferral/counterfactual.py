@@ -34,7 +34,7 @@ class FinishedJobs:
 
 @dataclass(frozen=True, slots=True)
 class CounterfactualCosts:
-    """Actual costs of jobs, and those of the same jobs run at once; columns have shape (n,).
+    """Actual costs of jobs, and their costs if they had run at once; columns have shape (n,).
 
     Attributes:
         actual: cost, or emissions, of the actual run; NaN: the signal is unknown in a part of it.

@@ -99,7 +99,7 @@ RawEvent = tuple[int, int, float, int, int, int, int]
 
 
 class Event(NamedTuple):
-    """One record. The fields are those of `RECORD`.
+    """One record, with the fields of `RECORD`.
 
     Attributes:
         start_ns: start in ns of CLOCK_MONOTONIC.

@@ -135,7 +135,7 @@ def total_joules(observation: JobObservation) -> float | None:
 
 
 def node_joules(components: Mapping[str, float]) -> float | None:
-    """Return the energy of a node: that of the component `node`, else the sum; None if none is known."""
+    """Return the energy of a node: component `node`, else the sum of components; None if unknown."""
     if "node" in components:
         return components["node"]
     return math.fsum(components.values()) if components else None

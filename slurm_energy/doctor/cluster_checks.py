@@ -24,7 +24,7 @@ class GroupCheck:
         finding: what was found.
         nodes: names of the nodes, sorted; empty: the check is about the cluster.
         cost: effect of the fault; empty if there is none.
-        fix: what to do; empty if there is nothing to do.
+        fix: remedy; empty if there is nothing to do.
     """
 
     name: str

@@ -27,9 +27,9 @@ class NodeResult:
 
     Attributes:
         state: state of the check.
-        finding: what was found; `{}` stands for the range of `value` over the nodes of the line.
+        finding: finding; `{}` stands for the range of `value` over the nodes of the line.
         cost: effect of the fault; empty if there is none.
-        fix: what to do; empty if there is nothing to do.
+        fix: remedy; empty if there is nothing to do.
         value: number of this node; None: the finding has no `{}`.
     """
 

@@ -86,7 +86,7 @@ class Footprint:
 
     @property
     def pue(self) -> float | None:
-        """Power usage effectiveness; None: unknown, and the figures are those of the computers alone."""
+        """pue: Power usage effectiveness; None: unknown, and the figures include the computers only."""
         return self.factors.pue
 
     @property
@@ -179,7 +179,7 @@ class GridFactors:
     currency: str = DEFAULT_CURRENCY
 
     def footprint(self, parts: Iterable[EnergyPart], reservation: Reservation | None = None) -> Footprint:
-        """Return the emissions and cost of energy, including those of cooling and losses by the PUE.
+        """Return the emissions and cost of energy, including cooling and losses by the PUE.
 
         Args:
             parts: energy of the computers, without the PUE.

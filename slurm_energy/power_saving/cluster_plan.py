@@ -1,4 +1,4 @@
-"""Decision for all nodes of a cluster, which belong to pools and partitions."""
+"""Decision which nodes of a cluster to power down or up, over all its pools and partitions."""
 
 from __future__ import annotations
 

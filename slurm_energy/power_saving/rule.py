@@ -92,7 +92,7 @@ class PoolNodes:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """Decision for one pool. Rows are those of `PoolNodes`.
+    """Decision for one pool. Rows have the same order as in `PoolNodes`.
 
     Attributes:
         down: nodes to power down now, first ones first.

@@ -34,7 +34,7 @@ class QuotaUse:
         start: start of the period in Unix time.
         end: end of the period.
         used: amount used in the unit of the quota; None: unknown, and the quota then has no effect.
-        basis: provider, zone, resolution and PUE of cost or carbon; empty: energy.
+        basis: of cost or carbon, the provider, zone, resolution and PUE; empty for energy.
         accounts: the account and those below it.
     """
 

@@ -1,4 +1,4 @@
-"""Effect of quotas on the order of the queue: tiers behind those of the scheduling policy.
+"""Effect of quotas on the order of the queue: tiers behind the tiers of the scheduling policy.
 
 Jobs over the warning level of a quota go after all other jobs, except that the bound on waiting still holds
 for them. Jobs over the hold level go last, however long they have waited. Among themselves both kinds keep

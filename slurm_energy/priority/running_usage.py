@@ -56,7 +56,7 @@ class UnrecordedRuns:
         now_s: float,
         has_record: Callable[[int, int], bool],
     ) -> None:
-        """Replace the running jobs by those of a queue; keep the ended ones that have no record.
+        """Replace the running jobs by the jobs of a queue; keep the ended jobs that have no record.
 
         Args:
             queue: all jobs.

@@ -236,7 +236,10 @@ class AgentEnergyReader(EnergyReader):
         self._pending.append(request)
 
     def _collect(self, request: _PendingRequest) -> EnergyReading | None:
-        """Receive responses until that of `request` has arrived, and return it; None if it will not come."""
+        """Receive responses until the response of `request` has arrived, and return it.
+
+        None: it will not come.
+        """
         try:
             while not request.done and self._pending and self._connection is not None:
                 self._receive(self._connection)

@@ -172,7 +172,7 @@ class EventWriter:
             self.write()
 
     def _name(self, name: str) -> int:
-        """Return the index of a new name; that of `other` if the table is full."""
+        """Return the index of a new name; if the table is full, the index of `other`."""
         if len(self._names) >= MAX_NAMES - 1 and name != OTHER_PHASE:
             return self._names.get(OTHER_PHASE) or self._name(OTHER_PHASE)
         index = self._names[name] = len(self._names)

@@ -102,7 +102,7 @@ class LiveReport:
 
 
 def readable_records(items: Sequence[Any]) -> Iterator[tuple[EnergyRecord, Any]]:
-    """Yield the records of a report, each with its JSON value, without those of a newer schema.
+    """Yield the records of a report, each with its JSON value. Records of a newer schema are left out.
 
     Raises:
         UsageError: a value is not a record.

@@ -42,8 +42,8 @@ class SetupPlan:
         role: role of the host.
         own_changes: changes of files of slurm-energy, in the order of execution.
         slurm_changes: changes of files of Slurm, in the order of execution; each needs consent.
-        by_hand: what the administrator must do; each line is complete.
-        notes: what was seen, and what stays as it is.
+        by_hand: steps left to the administrator; each line is complete.
+        notes: facts found, and parts that stay as they are.
         services: units of slurm-energy to enable and start.
     """
 

@@ -66,7 +66,7 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChan
 
 
 def _node_name(name: str, site: SlurmSite) -> list[str]:
-    """Return the line that names the node to senergyd, if its name in Slurm is not that of the host.
+    """Return the line that names the node to senergyd, if its name in Slurm is not the host name.
 
     If the host has several nodes, senergyd learns their names from the hooks.
     """

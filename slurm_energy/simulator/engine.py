@@ -395,5 +395,5 @@ def simulate(
     settings: ScheduleSettings,
     watch: Callable[[float, float], None] | None = None,
 ) -> SimulationResult:
-    """Run one simulation and return its result. The arguments are those of `Simulation`."""
+    """Run one simulation and return its result. The arguments have the same meaning as in `Simulation`."""
     return Simulation(workload, kinds, policy, settings, watch).run()

@@ -102,7 +102,7 @@ class Scenario:
 
     @property
     def policy_names(self) -> list[str]:
-        """Names of the compared variants: scheduling policies, with sites each as `POLICY@PLACEMENT`."""
+        """Names of the compared variants: scheduling policies; with several sites, `POLICY@PLACEMENT`."""
         policies = self.schedule.policies
         if not self.sites:
             return policies

@@ -135,8 +135,8 @@ class LicenseReservations:
         """Make the reservations in slurmctld equal to `wanted`; return the number of changes.
 
         Counts are lowered before others are raised, because Slurm refuses overlapping reservations of more
-        than the total. Only what has changed since the last call is written; after an error, all
-        reservations are read again.
+        than the total. Only changes since the last call are written; after an error, all reservations are
+        read again.
 
         Args:
             wanted: reservations by name; each name begins with the prefix.

@@ -30,7 +30,7 @@ class SacctField:
         name: name, which is also the header.
         width: default number of characters; negative: left-justified.
         doc: meaning, for users.
-        overflow: what sacct does to a value that is longer than the column.
+        overflow: treatment by sacct of a value that is longer than the column.
         since: first release with the field, as (major, minor).
         before: first release without the field; None: it still exists.
     """
@@ -184,7 +184,7 @@ NEWEST: Final = Release(26, 5, 0)
 
 
 def date_overflow(release: Release) -> Overflow:
-    """Return what sacct of a release does to a time that is longer than its column.
+    """Return the way in which sacct of a release prints a time that is longer than its column.
 
     Returns:
         `date`: the end is dropped, with --parsable too. `cut_date`: the end is dropped, in tables only.

@@ -173,7 +173,7 @@ class StudyDirectory:
         """Hold the lock of the study, and read its manifest again.
 
         Args:
-            activity: what the holder does, for the error that another user sees.
+            activity: activity of the holder, for the error that another user sees.
 
         Raises:
             AlreadyRunningError: another process holds it.

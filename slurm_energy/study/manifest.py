@@ -1,4 +1,4 @@
-"""The manifest of a study, `study.json`: what each step ran, with hashes of its inputs and outputs."""
+"""The manifest of a study, `study.json`: the run of each step, with hashes of its inputs and outputs."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ class SweepRunner:
 
 
 def _missing(job: JobUsage | None, status: JobStatus | None) -> str:
-    """Return what a job's records lack for a measurement; an empty text if they are complete."""
+    """Return the data that a job's records lack for a measurement; an empty text if they are complete."""
     if job is None:
         return "no energy record arrived: is senergyd running on the node?"
     nodes = status.nodes if status and status.nodes is not None else job.job.nodes

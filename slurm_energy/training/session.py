@@ -143,7 +143,7 @@ class TrainingSession:
             self._checkpoint.write(self._content())
 
     def _times(self, ended: Any) -> tuple[float, float]:
-        """Return the seconds in which this rank computed in a step, and those of the whole step."""
+        """Return the seconds in which this rank computed in a step, and the seconds of the whole step."""
         clock, exchange = self.model.clock, self.model.exchange
         step_s = clock.seconds(self._started, ended)
         if exchange is None or exchange.exchanged is None:

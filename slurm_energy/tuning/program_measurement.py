@@ -26,7 +26,7 @@ class ProgramMeasurement:
 
     Attributes:
         point: the operating point.
-        time: time per unit of work. Any unit: `scale` says what it is comparable with.
+        time: time per unit of work. Any unit: `scale` names the measurements with which it is comparable.
         power: mean power of the job's components.
         time_error: relative standard error of `time`.
         power_error: relative standard error of `power`.

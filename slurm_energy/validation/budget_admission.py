@@ -15,7 +15,7 @@ _LICENSE_SCHEDULERS: Final = ("", "sched/backfill")
 
 
 def check_admission(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if slurm.conf lacks what the admission by licenses needs."""
+    """Yield findings if slurm.conf lacks settings for the admission by licenses."""
     settings, slurm = context.config.budget, context.host.slurm
     if settings.admission != "licenses" or slurm.missing:
         return

@@ -64,7 +64,7 @@ class CheckContext:
         return replace(self.source.reader.finding(section, key, why, todo), unavailable=unavailable)
 
     def warning(self, section: str, key: str, why: str, todo: str = "") -> Finding:
-        """Return a finding of severity `WARNING`; the arguments are those of `error`."""
+        """Return a finding of severity `WARNING`; the arguments have the same meaning as in `error`."""
         return self.source.reader.finding(section, key, why, todo, Severity.WARNING)
 
     def unchecked(self, section: str, key: str, why: str, todo: str = "") -> Finding:

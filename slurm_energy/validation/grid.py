@@ -1,4 +1,4 @@
-"""Checks of the sections `carbon` and `price`: providers have what they need, and every key has an effect."""
+"""Checks of the sections `carbon` and `price`: providers have their keys, and every key has an effect."""
 
 from __future__ import annotations
 

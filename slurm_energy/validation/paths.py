@@ -201,7 +201,7 @@ def _check_file(context: CheckContext, key: str, path: Path, *, secret: bool) ->
 
 
 def _daemon_uids(context: CheckContext) -> frozenset[int]:
-    """Return the uids as which senergyctld may run: those of SlurmUser and of the user `slurm`.
+    """Return the uids under which senergyctld may run: the uids of SlurmUser and of the user `slurm`.
 
     The result is empty if a daemon is about to start as a user other than root, because this process's uid is
     trusted anyway. Root may run the check for the service (`senergyctld --check`). A daemon that runs as root

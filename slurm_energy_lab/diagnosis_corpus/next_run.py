@@ -54,7 +54,7 @@ def next_run(
         shape: the job without adjustments.
         values: adjusted values by kind of adjustment.
         noise: factor of the time that the work takes.
-        effect: true effect of the values; None: they do what they promise.
+        effect: true effect of the values; None: the promised effect.
     """
     adjusted = copy.deepcopy(shape)
     loop = training_loop(adjusted)

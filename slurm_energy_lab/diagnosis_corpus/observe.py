@@ -30,7 +30,7 @@ def observe(
     job_id: int = 1,
     start_s: float = START_S,
 ) -> JobObservation:
-    """Return the observations of a job by its layers.
+    """Return the observation of a synthetic job, with noise and missed values.
 
     Args:
         shape: the job.

@@ -56,7 +56,7 @@ class JobIntegrals:
             self._closed.pop(job, None)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the integral of a job to that of work outside all jobs, whose key is None.
+        """Add the integral of a job to the integral of work outside all jobs, whose key is None.
 
         A job with a current rate is not changed.
         """

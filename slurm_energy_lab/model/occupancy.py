@@ -136,7 +136,7 @@ class Occupancy:
         return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Add the busy time of a job to that of work outside all jobs, whose key is None."""
+        """Add the busy time of a job to the busy time of work outside all jobs, whose key is None."""
         self._close(now_s)
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 

@@ -57,7 +57,7 @@ class PhaseWalk:
     def finish_step(self, point: OperatingPoint) -> None:
         """Run at an operating point to the end of the current step, at which the program reports progress.
 
-        A kernel without steps reports at any time: it does not run.
+        A kernel without steps can report at any time, so this call does not run it.
         """
         if len(self._spec.phases) == 1:
             return

@@ -252,7 +252,7 @@ class ResctrlProfile:
 
 @dataclass(frozen=True, slots=True)
 class PowerProfile:
-    """A workload power profile that the GPUs offer, and what the firmware does while it is enforced.
+    """A workload power profile that the GPUs offer, and the firmware's behaviour while it is enforced.
 
     Attributes:
         number: NVML's number of the profile.

@@ -96,7 +96,7 @@ class SteadyState:
     def sweep(
         self, spec: KernelSpec, size: float, points: Iterable[OperatingPoint] | None = None
     ) -> list[StaticRun]:
-        """Return the static runs at all operating points; None for those of `operating_points`."""
+        """Return the static runs at all operating points; None: at the points of `operating_points`."""
         chosen = operating_points(self.profile, self._device) if points is None else points
         return [self.static_run(spec, size, point) for point in chosen]
 

@@ -287,7 +287,7 @@ def true_saving(seed: int, jobs: Sequence[WeekJob], mode: SiteMode, first_day: i
         seed: seed of the room's temperature.
         jobs: all jobs from day 0.
         mode: the settings.
-        first_day: first day with the settings, which also counts first.
+        first_day: first day with the settings, and first day of the comparison.
         days: number of days.
     """
     ratios = []

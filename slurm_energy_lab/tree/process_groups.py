@@ -83,7 +83,7 @@ class ProcessGroups:
         return sorted(tid for tid in self._all_tasks() if self._group_at(tid, now_s, origins) == group)
 
     def local_tid(self, number: int, caller: int) -> int | None:
-        """Return the id in this namespace of the task that has the id `number` in that of a process.
+        """Return the id in this namespace of the task that has the id `number` in the namespace of a process.
 
         Args:
             number: id in the namespace of `caller`.
@@ -118,7 +118,10 @@ class ProcessGroups:
         return ROOT_GROUP
 
     def _origin(self, tid: int) -> TaskOrigin | None:
-        """Return the origin of a task; None if the task does not exist."""
+        """Return the parent process and the start time of a task; None if it does not exist.
+
+        The parent of a thread is its process.
+        """
         try:
             fields = (self._proc / str(tid) / "stat").read_bytes().rpartition(b")")[2].split()
             leader = _leader((self._proc / str(tid) / "status").read_text())

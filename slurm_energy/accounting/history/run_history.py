@@ -300,7 +300,7 @@ def _predicted_s(connection: Connection, job: Row[Any]) -> float | None:
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
-    """Return the duration of a run in seconds: the measured one, limited to 1 s around that of Slurm.
+    """Return the duration of a run in seconds: the measured duration, at most 1 s from the one in Slurm.
 
     Args:
         start: Unix seconds from Slurm's accounting; None: unknown.

@@ -1,4 +1,4 @@
-"""Job facts (what Slurm's accounting knows about a job) in the database.
+"""Job facts (data about a job in Slurm's accounting) in the database.
 
 This module selects the jobs to look up in Slurm, stores the results and links records to them.
 """

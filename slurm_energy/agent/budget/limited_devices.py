@@ -43,7 +43,7 @@ class LimitedDevice:
         return tuple(f"{self.interface}{_LIMIT}{domain}]" for domain in self.domains)
 
     def settings(self, watts: float, window_s: float) -> tuple[Setting, ...]:
-        """Return the settings of a power limit, with those of the switches on which it depends.
+        """Return the settings of a power limit, and the settings of the switches on which it depends.
 
         Args:
             watts: the limit; it is raised or lowered to the range of the device.

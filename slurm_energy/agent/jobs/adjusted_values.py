@@ -24,7 +24,7 @@ class _JobValues:
 
     Attributes:
         requested: kinds that the program has requested.
-        reported: those of them that senergyctld has been told.
+        reported: requested kinds that were reported to senergyctld.
         values: values by kind; None before the first answer.
         next_s: monotonic seconds before which senergyctld is not asked.
     """

@@ -102,7 +102,7 @@ def running_record(session: Session, now: float) -> EnergyRecord:
 
 
 def _live_signals(session: Session) -> list[list[str | float]]:
-    """Return the latest signals of a job, without those of single CPUs, at most `MAX_LIVE_SIGNALS`."""
+    """Return the latest signals of a job without signals of single CPUs, at most `MAX_LIVE_SIGNALS`."""
     latest = session.recording.latest if session.recording is not None else {}
     shown = [(key, value) for key, value in latest.items() if not key[1].startswith("cpu[")]
     return [[*key, float(f"{value:.6g}")] for key, value in shown[:MAX_LIVE_SIGNALS]]

@@ -93,7 +93,7 @@ class Ledger:
             interval: counter deltas of the interval.
             occupants: the jobs that were on the node for the whole interval.
             cpu_time: CPU time used in the interval.
-            monitored: what the processor counted by job in the interval.
+            monitored: the processor's counts by job in the interval.
             at_boundary: whether a job or a Slurm step starts or ends at the end of the interval. If so,
                 everything that can be charged is charged now.
 

@@ -94,7 +94,7 @@ class MonitoringGroups:
         self._failures = RepeatedFailureLog(log)
 
     def start(self, running: Iterable[MeteredJob]) -> None:
-        """Remove the groups that an earlier run of the agent left, except for those of running jobs.
+        """Remove the groups that an earlier run of the agent left, except for groups of running jobs.
 
         Args:
             running: the running jobs, whose groups are used again.

@@ -1,7 +1,7 @@
 """Findings of the running jobs of a node so far, for its live reports.
 
-A job is diagnosed from what its own node observed, so findings that compare nodes wait for its end. The data
-are copied in the worker thread of the job manager, and diagnosed in a thread of their own.
+A job is diagnosed from the observations of its own node, so findings that compare nodes wait for its end. The
+data are copied in the worker thread of the job manager, and diagnosed in a thread of their own.
 """
 
 from __future__ import annotations

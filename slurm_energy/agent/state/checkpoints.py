@@ -111,7 +111,7 @@ class CheckpointWriter:
         """Write the power traces of the running jobs, their signals and reported steps.
 
         Args:
-            grown: write only what grew much since it was last written, see `TraceBuilder.has_grown` and
+            grown: write only data that grew much since their last write, see `TraceBuilder.has_grown` and
                 `SignalRecording.has_grown`.
         """
         for session in self._running():

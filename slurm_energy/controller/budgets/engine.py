@@ -46,7 +46,7 @@ class BudgetEngine:
 
     Call `set_budgets`, `set_nodes` and `set_jobs` whenever they change, `decide` once per second, and `poll`
     for each poll of a node. Store `unsaved` after each decision and before the next poll: after a restart it
-    is the upper bound of what nodes may have received. All methods are called by one thread.
+    is the upper bound of the ceilings that nodes may have received. All methods are called by one thread.
 
     Args:
         settings: settings; `configure` replaces them.

@@ -152,8 +152,8 @@ class BudgetStatus:
         committed_watts: power that cannot be exceeded at the limits in force, with the fixed power.
         fixed_watts: power that no limit controls.
         capped_watts: power that the limits take from devices.
-        headroom_watts: power that new jobs may add now, above idle; negative above the limit. It includes
-            what was promised to jobs before.
+        headroom_watts: power that new jobs may add now, above idle; negative above the limit. It includes the
+            power promised to jobs before.
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. No limit can be lower.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.

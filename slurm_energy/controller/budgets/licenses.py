@@ -63,7 +63,7 @@ class BudgetHeadroom:
 
 
 def license_of(license_name: str, budget_name: str) -> str:
-    """Return the name of the license of a budget other than that of the cluster."""
+    """Return the name of the license of a budget that is not the budget of the cluster."""
     return f"{license_name}_{re.sub(r'[^A-Za-z0-9_]', '_', budget_name)}"
 
 

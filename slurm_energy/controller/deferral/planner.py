@@ -155,7 +155,7 @@ class DeferralPlanner:
         """Hold and release jobs as planned.
 
         Returns:
-            The facts of jobs that are no longer held, and what failed, in one line each.
+            The facts of jobs that are no longer held, and the failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.

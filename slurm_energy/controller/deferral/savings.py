@@ -32,7 +32,7 @@ Wait = tuple[str, float, float]
 def savings_rows(
     runs: Sequence[DeferredRun], waits: Sequence[Wait], series: Mapping[str, GridSeries]
 ) -> list[dict[str, Any]]:
-    """Return actual costs and those of running at once, by account and user.
+    """Return actual costs, and the costs of running at once, by account and user.
 
     Args:
         runs: runs of deferred jobs.

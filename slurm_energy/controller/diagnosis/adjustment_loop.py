@@ -1,4 +1,4 @@
-"""Periodic task that verifies trials of adjustments, and starts those of jobs with policy `auto`."""
+"""Periodic task that verifies trials of adjustments, and starts trials for jobs with policy `auto`."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class GridFetcher:
         return self.status()
 
     async def fetch(self, series: FetchedSeries) -> None:
-        """Fetch the missing values of a series, and those of the last hours again. Log a failure."""
+        """Fetch the missing values of a series, and again the values of the last hours. Log a failure."""
         state = self._states.setdefault(series.key, FetchState())
         if state.busy.locked():
             return

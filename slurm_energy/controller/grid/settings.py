@@ -56,7 +56,7 @@ class GridSettings:
         return provider_of(self.quantity, self.provider_name)
 
     def key(self, zone: str = "") -> SeriesKey:
-        """Return the identity of a series in the database; without `zone` that of the site's zone."""
+        """Return the identity of a series in the database; without `zone`, use the zone of the site."""
         return SeriesKey(self.cluster, self.quantity, self.provider_name, zone or self.zone, self.unit)
 
 

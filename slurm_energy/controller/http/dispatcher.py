@@ -74,7 +74,7 @@ class RequestDispatcher:
 
     Args:
         current: returns the current configuration and the privileged users.
-        rights: returns what the user with a uid may see; may block.
+        rights: returns the rights of the user with a uid; may block.
         failures: log of failures; a repeated one is logged once.
         admission: the connections; it is notified of identified users and refusals.
         permit: raises an error while this process may not answer, because another controller is active.

@@ -60,7 +60,7 @@ class Caller:
         body_sha256: digest of the body according to the credential, hex digits.
         credential: the munge credential itself, to which the response is bound.
         origin: address of the host where the credential was made, see `munge.Credential`; None: unknown.
-        rights: what the user may see; only the user's own data until the rights are looked up.
+        rights: data that the user may see; only the user's own data until the rights are looked up.
     """
 
     uid: int

@@ -1,4 +1,4 @@
-"""Calibrations of the oracle in senergyctld: those of the configuration, and those refitted to records."""
+"""Calibrations of the oracle in senergyctld: those in the configuration, and refitted ones."""
 
 from __future__ import annotations
 

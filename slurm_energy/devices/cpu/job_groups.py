@@ -36,7 +36,7 @@ class JobGroups:
 
 
 def find_job_groups(root: Path, node: str, job: JobProcesses) -> JobGroups:
-    """Return the directories of a job's control groups: those of its processes, else those at Slurm's paths.
+    """Return the directories of a job's control groups, found by its processes, else at Slurm's paths.
 
     Args:
         root: directory that contains /sys and /proc.

@@ -26,7 +26,7 @@ def open_event(pmu_type: int, config: int, cpu: int, *, user_only: bool = False)
         pmu_type: number of the PMU, from its `type` file.
         config: number of the event.
         cpu: logical CPU.
-        user_only: leave out what the kernel and a hypervisor do.
+        user_only: leave out the events of the kernel and of a hypervisor.
 
     Returns:
         A file descriptor. Eight bytes read from it are the count.

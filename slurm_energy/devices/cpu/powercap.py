@@ -234,7 +234,7 @@ def _without_repeated_dies(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZ
 
 
 def _zones(folder: Path) -> list[RaplZone]:
-    """Return all zones below `folder`: those of intel-rapl before those of intel-rapl-mmio, then by label."""
+    """Return all zones below `folder`: zones of intel-rapl before zones of intel-rapl-mmio, then by label."""
     try:
         entries = {entry.name: entry for entry in folder.iterdir() if _ZONE.fullmatch(entry.name)}
     except OSError:

@@ -27,7 +27,7 @@ _MEMINFO_BYTES = 512
 
 
 def module_watts(size_bytes: int) -> float:
-    """Return the base power in watts of a memory module (DIMM): that of the next larger size in the table.
+    """Return the base power in watts of a memory module (DIMM), from the next larger size in the table.
 
     A module above the largest size in the table counts as several modules of the largest size.
     """

@@ -81,7 +81,7 @@ def _mean_watts(view: JobView, start: float, end: float) -> float | None:
 
 
 def _activity(view: JobView) -> _Activity:
-    """Return the activity of the job: that of its GPUs, or of its CPUs if it has none; empty if unknown."""
+    """Return the activity of the job's GPUs, or of its CPUs if it has no GPUs; empty if unknown."""
     tests = [
         test for gpu in view.gpus if (test := _gpu_test(view, gpu.node, gpu.part, gpu.series)) is not None
     ]
@@ -124,7 +124,10 @@ def _has_steps(view: JobView, start: float, end: float) -> bool:
 def _gpu_test(
     view: JobView, node: str, part: str, by_name: Mapping[str, ObservedSeries]
 ) -> tuple[ObservedSeries, float] | None:
-    """Return the series and the limit above which a GPU is active: use, else power; None if unknown."""
+    """Return the signal of a GPU and the limit above which the GPU is active.
+
+    Without use, power is the signal; None if both are unknown.
+    """
     if "gpu_busy_percent" in by_name:
         return by_name["gpu_busy_percent"], view.threshold("gpu_active")
     idle = view.context.idle_watts.get(node, {}).get(part)

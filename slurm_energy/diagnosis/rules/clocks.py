@@ -144,7 +144,7 @@ def _clock_fact(view: JobView, gpu: GpuView) -> FindingEvidence:
 
 
 def slow_cpus(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that the CPUs of a node run at a much lower clock than those of the other nodes."""
+    """Yield the finding that the CPUs of a node run at a much lower clock than the CPUs of other nodes."""
     nodes, clocks = [], []
     for node in view.observation.nodes:
         series = view.node_series(node, "cpu_mhz")

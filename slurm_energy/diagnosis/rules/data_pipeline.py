@@ -97,7 +97,7 @@ def _read_rate(view: JobView) -> tuple[str, float]:
 
 
 class _LoaderUse(NamedTuple):
-    """CPU use of the loader's processes, in percent of what they can use.
+    """CPU use of the loader's processes, in percent of the CPU time available to them.
 
     Attributes:
         minimum: if the computation uses all CPUs of the job, where its threads are unknown.

@@ -56,7 +56,7 @@ class Overview:
         self.rows: list[OverviewRow] = []
 
     def rows_for(self, names: Sequence[str]) -> list[tuple[OverviewRow, OverviewRow]]:
-        """Return two rows for each process: its events and those of its GPU.
+        """Return two rows for each process: its own events, and the events of its GPU.
 
         Neighbours share rows if there are more than `MAX_ROWS` processes.
 

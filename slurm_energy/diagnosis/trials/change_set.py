@@ -37,7 +37,7 @@ class ChangeSet:
 
     Attributes:
         finding: kind of the finding.
-        changes: what to change; empty: nothing that can be applied.
+        changes: changes to make; empty: nothing that can be applied.
         seconds_gain: expected gain of time.
         joules_gain: expected gain of energy; None if unknown.
         source: where the expectation comes from.

@@ -73,7 +73,7 @@ class Measurement:
 
 
 def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
-    """Read measurements from a CSV file in our format or in that of the power-limit study.
+    """Read measurements from a CSV file in our format or in the format of the power-limit study.
 
     The header line distinguishes the two formats.
 

@@ -15,7 +15,7 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
-    """Distribution of the ratio of a run's value (seconds or watts) to that of the preceding run of its key.
+    """Distribution of the ratio of a run's value (seconds or watts) to that of its key's preceding run.
 
     It is learned from the newest `_MAX_RATIOS` ratios of all keys of one similarity level.
 

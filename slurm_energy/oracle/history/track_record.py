@@ -89,12 +89,12 @@ class ResourceUse:
 
         Args:
             run: the finished run.
-            new_s: seconds that the run adds to `seconds`, which exclude the time that simultaneous runs
-                cover. None: they are computed from `busy`.
+            new_s: seconds that the run adds to `seconds`, without the time covered by simultaneous runs.
+                None: they are computed from `busy`.
 
         Returns:
-            The factor by which the sums over earlier runs have decayed, and the decayed size seconds of this
-            run.
+            The factor by which the sums over earlier runs have decayed, and the decayed product of size and
+            seconds of this run.
         """
         if new_s is None:
             new_s = self.busy.add(run.end - run.duration_s, run.end)

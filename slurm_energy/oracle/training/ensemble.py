@@ -1,4 +1,4 @@
-"""Selection of the sets of factors that predict a workload: its own set, or those of all measured workloads.
+"""Selection of the sets of factors that predict a workload: its own set, or all measured sets.
 
 A set of factors (`Scalars`) describes how one workload deviates from the model on one kind of device. Pure
 functions.

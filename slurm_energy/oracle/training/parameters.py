@@ -156,8 +156,8 @@ class Calibration:
         basis: one line that states the data of the fit.
         fitted_unix_s: time of the fit in Unix seconds; None: unknown.
         rows: number of measurements.
-        transfer: what these measurements contribute to predictions for other kinds of device. None: there are
-            too few measurements.
+        transfer: information from these measurements for predictions for other kinds of device. None: there
+            are too few measurements.
         evidence: data from which workloads that are not in `workloads` are predicted (`oracle.transfer`).
             None: such workloads are predicted by the mean over all factors in `workloads`.
     """

@@ -39,7 +39,7 @@ BATCHES = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class ProfileLabels:
-    """Descriptive fields of a workload profile. Their meaning is that of the fields of `WorkloadProfile`."""
+    """Descriptive fields of a workload profile. They have the same meaning as in `WorkloadProfile`."""
 
     name: str
     description: str = ""

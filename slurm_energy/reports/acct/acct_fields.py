@@ -64,7 +64,7 @@ def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
 def parse_format(text: str, release: Release | None, flag: str = "--format") -> list[Column[AcctRow]]:
     """Return the columns that a list such as `JobID%-20,State,EDP` names.
 
-    Abbreviations mean what they mean in sacct; a name that only this command has is searched last.
+    Abbreviations have the same meaning as in sacct; a name that only this command has is searched last.
 
     Args:
         text: list of names; `ALL`, `al` and `a` stand for all fields, as in sacct.
@@ -170,7 +170,7 @@ def _of_usage(field: Field[JobUsage]) -> Field[AcctRow]:
 
 
 def _total_quality(rows: Sequence[AcctRow]) -> str:
-    """Return the quality of the sum of the rows' energies; it is partial if that of a row is unknown."""
+    """Return the quality of the sum of the rows' energies; it is partial if a row's quality is unknown."""
     qualities = [
         (row.usage and row.usage.quality) or Quality.PARTIAL for row in rows if row.usage or row.awaited
     ]

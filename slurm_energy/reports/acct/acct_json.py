@@ -1,4 +1,4 @@
-"""Document of `senergy acct --json` and `--yaml`: that of `sacct --json`, with the energy of jobs and steps.
+"""Document of `senergy acct --json` and `--yaml`: the document of `sacct --json`, with energy added.
 
 Where sacct cannot write the document (no slurmdbd, or no data parser installed), it is built from rows in the
 shape of Slurm 24.11: `meta`, `errors`, `warnings`, `jobs`, and numbers as `{"set", "infinite", "number"}`.

@@ -1,4 +1,4 @@
-"""Columns of `senergy acct` beyond those of the energy records: savings, emissions, cost, Slurm's energy."""
+"""Columns of `senergy acct` that are not in energy records: savings, emissions, cost, Slurm's energy."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _extent(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _axis_names(frame: Frame, names: tuple[str, str]) -> list[str]:
-    """Draw the names of the axes: that of x below the plot, that of y rotated at its left."""
+    """Draw the names of the axes: the x axis below the plot, the y axis rotated at its left."""
     middle = (frame.top + frame.y1) / 2
     return [
         element("text", text=names[0], x=frame.x1, y=frame.height - 6, class_="label", text_anchor="end"),

@@ -1,4 +1,4 @@
-"""Report of the savings of deferral: actual costs, those of running at once, and their difference."""
+"""Report of the savings of deferral: actual costs, costs of running at once, and the difference."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class _Cells:
         return max(column.width, len(self.header), widest)
 
     def _tres(self, tres: Tres | None) -> Tres:
-        """Return the quantity of the column in a row: that of the row if the column has no own."""
+        """Return the quantity of the column in a row. A column without a quantity uses that of the row."""
         own = self._column.tres or Tres.CPU
         return tres if tres is not None and self._column.source in (Source.USED, Source.PART) else own
 

@@ -173,5 +173,5 @@ def energy_decimals(values: Iterable[int], unit: EnergyUnit) -> int:
 
 
 def percent_text(value: float, total: float) -> str:
-    """Return a percentage as sreport prints it; the percentage of a total of 0 is that of a total of 1."""
+    """Return a percentage as sreport prints it; for a total of 0, the percentage of a total of 1."""
     return f"{100 * value / (total or 1):.2f}%"

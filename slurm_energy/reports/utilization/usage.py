@@ -65,7 +65,7 @@ class Amounts:
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
-    """Return the sum of amounts. A figure is unknown if that of one summand is unknown."""
+    """Return the sum of amounts. A figure is unknown if it is unknown in one summand."""
     summands = list(amounts)
     components: dict[str, int] = {}
     for one in summands:

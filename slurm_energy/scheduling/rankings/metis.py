@@ -63,7 +63,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
 
 def _energy_above_idle(queue: Queue) -> Floats:
-    """Return the energy in joules by which each shape exceeds that of its idle units, shape (m,)."""
+    """Return the energy in joules that each shape needs beyond its units' idle energy, shape (m,)."""
     table = queue.alternatives
     if queue.capacity is None:
         return table.energy_joules

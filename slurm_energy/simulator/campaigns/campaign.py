@@ -151,7 +151,7 @@ class PreparedRun:
 
 
 def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> PreparedRun:
-    """Return the input of a simulation. The arguments are those of `run`."""
+    """Return the input of a simulation. The arguments have the same meaning as in `run`."""
     work, loaded = workload_of(scenario, task.seed, predict)
     name, _, placement = task.policy.partition("@")
     ranking, deferral = split_policy(name)

@@ -31,7 +31,7 @@ def needs_constraints(work: Workload, kinds: Sequence[NodeKind], constraints: Co
 
 
 def with_default_limits(work: Workload, constraints: Constraints) -> Workload:
-    """Return the workload in which jobs without a time limit have that of their partition and QOS, if any."""
+    """Return the workload in which jobs without a time limit get the default of their partition and QOS."""
     partition_s = [
         math.inf if one is None else min(one.default_time_s, one.limits.max_time_s)
         for one in _requested(work.partitions, constraints.partitions)

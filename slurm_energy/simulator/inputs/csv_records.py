@@ -18,7 +18,7 @@ Record = tuple[int, list[str]]
 
 
 def delimiter_of(header: str) -> str:
-    """Return the delimiter of a header line; `|` is that of `sacct -P`."""
+    """Return the delimiter of a header line; `sacct -P` uses `|`."""
     if header.count("|") > max(header.count(mark) for mark in _DELIMITERS):
         return "|"
     return max(_DELIMITERS, key=header.count)

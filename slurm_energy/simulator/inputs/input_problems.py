@@ -72,7 +72,10 @@ class InputProblems:
         self.warn(problem, listed)
 
     def warn(self, problem: str, lines: Iterable[int]) -> None:
-        """Record that lines are used in spite of a problem. The arguments are those of `skip`."""
+        """Record that lines are used in spite of a problem.
+
+        The arguments have the same meaning as in `skip`.
+        """
         listed = list(lines)
         if listed:
             kind = (self.path, problem)

@@ -57,7 +57,7 @@ class BudgetOutlook:
         self._reducible_watts: float | None = None
 
     def forget(self) -> None:
-        """Forget what limits can take from the running jobs; call it when jobs have changed."""
+        """Discard the stored power that limits can take from running jobs; call it when jobs have changed."""
         self._reducible_watts = None
 
     def nodes_keep(self, steps: Sequence[PowerStep]) -> bool:

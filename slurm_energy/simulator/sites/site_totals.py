@@ -95,7 +95,7 @@ def _figures(
     plan: SitePlan,
     at: int,
 ) -> tuple[float, float]:
-    """Return the joules of a site and those of its jobs, each times the weights at its time."""
+    """Return the joules of a site and of its jobs, each multiplied by the weights at its time."""
     if weights is None:
         return math.nan, math.nan
     network = plan.transfer_kwh[:, at] * JOULES_PER_KWH

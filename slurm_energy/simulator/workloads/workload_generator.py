@@ -137,7 +137,7 @@ def _columns(
 
 
 def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
-    """Return the ratio of each job's run time in the trace to that of its model, shape (n,).
+    """Return the ratio of each job's run time in the trace to the run time of its model, shape (n,).
 
     The run time in the trace is assumed to be that on the first kind of nodes on which the model runs, with
     the rigid batch size and the job's number of GPUs. If the model cannot run on this number of GPUs, the

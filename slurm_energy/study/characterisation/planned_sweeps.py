@@ -95,7 +95,7 @@ class PlannedSweeps:
         study: the study. The caller holds its lock.
         points: settings to measure; the first is the reference.
         options: further options of sbatch.
-        budget_node_hours: node-hours that all sweeps of a run may take, with what they took before it.
+        budget_node_hours: node-hours that all sweeps may take, including the node-hours of earlier runs.
         access: returns the access to Slurm and the records for a submitter.
         report: called with state, limits and schedule after each round.
     """

@@ -49,7 +49,7 @@ class DecisionNode:
         answer: whether the answer is yes.
         reason: the figures on which the answer rests.
         lever: the lever that a yes leads to.
-        choice: what the lever is set to; empty: the lever is not considered.
+        choice: setting of the lever; empty: the lever is not considered.
     """
 
     question: str

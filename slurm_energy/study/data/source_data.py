@@ -1,4 +1,4 @@
-"""Data of a period: where a step reads them, and what an interrupted run has read already."""
+"""Data of a period: their sources, and data that an interrupted run of a step has read already."""
 
 from __future__ import annotations
 

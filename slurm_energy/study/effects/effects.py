@@ -258,7 +258,7 @@ def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
 
 
 def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
-    """Return the columns of the regression except that of the change, and what they adjust for."""
+    """Return the columns of the regression except the change, and the factors that they adjust for."""
     columns: list[Floats] = [np.ones(len(series.value))]
     names = []
     if not only_level and len(days := weekday_columns(series.weekday).T):

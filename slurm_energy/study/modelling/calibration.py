@@ -165,7 +165,7 @@ def _idle_watts(jobs: JobsTable, period: StudyPeriod, nodes: int, notes: list[st
 
 
 def _energy_without_jobs(jobs: JobsTable, energy: EnergySeries, nodes: int) -> tuple[Floats, Floats]:
-    """Return the energy without that of jobs, and the idle node-seconds, of the hours with known energies."""
+    """Return the energy without jobs and the idle node-seconds, for the hours with known energies."""
     edges = np.append(energy.start_s, energy.end_s[-1])
     held = spread(jobs.start_s, jobs.end_s, jobs.nodes * jobs.run_s, edges)
     unknown = jobs.where(np.isnan(jobs.energy_joules))

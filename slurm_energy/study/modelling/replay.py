@@ -141,7 +141,7 @@ def _hours(days: StudyDays) -> Floats:
 
 
 def _watts(period: StudyPeriod, days: StudyDays) -> Floats:
-    """Return the measured power of each hour, that of jobs if the energy of nodes is unknown."""
+    """Return the measured power of each hour; if the energy of nodes is unknown, the power of jobs."""
     if period.energy is None:
         return _job_watts(period.jobs, days)
     known = ~np.isnan(period.energy.joules)

@@ -68,7 +68,7 @@ def planned_state(
     that was interrupted.
 
     Args:
-        request: what the administrator wants.
+        request: stage and options that the administrator requests.
         choice: result of the step `choose`.
         objective: the objective, for its scope and time zone.
         before: present state of the deployment; None: nothing was deployed.

@@ -35,7 +35,7 @@ Apply = Callable[[Sequence[str]], list[str]]
 
 
 def apply_configuration(command: Sequence[str]) -> list[str]:
-    """Bring a changed configuration into force, and return what remains to be done by hand.
+    """Bring a changed configuration into force, and return the steps left to the administrator.
 
     Args:
         command: program of the site that distributes the file and reloads the daemons; empty: the active

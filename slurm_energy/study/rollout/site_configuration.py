@@ -27,7 +27,7 @@ REMARK: Final = "set by senergy study"
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationStep:
-    """A planned change from the present file to that of a stage.
+    """A planned change from the present file to the file of a stage.
 
     Attributes:
         present: the file now.
@@ -47,7 +47,7 @@ class ConfigurationStep:
         return self.data != self.present.data
 
     def diff(self) -> list[str]:
-        """Return the difference from the present file to that of the stage as a unified diff."""
+        """Return the unified diff from the present file to the file of the stage."""
         return diff(self.present.data, self.data, self.present.path) if self.changes_file else []
 
 

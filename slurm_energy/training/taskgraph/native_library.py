@@ -57,7 +57,7 @@ def _command_output(command: list[str], timeout_s: float = 20) -> str:
 
 
 def missing_requirement(distributed: bool = False) -> str | None:
-    """Return what is missing to compile the trainer and how to install it, or None."""
+    """Return the missing requirement to compile the trainer and the way to install it, or None."""
     for tool, package in (("gcc", "gcc"), ("pkg-config", "pkg-config")):
         if shutil.which(tool) is None:
             return f"{tool} is not installed: apt-get install {package}"

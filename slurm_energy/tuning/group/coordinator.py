@@ -159,7 +159,7 @@ class GroupCoordinator:
         return self._is_ending and not self._members
 
     def poll(self, poll: GroupPoll, now_s: float) -> GroupDecision:
-        """Take the state of a node into account and return what its agent has to do.
+        """Take the state of a node into account and return the decision for its agent.
 
         Args:
             poll: the state of the node.

@@ -134,7 +134,7 @@ class ReportedUnits:
         return end[0] - before[0] - usual_s > cycle.pause_s / 2
 
     def _with_pauses(self, rate: Progress) -> Progress:
-        """Return a rate without pauses as that of whole cycles, if the slowest process pauses regularly."""
+        """Turn a rate without pauses into a rate of whole cycles, if the slowest process pauses regularly."""
         cycle = self.cycle
         if cycle is None:
             return rate

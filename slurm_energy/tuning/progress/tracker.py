@@ -241,7 +241,7 @@ class ProgressTracker:
         return period
 
     def _continues(self, seconds: float, start_s: float) -> bool:
-        """Return whether a period is that of the same loop as the earlier periods.
+        """Return whether a period belongs to the same loop as the earlier periods.
 
         Another period must be detected in two windows in a row before it replaces the first one.
         """

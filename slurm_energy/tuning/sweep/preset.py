@@ -45,7 +45,7 @@ class SweepPreset:
     Attributes:
         name: name of the preset, or path of its file.
         summary: one line for users.
-        needs: what the job must do so that the settings take effect.
+        needs: requirements on the job so that the settings take effect.
         counts: expressions by name of a choice.
         words: words by name of a choice.
         settings: expression by name of a factor.
@@ -172,7 +172,10 @@ def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetCon
 
 
 def _combinations(preset: SweepPreset, machine: Mapping[str, int]) -> Iterator[dict[str, Value]]:
-    """Yield the values of all choices, with those of the machine. Equal values of a choice count once."""
+    """Yield the values of all choices, with the values of the machine.
+
+    Equal values of a choice count once.
+    """
 
     def extend(names: dict[str, Value], remaining: Sequence[str]) -> Iterator[dict[str, Value]]:
         if not remaining:
