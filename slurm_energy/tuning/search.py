@@ -213,10 +213,7 @@ class TuningSearch:
             self._begin_phase(block, window)
 
     def _finish_check(self, check: ReferenceCheck, window: ProgressWindow) -> None:
-        """Compare a repeated reference with that of the current phase.
-
-        Continue the phase or begin another.
-        """
+        """Compare a repeated reference with the current phase's one; continue the phase or begin another."""
         if not self._knowledge.resembles(check.block):
             self._check = None
             self._short_phases = self._short_phases + 1 if self._phase_windows < _SHORT_PHASE_WINDOWS else 0
