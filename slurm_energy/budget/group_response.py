@@ -118,8 +118,8 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
 def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
     """Return the energy-delay product of each group's job if only the group has the given limits.
 
-    The product is divided by that without limits. It counts the power of all groups of the job, so that a
-    small part of the power does not count as much as a slowdown of the whole job.
+    The product is divided by that without limits. The power of all groups of the job is included. Otherwise a
+    small part of the power would have as much weight as a slowdown of the whole job.
 
     Args:
         groups: n groups.

@@ -32,8 +32,8 @@ class DistributionPolicy(StrEnum):
     Attributes:
         EQUAL: the same limit in watts for each device.
         PROPORTIONAL: the same part of each device's expected power.
-        LEAST_EDP: the smallest energy-delay product of the cluster: the greatest throughput, weighted by
-            nodes.
+        LEAST_EDP: the smallest energy-delay product of the cluster, found as the greatest throughput weighted
+            by nodes.
         DEADLINE_FIRST: jobs without deadlines are lowered first, and jobs with the least slack last.
     """
 

@@ -155,7 +155,7 @@ def _options(
 
 
 def _without_password(database: str) -> str:
-    """Return the location of a database as given.
+    """Return the location of a database unchanged if it contains no password.
 
     Raises:
         UsageError: it contains a password.

@@ -23,7 +23,7 @@ MAX_TABLES = 6
 
 
 def needs_one_table(results: list[tuple[Scenario, list[RunResult]]]) -> bool:
-    """Return whether the variants of a sweep have one common table: many, or several keys."""
+    """Return whether the variants of a sweep have one common table: many variants, or several keys."""
     return len(results) > MAX_TABLES or len(results[0][0].point) > 1
 
 

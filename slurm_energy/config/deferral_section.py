@@ -74,7 +74,7 @@ class DeferralConfig:
 
     @property
     def hold_s(self) -> float:
-        """Seconds by which the begin time of a held job is moved ahead at a time.
+        """Seconds from now to which the begin time of a held job is moved each time.
 
         Held jobs start at most this long after senergyctld has stopped. With the default slot and interval
         it is 300 s.

@@ -102,7 +102,7 @@ def _split(nodes: str) -> Iterator[str]:
 
 
 def _has_ranges(part: str) -> bool:
-    """Return whether every bracket of a part contains ascending ranges."""
+    """Return whether every bracket in a part of a host list contains ascending ranges."""
     for inner in re.findall(r"\[([^\]]*)\]", part):
         matches = [_RANGE.fullmatch(one) for one in inner.split(",")]
         if not all(match and (match[2] is None or int(match[1]) <= int(match[2])) for match in matches):

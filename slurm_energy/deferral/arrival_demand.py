@@ -56,7 +56,7 @@ def arrival_demand(
 ) -> tuple[Floats, Floats]:
     """Return the units that jobs arriving from now on will hold, as mean and standard deviation.
 
-    Urgent jobs count from their arrival on, deferrable ones from a quarter of their slack on.
+    Urgent jobs are counted from their arrival, deferrable jobs from a quarter of their slack after it.
 
     Args:
         history: arrivals of the past.

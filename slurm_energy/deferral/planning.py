@@ -199,9 +199,9 @@ def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bool
 def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: SignalName) -> DeferralPlan:
     """Return the plan of the policies `cheapest` and `cleanest`.
 
-    A job starts at once if its present cost is within the best `best_share` of the starts that its slack
-    offers, or if no later start saves more than `min_saving`. Otherwise it starts at the best slot that has
-    room. Jobs with the earliest latest start choose first.
+    A job starts at once if its present cost is among the lowest `best_share` of the costs of all starts
+    within its slack, or if no later start saves more than `min_saving`. Otherwise it starts at the best slot
+    that has room. Jobs with the earliest latest start choose first.
 
     Args:
         queue: the pending jobs.

@@ -66,7 +66,7 @@ class CostCurve:
 def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve | None:
     """Return the cost of energy over time by a signal, with the PUE where the outside temperature is known.
 
-    Steps in which the signal is unknown count as the mean of the others, with their spread as deviation.
+    For steps with unknown signal, the mean of the other steps is used, with their standard deviation.
 
     Args:
         signals: signals of the cluster.

@@ -43,7 +43,7 @@ class NodeDevices:
         hardware: description of the hardware, with the limits at the time of discovery.
         counters: energy counters of components; no counter includes the energy of another one.
         node_counters: energy counters of the whole node, see `selection`.
-        selection: which counters are recorded for which component, and why others are excluded.
+        selection: counters recorded for each component, and the reasons why others are excluded.
         knobs: knobs (values of the hardware that can be set) by `Knob.key`.
         throttle_sensors: sensors of throttling.
         activity_sensors: sensors of the work that GPUs do.

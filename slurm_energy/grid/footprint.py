@@ -52,7 +52,7 @@ class EmbodiedCarbon:
     node_cpus: int | None = None
 
     def grams(self, reservation: Reservation) -> float:
-        """Return the embodied emissions in grams that belong to reserved hardware: M of the SCI."""
+        """Return the embodied emissions of reserved hardware in grams: M in the Software Carbon Intensity."""
         node_s = reservation.node_seconds
         if self.node_cpus is not None and reservation.cpu_seconds is not None:
             node_s = min(node_s, reservation.cpu_seconds / self.node_cpus)

@@ -78,7 +78,7 @@ class NodeCapacity:
     def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
         """Return the total and the free GPUs of one type, as two arrays over the nodes.
 
-        Of the types of a mixed shape, each node counts with the one of which it has most.
+        A node with several types of a mixed shape counts as a node of the type of which it has most.
         """
         kinds = kinds_of(gpu_kind, self._kinds)
         total = [max(node.gpus.get(kind, 0) for kind in kinds) for node in self._nodes]

@@ -47,8 +47,8 @@ class SiteFactorSetter(Protocol):
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
         """Set the site factors given by job id, in the given order, until the allowed time is over.
 
-        Return an `UpdateResult`: `refused` holds the reason by job that Slurm refused, `remaining` the
-        jobs for which the time was too short.
+        Return an `UpdateResult`: `refused` holds, for each job that Slurm refused, the reason, `remaining`
+        the jobs for which the time was too short.
         """
         ...
 

@@ -90,7 +90,7 @@ def leader_rows(queue: QueueColumns) -> Ints:
     """Return for each queue row the row whose place it shares, shape (n,). Most rows map to themselves.
 
     Slurm addresses an array, or a heterogeneous job, as one. Its pending records therefore share one place,
-    that of the first record that is not held. Running records and records with a fixed place map to
+    the place of the first record that is not held. Running records and records with a fixed place map to
     themselves.
     """
     rows = np.arange(queue.count)

@@ -135,7 +135,8 @@ def results() -> list[dict[str, Any]]:
 def flush() -> None:
     """Write the finished sections to the file now.
 
-    Without this call they are written about every second while sections finish, and at exit.
+    If this function is not called, sections are written about every second while sections finish, and at
+    exit.
     """
     if _process.recorder is not None:
         _process.recorder.flush()

@@ -66,7 +66,7 @@ class SimulatedScenario:
         self.scenario = scenario
 
     def with_values(self, values: Mapping[str, Any]) -> SimulatedScenario:
-        """Return a scenario with other values of some keys, such as `{"workload.load": 0.8}`.
+        """Return a scenario with new values of the given keys, such as `{"workload.load": 0.8}`.
 
         Raises:
             ConfigError: a key is unknown, or a value is not allowed.

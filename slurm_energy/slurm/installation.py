@@ -89,7 +89,7 @@ def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ
     """Return the Slurm installation of this host.
 
     Args:
-        prefix: prefix of the installation; None: that of scontrol or srun on PATH, else that of slurmctld or
+        prefix: prefix of the installation; None: the prefix of scontrol or srun on PATH, else of slurmctld or
             slurmd.
         environment: environment variables with PATH.
 

@@ -1,4 +1,4 @@
-"""Runs from which the response curves of programs are learned, and the jobs that are still to be learned.
+"""Runs from which the response curves of programs are learned, and jobs that are still to be learned.
 
 A run is learned once: the transaction that stores it also marks its job. A crash therefore neither loses nor
 repeats a run. The bodies are JSON text that this module does not interpret; see `tuning.learned_run`.
@@ -159,7 +159,7 @@ def _insert(connection: Connection, key: int, run: StoredRun) -> None:
 def runs_of(
     connection: Connection, owner: str, hardware: str, *, fingerprint: str | None, model: str | None
 ) -> list[StoredRun]:
-    """Return the runs of a program, oldest first: those of its fingerprint, else those of its model.
+    """Return the runs of a program, oldest first, found by its fingerprint, else by its model.
 
     Args:
         connection: connection to the database.

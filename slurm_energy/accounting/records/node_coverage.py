@@ -29,7 +29,8 @@ def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[st
 
     Time for which nodes were off is not among them, see `off_energy`.
 
-    A node counts from its first energy on, and only in windows in which it delivered or could still deliver.
+    A node is included from its first energy on, and only in windows in which it delivered energy or could
+    still deliver it.
     """
     newest = max((node.end for node in usage.nodes), default=0)
     expected: dict[str, int] = {}

@@ -26,8 +26,8 @@ class _QuantityCounts:
     Attributes:
         groups: counts by group and domain (L3 cache or package).
         uncounted: group and domain of counts that were unknown.
-        own: counts of each control group's own tasks by domain, which are the counts of the control group
-            minus those of our groups below it. Unknown counts are absent.
+        own: counts of each control group's own tasks by domain: the counts of the control group minus the
+            counts of our groups below it.
         is_own_known: whether no count of a control group was unknown.
     """
 
@@ -62,7 +62,7 @@ class CountsBetweenReadings:
         self._time = None
 
     def remove_group(self, group: str) -> None:
-        """Discard a removed group. Its counts disappear from those of the control group, too."""
+        """Discard a removed group. The control group's counts then no longer include it."""
         for counts in self._last.values():
             counts.groups.pop(group, None)
             counts.uncounted = {place for place in counts.uncounted if place[0] != group}

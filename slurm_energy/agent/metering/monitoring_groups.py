@@ -115,8 +115,9 @@ class MonitoringGroups:
         Args:
             now: time in seconds since boot.
             jobs: the jobs on the node.
-            reason: why the sample is taken. Samples at which a job or a record ends read the counts, other
-                samples do if a reading is due. If the counts are not read, the result has `complete=False`.
+            reason: why the sample is taken. The counts are read at samples at which a job or a record ends,
+                and at other samples if a reading is due. If the counts are not read, the result has
+                `complete=False`.
         """
         if self._files is None:
             return NOT_MONITORED

@@ -106,7 +106,7 @@ class NodePeriods:
         return max(0.0, self._boundary(self._open.start) - self._clock.unix())
 
     def begin(self, boottime: float, running: Iterable[Session], oldest_reading: float | None) -> None:
-        """Open the first period, unless the checkpoint had an open one.
+        """Open the first period, unless the checkpoint contained an open period.
 
         Args:
             boottime: time of the last sample in seconds since boot.
@@ -226,7 +226,8 @@ class NodePeriods:
     def _unused(self, start: int) -> int:
         """Return the first second from `start` on at which no earlier period started.
 
-        Two periods of a node cannot start at the same time. They would after the clock was set back.
+        Two periods of a node must not start in the same second. Without this search they could, after the
+        clock was set back.
         """
         while start in self._starts:
             start += 1

@@ -216,7 +216,7 @@ def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
 
 
 def _summary(point: OperatingPoint, source: str | None, interval: MeasuredInterval) -> dict[str, Any]:
-    """Return the result of a job without a search for the record's key `tuning`."""
+    """Return the value of the record's key `tuning` for a job that was tuned without a search."""
     window = interval.window if interval.has_progress else None
     return {
         "chosen": point.to_json(),

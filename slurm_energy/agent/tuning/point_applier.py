@@ -67,9 +67,9 @@ class PointApplier:
     def is_limited_by_budget(self, session: Session) -> bool:
         """Return whether a ceiling holds a device of a job below its own limit, and the device reaches it.
 
-        The speed of the job then shows the effect of the budget, not that of the operating point. Whether a
-        package that several jobs share reaches its ceiling does not follow from the draw of one job, so every
-        lower ceiling of such a package counts.
+        The speed of the job then shows the effect of the budget, not the effect of the operating point. If
+        several jobs share a package, the draw of one job does not show whether the package reaches its
+        ceiling. Every lower ceiling of such a package therefore counts.
         """
         allocation = planner.allocation(session, self._devices.hardware)
         drawn = session.power_monitor.watts

@@ -211,8 +211,8 @@ def _measured_watts(
 ) -> Floats:
     """Return the measured power under each budget less the fixed power, shape (b,).
 
-    Devices whose power is unknown count at `counted`. The measured power of whole nodes replaces that for
-    which their other parts count.
+    Devices whose power is unknown count at `counted`. For a node with a measured total, the measurement
+    replaces the assumed power of its other parts.
     """
     is_known = table.controlled & ~np.isnan(table.watts)
     watts = np.where(is_known, table.watts, counted)

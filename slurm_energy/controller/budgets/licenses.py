@@ -120,7 +120,7 @@ def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int])
 
 
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
-    """Return the licenses of all jobs: those that running jobs hold, and those that pending jobs need."""
+    """Return the licenses of all jobs: licenses held by running jobs, and licenses needed by pending jobs."""
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)
     return np.array([held.get(job, watts) for job, watts in pairs], np.int64)
 

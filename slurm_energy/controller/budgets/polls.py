@@ -18,8 +18,8 @@ UNKNOWN_JOB: Final = 0
 def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping[str, float]) -> None:
     """Check that a node does not claim an implausible number or power of devices.
 
-    Each device may count at its nameplate power, and other nodes make room for it. The claims of a faulty or
-    compromised node must therefore be bounded.
+    Each device may be assumed to draw its nameplate power, and other nodes then get less. The claims of a
+    faulty or compromised node must therefore be bounded.
 
     Args:
         poll: the poll.

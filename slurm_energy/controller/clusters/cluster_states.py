@@ -96,7 +96,7 @@ class ClusterStates:
             await asyncio.sleep(_POLL_S)
 
     def ask_others(self) -> None:
-        """Begin to ask each other cluster whose refresh is due and that is not being asked."""
+        """Query each other cluster whose refresh is due and for which no query is in progress."""
         config, now_s = self._config(), self._clock()
         for name in self._other_names(config):
             is_due = abs(now_s - self._asked_s.get(name, float("-inf"))) >= config.placement.refresh_s

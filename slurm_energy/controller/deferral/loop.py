@@ -159,7 +159,8 @@ class DeferralLoop:
         """Return why a pending job is deferred, for `GET /v1/priority`; None: it is not held.
 
         Args:
-            job_ids: ids under which the job may be known: its own, that of its array or heterogeneous job.
+            job_ids: ids under which the job may be known: its own id, and the id of its array or
+                heterogeneous job.
         """
         planner = self._planner
         for job_id in job_ids:

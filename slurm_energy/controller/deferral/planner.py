@@ -246,8 +246,8 @@ class DeferralPlanner:
     def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
         """Return the mask of the pending jobs that may be held.
 
-        Jobs that wait for other jobs are planned, too: they would start as soon as these have ended, before
-        a plan that is made then. A job that has run before is not deferred again.
+        Jobs that wait for other jobs are planned, too: otherwise they would start as soon as those jobs end,
+        before the next plan. A job that has run before is not deferred again.
         """
         own = leader == np.arange(queue.count)
         opted_out = np.isin(queue.job_id, list(self._opted_out))
@@ -268,8 +268,8 @@ class DeferralPlanner:
     def _eligible_s(self, queue: QueueColumns, group: Ints, row: int) -> float:
         """Return the time at which the job could have started without deferral.
 
-        It is the submission or the begin time that the user requested, not the short delay with which the
-        job_submit module gives time for the first plan.
+        The result is the submission time or the begin time that the user requested. It excludes the short
+        delay with which the job_submit module gives time for the first plan.
         """
         job_id, submit_s = int(group[row]), float(queue.submit_s[row])
         job = self.jobs.get(job_id)

@@ -242,7 +242,7 @@ def headroom_watts(budget: BudgetLoop) -> float:
 
 
 def _node_watts(watts: Mapping[str, float | None]) -> float | None:
-    """Return the power of a node: that of its meter, else the sum of its components; None: unknown."""
+    """Return the power of a node: its meter's power, else the sum of its components; None: unknown."""
     if watts.get(_NODE) is not None:
         return watts[_NODE]
     known = [value for name, value in watts.items() if value is not None and name != _NODE]

@@ -45,7 +45,7 @@ class ProfileEvents:
         window: the shown part of the time.
         writer: Chrome trace; None: no trace.
         drawing: overview and row of the trace; None: no page.
-        has_gpu: whether the row shows the events of a GPU; otherwise it shows those of the first thread.
+        has_gpu: whether the row shows the events of a GPU; otherwise it shows the events of the first thread.
     """
 
     def __init__(

@@ -257,8 +257,8 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Calibration:
     """Return a copy of a calibration with residuals and with the error range that results from them.
 
-    For the range, each measurement is predicted with residuals that were fitted to the other batch sizes of
-    its workload only.
+    To compute the range, the measurements of each batch size are predicted with residuals fitted to the other
+    batch sizes of the same workload.
     """
     plain = dataclasses.replace(calibration, residuals={})
     seconds, watts = predict_rows(hardware, rows, plain)

@@ -2,9 +2,9 @@
 
 A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
 Users cannot freely choose the time limit, which Slurm enforces, or the resources that runs have used.
-Therefore the bounds start with the limit and the user's usual fraction of it. They follow the user's runs of
-the same program only as far as these runs used resources comparable to the request of the job
-(`track_record`).
+Therefore the bounds start with the limit and the user's usual fraction of it. The user's runs of the same
+program move the bounds only in proportion to the resources that these runs used, compared with the request of
+the job (`track_record`).
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
 
 
 def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
-    """Return the weight of one second of a run: its number of GPUs, else of CPUs, else of nodes; at least 1.
+    """Return the weight of one second of a run: its number of GPUs, else CPUs, else nodes; at least 1.
 
     None and 0 both mean that the run has none or that the number is unknown.
     """

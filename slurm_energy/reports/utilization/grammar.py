@@ -279,7 +279,7 @@ class _Conditions:
         return UsageError(subject, f"unknown condition '{shown(text)}'", todo)
 
     def request(self) -> ReportRequest:
-        """Return the request of all words.
+        """Return the request that all parsed words together make.
 
         Raises:
             UsageError: a value is not a number or not one of the known words.

@@ -95,7 +95,8 @@ class UsageRow:
         cluster: name of the cluster.
         interval: index of the interval.
         kind: `job`, `idle` or `unattributed`.
-        names: by dimension (`account`, `user`, ...), the value of the group; None: unknown or none.
+        names: by dimension (`account`, `user`, ...), the group's value of the dimension; None: unknown or
+            none.
         cpus: number of CPUs of the jobs, if the request groups by size; None: unknown.
         amounts: the sums.
     """

@@ -14,7 +14,7 @@ _WEIGHTS = {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5}
 
 @register("blend", weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Weighted sum of four factors from 0 to 1; the higher first.
+    """Weighted sum of four factors from 0 to 1; the job with the highest sum goes first.
 
     S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age
     F_edp = M / (M + EDP), EDP of the most efficient shape, M being the median of the queue;

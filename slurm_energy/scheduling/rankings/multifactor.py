@@ -16,10 +16,9 @@ _WEIGHTS = {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0, "partition"
 def rank(queue: Queue, options: Options) -> Ranking:
     """Slurm's priority/multifactor: weighted sum of age, fair share, job size, partition and QOS.
 
-    priority = sum of weight * factor - nice, factors from 0 to 1; the higher first. Age grows to 1 in
-    `max_age_s`; fair share is the classic 2^(-U/S) of consumed resources.
-    Weights: `age`, `fairshare`, `jobsize`, `partition`, `qos`.
-    Source: Slurm, multifactor priority plugin.
+    priority = sum of weight * factor - nice, factors from 0 to 1; the job with the highest priority goes
+    first. Age grows to 1 in `max_age_s`; fair share is the classic 2^(-U/S) of consumed resources. Weights:
+    `age`, `fairshare`, `jobsize`, `partition`, `qos`. Source: Slurm, multifactor priority plugin.
     """
     jobs = queue.jobs
     factors = {

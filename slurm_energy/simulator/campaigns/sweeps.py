@@ -67,7 +67,7 @@ def variants(scenario: Scenario, max_runs: int = MAX_RUNS) -> list[Scenario]:
 
 
 def with_values(scenario: Scenario, values: dict[str, Any]) -> Scenario:
-    """Return a copy of a scenario with other values of some keys, and with a label that states them.
+    """Return a copy of a scenario with new values of the given keys, and with a label that states them.
 
     Args:
         scenario: the scenario.

@@ -242,7 +242,7 @@ def _in_time(
 ) -> tuple[float, int]:
     """Return score and shape of a job under `kairos`, or of a job with a deadline under `aurachronos`.
 
-    Only shapes in which the job meets its deadline count, unless there is none.
+    Shapes in which the job misses its deadline are skipped, unless it misses the deadline in all shapes.
     """
     first, last, left = jobs.whole[job, FIRST], jobs.whole[job, LAST], jobs.real[job, LEFT]
     left_s = jobs.real[job, DEADLINE_S] - now.now_s

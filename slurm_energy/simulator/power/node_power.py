@@ -79,7 +79,7 @@ class NodePower:
         return node in self._free_since and self._cluster.state[node] == NodePowerState.ON
 
     def shut_down(self, node: int) -> None:
-        """Shut down an idle node, if the budget has room for the shutdown; else when it has."""
+        """Shut down an idle node once the budget has room for the shutdown."""
         self._deferred.discard(node)
         if not self.is_idle(node):
             return

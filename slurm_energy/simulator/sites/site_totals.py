@@ -45,9 +45,9 @@ def totals_of(
 ) -> dict[str, Any]:
     """Return the totals by name. Totals of a site have the name of the site as prefix.
 
-    `cost` and `carbon_kg` are those of all energy until the end of the last site, `job_cost` and
-    `job_carbon_kg` those of the energy of the jobs and of the transfers. A total is None if the price or the
-    carbon intensity of a site is unknown.
+    `cost` and `carbon_kg` cover all energy until the end of the last site. `job_cost` and `job_carbon_kg`
+    cover the energy of the jobs and of the transfers. A total is None if the price or the carbon intensity of
+    a site is unknown.
     """
     moved = int(np.sum((plan.site >= 0) & (plan.site != plan.home)))
     placed = int(np.sum(plan.site >= 0))

@@ -25,8 +25,8 @@ def on_all_sites(
     """Return a workload in which each job can run at each site.
 
     A job with no shape on the nodes of a site gets copies of its shapes, on the first kind of nodes of this
-    site, with times divided by the site's speed and powers multiplied by the site's factor. Its own shapes
-    are those of the sites on which it has some, unchanged except for these factors.
+    site. Shapes that a job has at a site are kept. All times at a site are divided by the site's speed, and
+    all powers are multiplied by the site's factor.
 
     Args:
         work: the jobs.

@@ -184,7 +184,7 @@ class EffectPeriods:
 
 
 def _without_washout(days: StudyDays, washout_s: float) -> StudyDays:
-    """Return days each of which is divided into the washout, which does not count, and the rest."""
+    """Return days that are each divided into two parts: the washout, which is not used, and the rest."""
     if washout_s <= 0.0:
         return days
     begin = days.edges_s[:-1]

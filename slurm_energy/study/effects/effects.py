@@ -127,7 +127,7 @@ def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL)
     level may differ from that of the experiment.
 
     Args:
-        series: values of the periods, those of the washout after a switch left out.
+        series: values of the periods, without the washout after a switch.
         seed: seed of the randomisation test.
         level: level of the interval.
     """

@@ -52,7 +52,7 @@ class DeploymentTarget:
 
 @dataclass(frozen=True, slots=True)
 class StageKeys:
-    """The keys of a stage.
+    """The configuration keys that a stage changes.
 
     Attributes:
         changes: changes of keys.

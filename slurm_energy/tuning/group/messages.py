@@ -248,7 +248,7 @@ def _offer(data: Any) -> NodeOffer:
 
 
 def _hardware(cls: type[Any], data: Any) -> Any:
-    """Return an instance of a class whose fields are numbers above 0 or lists of them."""
+    """Build the hardware part of a message from JSON. Its fields are numbers above 0 or lists of them."""
     lists = [value for value in data.values() if isinstance(value, list)]
     numbers = [value for value in data.values() if value is not None and not isinstance(value, list)]
     numbers += [number for values in lists for number in values]

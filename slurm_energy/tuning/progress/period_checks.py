@@ -63,7 +63,7 @@ class LocalPeriods:
 
     Attributes:
         ratios: local period divided by the candidate; 0 where the series does not repeat.
-        clear: whether the part repeats with about the median period.
+        clear: whether the part repeats with about the median of the periods of all parts.
         periods: number of periods over which a local period is averaged.
     """
 
