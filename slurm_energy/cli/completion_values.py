@@ -1,6 +1,6 @@
 """Values that completion offers for options and arguments: fixed words, and words from bounded commands.
 
-A value is chosen by the command and the option, else by the placeholder of the option, such as FILE.
+The words for an option are found by its command and name, else by its placeholder, such as FILE.
 """
 
 from __future__ import annotations

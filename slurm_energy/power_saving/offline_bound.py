@@ -12,10 +12,10 @@ from slurm_energy.power_saving.node_energy import NodeEnergy
 def clairvoyant_saving_joules(
     energy: NodeEnergy, times_s: Floats, busy_nodes: Floats, nodes: int, end_s: float
 ) -> float:
-    """Return the saving if each node is powered down in each idle gap in which it pays, and up in time.
+    """Return the saving if each node is off in each idle gap in which that saves energy, without any delay.
 
-    Jobs are assumed to use the node that became idle last, which makes the gaps as unequal, and the saving as
-    large, as possible. A gap at the start or at the end needs a shutdown, but the last one no boot.
+    Jobs are assumed to use the node that became idle last. The gaps are then as unequal as possible, and the
+    saving is maximal. A gap at the start or at the end needs a shutdown. A gap at the end needs no boot.
 
     Args:
         energy: energy of the nodes.

@@ -84,7 +84,7 @@ class MonitoredUse:
         return MonitoredUse(self.total, jobs, uncounted)
 
     def for_occupants(self, names: Iterable[str], *, complete: bool) -> MonitoredUse:
-        """Return the use with an entry for each job; before a complete reading its use so far is 0."""
+        """Return the use with an entry for each job. Jobs without one get 0, or None if `complete`."""
         missing = None if complete else 0
         return replace(self, jobs={name: self.jobs.get(name, missing) for name in names})
 

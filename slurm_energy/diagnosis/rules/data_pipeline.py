@@ -88,8 +88,8 @@ def _use_fact(view: JobView, use: float) -> FindingEvidence:
 def _read_rate(view: JobView) -> tuple[str, float]:
     """Return the read signal with the highest median rate, and this rate in bytes per second.
 
-    The median is used: a loader that waits for storage reads all the time, while other work on the network comes in
-    bursts.
+    The median is used: a loader that waits for storage reads all the time, while other work on the network
+    comes in bursts.
     """
     rates = {name: view.median(name) or 0.0 for name in _READS}
     name = max(_READS, key=lambda one: rates[one])

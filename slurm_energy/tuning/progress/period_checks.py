@@ -73,7 +73,7 @@ class LocalPeriods:
 
     @property
     def median(self) -> float:
-        """Median of the ratios."""
+        """Median of the ratios of local periods to the candidate."""
         return float(np.median(self.ratios))
 
     @property
