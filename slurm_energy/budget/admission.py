@@ -87,8 +87,8 @@ def admit_in_order(
 def start_limits(pending: PowerGroups, idle_watts: Floats, members: Ints, headroom: Floats) -> Floats:
     """Return the limit per device at which an admitted job starts before the next distribution, shape (n,).
 
-    Each group gets at least its economic limit, and all of them the same part of the way from there to their
-    expected power, as far as the headroom of the budgets allows.
+    Each group gets its economic limit plus a part of the range from there to its expected power. This part is
+    the same for all groups and as large as the headroom of the budgets allows.
 
     Args:
         pending: groups of one admitted job.

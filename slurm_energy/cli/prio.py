@@ -178,7 +178,7 @@ def _rows_of(job_id: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _base(job: Mapping[str, Any]) -> str:
-    """Return the id of the array or heterogeneous job to which a job belongs; its own id if to none."""
+    """Return the id of the array or heterogeneous job to which a job belongs, else its own id."""
     return str(job.get("display_id")).split("_")[0].split("+")[0]
 
 

@@ -64,7 +64,7 @@ def _fit_block(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _wrapped(line: str, columns: int) -> Iterator[str]:
-    """Yield one line, continued below the text in its last column."""
+    """Yield the lines of one row. The text of its last column continues in further lines."""
     if display_width(line) <= columns:
         yield line
         return

@@ -143,7 +143,7 @@ class BudgetConfig:
 class BudgetTable:
     """A power limit of the cluster or of a part of it. Budgets may overlap; every one of them must be kept.
 
-    Exactly one of `cluster`, `partition`, `nodes`, `account`, `user`, `qos` names the part of the cluster.
+    Exactly one of `cluster`, `partition`, `nodes`, `account`, `user`, `qos` names the scope of the budget.
     Exactly one of `watts`, `schedule`, `calendar`, `signal` gives the limit.
     """
 

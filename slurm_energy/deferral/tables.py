@@ -65,8 +65,8 @@ class DeferralOptions:
 
     Attributes:
         slot_s: length of a slot in seconds; planned starts lie at multiples of it.
-        best_share: a job starts at once if its cost now is within this best share of the starts that its
-            slack offers, 0 to 1.
+        best_share: a job starts at once if its cost now is among the lowest share of the costs of all starts
+            within its slack, 0 to 1.
         uncertainty_weight: number of standard deviations of the forecast that are added to the cost of later
             starts, so that an uncertain advantage does not defer a job.
         min_saving: minimum expected saving, as a share of the cost of starting at once, that defers a job.

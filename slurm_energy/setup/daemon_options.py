@@ -92,7 +92,7 @@ def _user_ids(process: Path) -> list[int]:
 
 
 def _is_slurms(uid: int) -> bool:
-    """Return whether a process of this user may name the slurm.conf that root's setup edits."""
+    """Return whether the command line of a process of this user may name the slurm.conf to edit as root."""
     if uid in (0, os.geteuid()):
         return True
     with contextlib.suppress(KeyError):

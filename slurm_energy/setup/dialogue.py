@@ -34,7 +34,7 @@ class SetupOutcome:
         changed: files, units and restarts that were changed or made; empty if nothing was to do.
         by_hand: what remains to be done by the administrator.
         kept: files and data that were not deleted, with the reason.
-        declined: whether a change of a file of Slurm was declined.
+        declined: whether the user declined a change of a file of Slurm.
         exit_code: exit code of the command.
     """
 

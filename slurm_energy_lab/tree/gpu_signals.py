@@ -1,7 +1,7 @@
 """Emulated signals of one GPU: activity, PCIe and NVLink traffic, memory in use, temperature, throttling.
 
 The activity follows the model. A program may state other values for the time that it runs. Where neither has
-a value, those below apply, which are assumed. Counters are integrals of the values.
+a value, the assumed values below apply. Counters are integrals of the values.
 """
 
 from __future__ import annotations

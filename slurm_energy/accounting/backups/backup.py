@@ -1,6 +1,6 @@
 """Backup of a database: a copy of a SQLite file, or a portable file from any kind of database.
 
-Both run beside senergyctld and hold the state of one moment.
+Both can be made while senergyctld runs, and contain the state of one moment.
 """
 
 from __future__ import annotations

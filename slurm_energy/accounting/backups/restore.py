@@ -220,7 +220,7 @@ def _insert_all(
 
 
 def _advance_sequences(connection: Connection) -> None:
-    """Let PostgreSQL continue the row ids after the restored ones. The others do so by themselves."""
+    """Let PostgreSQL continue the row ids after the restored ones. Other databases do so by themselves."""
     if connection.dialect.name != "postgresql":
         return
     for table in tables.metadata.sorted_tables:

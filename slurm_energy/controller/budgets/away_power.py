@@ -1,8 +1,8 @@
 """Power of nodes that are off, boot or shut down, as a program of the site reads it from their outlets.
 
-senergyd does not run on these nodes. From the readings follow the power of a node that is off, and energy and
-duration of boots and shutdowns by kind of node. The learned values are stored in a file, which survives a
-restart.
+senergyd does not run on these nodes. The power of a node that is off, and the energy and duration of boots
+and shutdowns by kind of node, are computed from the readings. The learned values are stored in a file, which
+survives a restart.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def reserved_units(
     now_s: float,
     weight: float,
 ) -> Floats:
-    """Return the units that jobs will need which have not arrived yet, shape (kinds, slots).
+    """Return the units that jobs which have not arrived yet will need, shape (kinds, slots).
 
     Args:
         arrivals: jobs of the past, in order of submission.

@@ -132,8 +132,8 @@ class ResourceUse:
 class ProgramRecord(ResourceUse):
     """Weighted sums over the runs of one similarity key.
 
-    The weight of a run is its size seconds times its time limit, because runs with a long limit are more
-    relevant to a job with a long limit. The sum of the weights is `limit_sum`.
+    The weight of a run is the product of its size, its seconds and its time limit, because runs with a long
+    limit are more relevant to a job with a long limit. The sum of the weights is `limit_sum`.
 
     Attributes:
         time_sum: weighted sum of the seconds that the runs take without a power cap.

@@ -68,7 +68,7 @@ class Residuals:
     def support(self, batch: Any) -> Array:
         """Return how close each batch size is to a measured one, from 0 (far) to 1 (measured).
 
-        It falls linearly with the logarithm of the batch size and is 0 from half a doubling on.
+        It falls linearly with the logarithm of the batch size and reaches 0 at a distance of half a doubling.
 
         Args:
             batch: samples per device and step, an array. The result has its shape.

@@ -107,7 +107,7 @@ def limit_outlook(
 ) -> LimitOutlook:
     """Return whether an alternative keeps a limit.
 
-    The bounds are relative to the present site in the twin: an error of the twin counts on both sides.
+    The bounds are relative to the present site in the twin: an error of the twin then affects both sides.
 
     Args:
         limit: the limit.

@@ -166,7 +166,7 @@ class EffectPeriods:
         return np.isin(column, list(names))
 
     def _arms(self, group: str) -> tuple[Bools, np.ndarray | None, Bools]:
-        """Return by day whether it is treated, the block of the drawing, and whether it counts."""
+        """Return for each day whether it is treated, its block in the random draw, and whether it is used."""
         days, first = self.data.days, self.data.first_day
         is_after = np.arange(days.count) >= first
         if self.assignment.design is not AssignmentDesign.SWITCHBACK:

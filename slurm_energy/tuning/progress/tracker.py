@@ -129,7 +129,7 @@ class ProgressTracker:
             instructions: instructions retired by the job since an arbitrary start.
             activity: work per second by kind of work (`compute`, `memory`), in any unit: the activity of the
                 execution units times their clock, or bytes of memory traffic per second. A share of time
-                without the clock is no work per second: it does not fall when a limit slows the job down.
+                alone is not a rate of work, because it does not fall when a limit lowers the clock.
         """
         self._samples.add(Sample(time_s, watts, utilisation, instructions, dict(activity or {})))
 
