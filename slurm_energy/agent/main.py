@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slurm_energy import __version__, service_manager
+from slurm_energy.agent.budget.device_ceilings import lower_to_safe_limits
 from slurm_energy.agent.daemon import AgentDaemon, load_config
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.command_line.guarded import guarded
@@ -27,6 +28,7 @@ _EPILOG = """examples:
   senergyd --config ./energy.toml      serve with another file
   senergyd --check                     check the configuration, list the devices, and exit
   senergyd --restore                   restore settings left by a lost agent, and exit
+  senergyd --safe-limits               lower a stopped agent's power ceilings to its safe limits, and exit
 
 signals: TERM stops and leaves the settings of running jobs in place; HUP reloads the configuration;
 USR1 logs at level debug, USR2 at the configured level again.
@@ -56,6 +58,8 @@ def _run_program(argv: Sequence[str] | None) -> int:
             return _check(config)
         if arguments.restore:
             return _restore(config)
+        if arguments.safe_limits:
+            return _lower_to_safe_limits(config)
         asyncio.run(_run(file_config, arguments, manager))
     except EnergyError as error:
         return service_manager.report_failure("senergyd", error)
@@ -80,6 +84,11 @@ def argument_parser() -> CommandParser:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--check", action="store_true", help="check configuration and devices, and exit")
     only.add_argument("--restore", action="store_true", help="restore journaled settings, and exit")
+    only.add_argument(
+        "--safe-limits",
+        action="store_true",
+        help="lower the ceilings of a power budget to the safe limits of the last decision, and exit",
+    )
     parser.add_argument("--version", action="version", version=f"senergyd {__version__}")
     return parser
 
@@ -137,6 +146,27 @@ def _restore(config: Config) -> int:
     if state.journal.entries and config.budget.mode == "enforce":
         print('ceilings of the power budget stay; budget.mode = "off" lifts them')
     return EXIT_OK if all(result.done for result in results) else EXIT_FAILURE
+
+
+def _lower_to_safe_limits(config: Config) -> int:
+    """Lower the ceilings of a power budget to the safe limits of the last decision and return the exit code.
+
+    The unit of the service runs it whenever senergyd has ended, also by a crash or kill -9.
+    """
+    if config.budget.mode != "enforce":
+        print("no power budget is enforced")
+        return EXIT_OK
+    state = StateDirectory(config.agent.state_dir)
+    devices = discover()
+    settings = SettingsManager(devices, state.journal)
+    ceilings = lower_to_safe_limits(devices, settings, state.folder, config)
+    devices.close()
+    state.close()
+    for name, watts in ceilings.items():
+        print(f"{name}: at most {watts:g} W")
+    if not ceilings:
+        print("no decision of the controller is stored")
+    return EXIT_FAILURE if state.journal.write_error else EXIT_OK
 
 
 if __name__ == "__main__":

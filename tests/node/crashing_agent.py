@@ -206,8 +206,12 @@ class CrashingAgent(NodeAgent):
 
     def restore(self) -> subprocess.CompletedProcess[str]:
         """Run `senergyd --restore` inside the node."""
+        return self.run_once("--restore")
+
+    def run_once(self, option: str) -> subprocess.CompletedProcess[str]:
+        """Run senergyd inside the node with an option after which it exits."""
         module = ("-m", "slurm_energy.agent.main")
-        return self.node.run(sys.executable, *module, "--config", str(self.config), "--restore")
+        return self.node.run(sys.executable, *module, "--config", str(self.config), option)
 
     def move_in(self) -> None:
         """Enter the current node: a restarted emulator is not visible from the earlier mount namespace."""

@@ -110,6 +110,24 @@ def test_a_silent_controller_leads_to_the_safe_limits_also_across_kill_9(agent: 
     assert agent.settings() == before
 
 
+def test_the_unit_lowers_the_ceilings_of_a_killed_agent_without_a_controller(agent: BudgetAgent) -> None:
+    before = agent.settings()
+    agent.decide(20, 200.0)
+    agent.wait_for_poll(lambda poll: poll.number == 20)
+    agent.kill()
+    agent.wait_dead()
+    assert max(agent.gpu_watts()) == 200.0
+    done = agent.run_once("--safe-limits")
+    assert (done.returncode, "gpu0: at most 120 W" in done.stdout) == (0, True), done.stderr
+    assert agent.gpu_watts() == [SAFE_WATTS] * agent.gpus()
+    agent.revive(dead=True)
+    agent.wait_for_poll(lambda poll: poll.number == 20)
+    assert max(agent.gpu_watts()) == 200.0
+    agent.controller.decision = NodeDecision(0, {}, {}, {}, 30.0, 0.1)
+    agent.come_to_rest()
+    assert agent.settings() == before
+
+
 @pytest.mark.skipif(not HOOK.exists(), reason="the hook is not built")
 def test_the_response_to_a_prolog_does_not_wait_for_the_controller(agent: BudgetAgent) -> None:
     agent.decide(8, 130.0)

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from slurm_energy.agent.budget.device_ceilings import LEASE_FILE, DeviceCeilings
 from slurm_energy.agent.budget.job_reports import JobReports
 from slurm_energy.agent.budget.lease_file import Lease, LeaseFile
 from slurm_energy.agent.budget.limited_devices import (
     LimitedDevice,
-    ceiling_watts,
     confirmed_ceiling_watts,
-    limited_devices,
 )
 from slurm_energy.agent.jobs import planner
 from slurm_energy.agent.jobs.sessions import Session
@@ -81,7 +80,7 @@ class NodeBudget:
         self._sessions = sessions
         self._reports = JobReports(sessions, settings.journal, config)
         self._power = power
-        self._file = LeaseFile(folder / "budget.json")
+        self._file = LeaseFile(folder / LEASE_FILE)
         self._clock = clock
         self._config = config
         self._domains = KnobDomains.from_hardware(devices.hardware)
@@ -89,7 +88,7 @@ class NodeBudget:
         self._number = 0
         self._sampled_s = math.inf
         self._lease: Lease | None = None
-        self._limited: dict[str, LimitedDevice] = {}
+        self._ceilings = DeviceCeilings(devices, settings, config)
 
     @property
     def is_active(self) -> bool:
@@ -98,7 +97,7 @@ class NodeBudget:
 
     def state(self) -> dict[str, Any]:
         """Return the state for status pages: whether the safe limits are in force, and ceilings by device."""
-        watts = {name: self._ceiling_watts(name) for name in self._limited}
+        watts = {name: self._ceilings.watts(name) for name in self._ceilings.limited}
         return {
             "mode": self._config().budget.mode,
             "is_safe": self.is_safe,
@@ -119,7 +118,7 @@ class NodeBudget:
         limits are then in force before jobs start. Without budgets in the configuration, all ceilings are
         lifted.
         """
-        self._find_devices()
+        self._ceilings.find()
         self._sampled_s = self._clock.boottime()
         if not self.is_active:
             self.lift()
@@ -127,7 +126,7 @@ class NodeBudget:
         self._lease = self._file.load()
         if self._lease is None:
             return
-        self._keep_ceilings()
+        self._ceilings.keep()
         self._number = self._lease.decision.number
         if self._lease.boot_id != self._clock.boot_id:
             self._number = 0
@@ -161,12 +160,12 @@ class NodeBudget:
         """
         self.wants_poll = False
         self.check_lease()
-        self._find_devices()
-        self._keep_ceilings()
+        self._ceilings.find()
+        self._ceilings.keep()
         users = self._users()
         keys = [
             key
-            for device in self._limited.values()
+            for device in self._ceilings.limited.values()
             for key in (*device.limit_keys, *(f"powercap.enabled[{domain}]" for domain in device.domains))
         ]
         values = self._devices.read(keys)
@@ -178,11 +177,11 @@ class NodeBudget:
             number=self._number,
             devices=tuple(
                 self._device_report(device, values, now_s, users[device.name])
-                for device in self._limited.values()
+                for device in self._ceilings.limited.values()
             ),
             node_watts=_bounded(watts.get(NODE), MAX_NODE_WATTS),
             dram_watts=_bounded(watts.get("dram"), MAX_NODE_WATTS),
-            jobs=self._reports.collect(self._limited.values()),
+            jobs=self._reports.collect(self._ceilings.limited.values()),
             is_safe=self.is_safe,
         )
 
@@ -198,9 +197,11 @@ class NodeBudget:
         if decision.number == 0:
             self.lift()
             return
-        self._find_devices()
-        watts = {name: watts for name, watts in decision.limits_watts.items() if name in self._limited}
-        if not self._set(watts):
+        self._ceilings.find()
+        watts = {
+            name: watts for name, watts in decision.limits_watts.items() if name in self._ceilings.limited
+        }
+        if not self._ceilings.set(watts):
             return
         if self.is_safe:
             log.info("power budget: decisions of the controller are in force again")
@@ -261,29 +262,25 @@ class NodeBudget:
             name: watts
             for name, watts in start_watts.items()
             if users.get(name) == {session.owner} and (knows_cpus or name.startswith("gpu"))
-            if (ceiling := self._ceiling_watts(name)) is not None and ceiling < watts
+            if (ceiling := self._ceilings.watts(name)) is not None and ceiling < watts
         }
-        self._set(raised)
+        self._ceilings.set(raised)
 
     def job_ended(self) -> None:
         """Lower the ceilings of devices without jobs to their minimum, unless they are at the maximum."""
         self.wants_poll = True
         if self._lease is None:
             return
-        idle = [self._limited[name] for name, owners in self._users().items() if not owners]
-        ceilings = [(device, self._ceiling_watts(device.name)) for device in idle]
+        idle = [self._ceilings.limited[name] for name, owners in self._users().items() if not owners]
+        ceilings = [(device, self._ceilings.watts(device.name)) for device in idle]
         limited = [
             device for device, watts in ceilings if watts is not None and watts < (device.max_watts or 0)
         ]
-        self._lower({device.name: device.min_watts or 0.0 for device in limited})
+        self._ceilings.lower({device.name: device.min_watts or 0.0 for device in limited})
 
     @property
     def _has_ceilings(self) -> bool:
         return any(entry.ceiling is not None for entry in self._settings.journal.entries.values())
-
-    def _find_devices(self) -> None:
-        found = limited_devices(self._devices, self._settings.journal)
-        self._limited = {device.name: device for device in found}
 
     def _users(self) -> dict[str, set[str]]:
         """Return the jobs that use each device, by name of the device."""
@@ -297,7 +294,7 @@ class NodeBudget:
                     self._domains.affects(f"power_limit[{d}]", allocation) for d in device.domains or (name,)
                 )
             }
-            for name, device in self._limited.items()
+            for name, device in self._ceilings.limited.items()
         }
 
     def _device_report(
@@ -319,7 +316,7 @@ class NodeBudget:
         """Return whether the hardware holds the given ceilings of devices."""
         journal = self._settings.journal
         for name, limit in watts.items():
-            device = self._limited[name]
+            device = self._ceilings.limited[name]
             if limit is None or not device.domains:
                 continue
             keys = (*device.limit_keys, *(f"powercap.enabled[{domain}]" for domain in device.domains))
@@ -329,54 +326,18 @@ class NodeBudget:
 
     def _is_capped(self, name: str) -> bool | None:
         """Return whether the ceiling of a device is below the limit that the jobs have; None without one."""
-        watts = self._ceiling_watts(name)
+        watts = self._ceilings.watts(name)
         if watts is None:
             return None
-        device = self._limited[name]
+        device = self._ceilings.limited[name]
         own = (self._settings.value_without_ceiling(key) for key in device.limit_keys)
         return any(int(text) == 0 or device.watts_of(text) > watts for text in own if text is not None)
 
-    def _ceiling_watts(self, name: str) -> float | None:
-        device = self._limited.get(name)
-        return None if device is None else ceiling_watts(device, self._settings.journal)
-
     def _enter_safe_state(self, reason: str) -> None:
         assert self._lease is not None
-        if self._lower(self._lease.decision.safe_watts):
+        if self._ceilings.lower(self._lease.decision.safe_watts):
             self.is_safe = True
             log.warning("power budget: %s: safe limits are in force", reason)
-
-    def _lower(self, watts: Mapping[str, float]) -> bool:
-        """Set ceilings of devices, but raise none, and return whether the journal could be written."""
-        current = {name: self._ceiling_watts(name) for name in watts if name in self._limited}
-        return self._set(
-            {
-                name: min(watts[name], math.inf if ceiling is None else ceiling)
-                for name, ceiling in current.items()
-            }
-        )
-
-    def _set(self, watts: Mapping[str, float | None]) -> bool:
-        """Set the ceilings of devices and return whether the journal could be written.
-
-        Args:
-            watts: ceiling by name of the device; None lifts it.
-        """
-        ceilings: dict[str, str | None] = {}
-        window_s = self._config().agent.set_rapl_time_window_s
-        for name, limit in watts.items():
-            device = self._limited[name]
-            settings = device.settings(device.max_watts or 0.0 if limit is None else limit, window_s)
-            present = [setting for setting in settings if setting.key in self._devices.knobs]
-            ceilings |= {setting.key: None if limit is None else setting.value for setting in present}
-        return self._settings.set_ceilings(ceilings) if ceilings else True
-
-    def _keep_ceilings(self) -> None:
-        """Write ceilings again that another program has exceeded."""
-        entries = self._settings.journal.entries
-        ceilings = {key: entry.ceiling for key, entry in entries.items() if entry.ceiling is not None}
-        if ceilings:
-            self._settings.set_ceilings(ceilings)
 
     def _store(self) -> None:
         if self._lease is None:

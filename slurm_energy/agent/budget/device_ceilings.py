@@ -1,0 +1,102 @@
+"""Ceilings of the packages and GPUs of a node: written through the settings manager, which journals them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from slurm_energy.agent.budget.lease_file import LeaseFile
+from slurm_energy.agent.budget.limited_devices import LimitedDevice, ceiling_watts, limited_devices
+from slurm_energy.config import Config
+from slurm_energy.control.settings_manager import SettingsManager
+from slurm_energy.devices.discovery import NodeDevices
+
+LEASE_FILE = "budget.json"
+"""Name of the file with the lease in the state directory."""
+
+
+class DeviceCeilings:
+    """Ceilings of the devices of a node.
+
+    Args:
+        devices: devices of the node.
+        settings: writes ceilings and journals the original values.
+        config: returns the current configuration.
+
+    Attributes:
+        limited: devices by name, as `find` saw them last.
+    """
+
+    def __init__(self, devices: NodeDevices, settings: SettingsManager, config: Callable[[], Config]) -> None:
+        self._devices, self._settings, self._config = devices, settings, config
+        self.limited: dict[str, LimitedDevice] = {}
+
+    def find(self) -> None:
+        """Look up the devices and their ranges."""
+        found = limited_devices(self._devices, self._settings.journal)
+        self.limited = {device.name: device for device in found}
+
+    def watts(self, name: str) -> float | None:
+        """Return the ceiling of a device; None without one."""
+        device = self.limited.get(name)
+        return None if device is None else ceiling_watts(device, self._settings.journal)
+
+    def lower(self, watts: Mapping[str, float]) -> bool:
+        """Set ceilings of devices, but raise none, and return whether the journal could be written."""
+        current = {name: self.watts(name) for name in watts if name in self.limited}
+        return self.set(
+            {
+                name: min(watts[name], math.inf if ceiling is None else ceiling)
+                for name, ceiling in current.items()
+            }
+        )
+
+    def set(self, watts: Mapping[str, float | None]) -> bool:
+        """Set the ceilings of devices and return whether the journal could be written.
+
+        Args:
+            watts: ceiling by name of the device; None lifts it.
+        """
+        ceilings: dict[str, str | None] = {}
+        window_s = self._config().agent.set_rapl_time_window_s
+        for name, limit in watts.items():
+            device = self.limited[name]
+            settings = device.settings(device.max_watts or 0.0 if limit is None else limit, window_s)
+            present = [setting for setting in settings if setting.key in self._devices.knobs]
+            ceilings |= {setting.key: None if limit is None else setting.value for setting in present}
+        return self._settings.set_ceilings(ceilings) if ceilings else True
+
+    def keep(self) -> None:
+        """Write ceilings again that another program has exceeded."""
+        entries = self._settings.journal.entries
+        ceilings = {key: entry.ceiling for key, entry in entries.items() if entry.ceiling is not None}
+        if ceilings:
+            self._settings.set_ceilings(ceilings)
+
+
+def lower_to_safe_limits(
+    devices: NodeDevices, settings: SettingsManager, folder: Path, config: Config
+) -> Mapping[str, float]:
+    """Lower the ceilings of a node without agent to the safe limits of the last decision.
+
+    The hardware would keep the ceilings of that decision, even when the limit falls. The stored lease and its
+    number stay, so that the next agent continues from them.
+
+    Args:
+        devices: devices of the node.
+        settings: writes ceilings and journals the original values.
+        folder: state directory of the agent, which this process has locked.
+        config: the configuration.
+
+    Returns:
+        Ceiling by device that is now in force; empty if no budget is enforced or no decision is stored.
+    """
+    lease = LeaseFile(folder / LEASE_FILE).load() if config.budget.mode == "enforce" else None
+    if lease is None:
+        return {}
+    ceilings = DeviceCeilings(devices, settings, lambda: config)
+    ceilings.find()
+    ceilings.lower(lease.decision.safe_watts)
+    watts = {name: ceilings.watts(name) for name in lease.decision.safe_watts}
+    return {name: ceiling for name, ceiling in watts.items() if ceiling is not None}
