@@ -20,11 +20,13 @@ from slurm_energy.controller.budgets.facts import (
     EngineSettings,
     ScopeKind,
 )
+from slurm_energy.controller.budgets.other_power import UNKNOWN_SLOPE
 from slurm_energy.errors import UsageError
 
 CLUSTER = BudgetScope(ScopeKind.CLUSTER)
 FULL = {"package-0": 180.0, "gpu0": 380.0, "gpu1": 300.0}
 PERIOD_S = 5
+IDLE_WATTS = 140.0  # of the devices of a node
 
 
 def budget(watts: float, scope: BudgetScope = CLUSTER, name: str = "all", **more: float) -> BudgetInForce:
@@ -37,12 +39,17 @@ def cluster(watts: float, count: int = 4, **settings: object) -> FakeCluster:
     return FakeCluster(engine, [FakeNode(f"n{i}") for i in range(count)])
 
 
+def reserve_watts(device_watts: float) -> float:
+    """Return the power for which the other parts of a node count that was only seen idle."""
+    return RESERVE_WATTS + UNKNOWN_SLOPE * (device_watts - IDLE_WATTS)
+
+
 def test_idle_devices_are_held_at_their_minimum_if_not_all_may_run() -> None:
     world = cluster(2000.0)
     world.step(3)
     assert all(node.ceiling == {"package-0": 60.0, "gpu0": 100.0, "gpu1": 100.0} for node in world.nodes)
     (status,) = world.cycle.budgets
-    assert status.fixed_watts == 4 * RESERVE_WATTS
+    assert status.fixed_watts == pytest.approx(4 * reserve_watts(1.05 * IDLE_WATTS))
     assert status.committed_watts <= 2000.0
 
 
@@ -126,7 +133,7 @@ def test_a_rebooted_node_counts_at_nameplate_until_it_confirms() -> None:
     world.now_s += 1
     world.engine.poll(node.poll(), world.now_s)
     cycle = world.engine.decide(world.now_s)
-    assert cycle.nodes["n1"].committed_watts == pytest.approx(1080.0)
+    assert cycle.nodes["n1"].committed_watts == pytest.approx(1000.0 + reserve_watts(1000.0))
 
 
 def test_a_node_keeps_its_ceilings_until_a_decision_counts_it() -> None:
@@ -187,9 +194,9 @@ def test_a_new_node_counts_like_the_largest_until_its_power_is_known() -> None:
     world = cluster(9000.0, 2)
     world.nodes[1].is_measured = False
     world.step(2)
-    assert world.cycle.budgets[0].fixed_watts == 2 * RESERVE_WATTS
+    assert world.cycle.budgets[0].fixed_watts == pytest.approx(2 * reserve_watts(1000.0))
     world.step(5)
-    assert world.cycle.budgets[0].fixed_watts == RESERVE_WATTS  # it has no sensor of the whole node
+    assert world.cycle.budgets[0].fixed_watts == pytest.approx(reserve_watts(1000.0))  # it has no sensor
 
 
 def test_raises_are_withdrawn_if_they_cannot_be_stored() -> None:
@@ -253,7 +260,7 @@ def test_unknown_nodes_of_slurm_count_at_nameplate() -> None:
     world = cluster(5000.0, 1)
     world.engine.set_nodes({"n0": BudgetedNode(), "dark": BudgetedNode(), "off": BudgetedNode(is_off=True)})
     world.step(2)
-    assert world.cycle.budgets[0].fixed_watts == RESERVE_WATTS + (RESERVE_WATTS + 1000.0)
+    assert world.cycle.budgets[0].fixed_watts == pytest.approx(2 * reserve_watts(1000.0) + 1000.0)
 
 
 def test_nodes_that_are_off_or_boot_count_at_their_power() -> None:
@@ -266,9 +273,9 @@ def test_nodes_that_are_off_or_boot_count_at_their_power() -> None:
         world.step(2)
         return world.cycle.budgets[0].fixed_watts
 
-    assert fixed_watts() == 2 * RESERVE_WATTS
+    assert fixed_watts() == pytest.approx(2 * reserve_watts(1000.0))
     off = BudgetedNode(is_off=True, off_watts=8.0)
-    assert fixed_watts(n1=off, dark=off) == RESERVE_WATTS + 2 * 8.0
+    assert fixed_watts(n1=off, dark=off) == pytest.approx(reserve_watts(1000.0) + 2 * 8.0)
     world.cut.add("n1")
     boots = BudgetedNode(nameplate_watts=100.0, boot_watts=2300.0)
     fixed_watts(n1=boots, dark=boots)
@@ -285,6 +292,7 @@ def test_power_that_starting_jobs_may_draw_stays_free() -> None:
     world.announce()
     usable = 2600.0 * 0.98
     kept = 60.0 - 1.05 * 40.0 + 2 * (100.0 - 1.05 * 50.0)  # minimum minus idle power of the free node
+    kept *= 1.0 + UNKNOWN_SLOPE
     for promised, free in ((0.0, 0.0), (50.0, 50.0), (1000.0, kept)):
         world.engine.set_promised({"all": promised})
         world.step(20)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,10 +20,14 @@ from slurm_energy.budget.safe_limits import safe_limits
 from slurm_energy.controller.budgets.coverage import CoverSums, JobCover, node_cover
 from slurm_energy.controller.budgets.facts import BudgetInForce
 from slurm_energy.controller.budgets.groups import DeviceGroups, MergedJobReport, build_groups
-from slurm_energy.controller.budgets.rest import fixed_watts, node_rest
+from slurm_energy.controller.budgets.rest import RestPower
 from slurm_energy.controller.budgets.state import CycleInputs
 from slurm_energy.controller.budgets.table import CycleDevices, DeviceCounting, device_counting, device_table
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+_DISTRIBUTIONS: Final = 2
+"""Maximum distributions per decision: the power of the parts without a limit depends on the first one."""
+_MIN_RISE_WATTS: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -79,9 +84,10 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     jobs_covered = JobCover(inputs.budgets, inputs.jobs)
     table = device_table(inputs, nodes_covered, jobs_covered)
     counting = device_counting(inputs, table)
-    of_nodes = node_rest(inputs)
-    fixed = fixed_watts(inputs, nodes_covered, jobs_covered, of_nodes)
+    rest = RestPower(inputs, table, nodes_covered, jobs_covered)
     counted = counting.counted_watts(table, inputs.commitment.reserved_watts[table.row])
+    of_nodes = rest.of_nodes(counted)
+    fixed = rest.fixed_watts(of_nodes)
     measured = _measured_watts(inputs, table, nodes_covered, counted, of_nodes) + fixed
     promised = _promised_watts(inputs, table, counting)
     excess = inputs.excess.update(
@@ -89,14 +95,23 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     )
     limits = np.array([budget.limit_watts for budget in inputs.budgets], np.float64)
     usable = limits * _margin(inputs) - promised - excess
-    needs_no_limit: Bools = _highest_watts(table, counting, fixed) <= usable
+    needs_no_limit: Bools = _highest_watts(table, counting, rest) <= usable
     grouped = np.flatnonzero(table.is_free & table.busy)
     groups = _groups(inputs, table, grouped, reports)
     members = _members(table.cover[:, grouped], groups)
+    waiting = table.sums.total(counting.still_watts + counting.idle_watts) + _waiting_watts(table, counting)
+    for _ in range(_DISTRIBUTIONS):
+        columns = BudgetColumns(usable, fixed + waiting, members)
+        shares = distribute(groups.columns, columns, DistributionPolicy(inputs.settings.distribution))
+        target = _targets(inputs, table, grouped, groups, shares, needs_no_limit)
+        planned = counting.counted_watts(
+            table, np.maximum(target, inputs.commitment.reserved_watts)[table.row]
+        )
+        raised = np.maximum(of_nodes, rest.of_nodes(planned))
+        if not np.any(raised > of_nodes + _MIN_RISE_WATTS):
+            break
+        of_nodes, fixed = raised, rest.fixed_watts(raised)
     still = fixed + table.sums.total(counting.still_watts + counting.idle_watts)
-    columns = BudgetColumns(usable, still + _waiting_watts(table, counting), members)
-    shares = distribute(groups.columns, columns, DistributionPolicy(inputs.settings.distribution))
-    target = _targets(inputs, table, grouped, groups, shares, needs_no_limit)
     reserved = _grant(inputs, table, counting, target, usable - still)
     return CycleOutcome(
         table=table,
@@ -124,17 +139,20 @@ def _margin(inputs: CycleInputs) -> float:
 def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
     """Return the power under each budget that is kept free for starts of jobs, shape (b,).
 
-    Jobs start at the minimum limits, so that more than that need not be kept free for them.
+    Jobs start at the minimum limits, so that more than that need not be kept free for them. The other parts
+    of the nodes then draw more, too.
     """
-    added = np.maximum(0.0, table.min_watts - table.idle_watts)
+    slopes = np.array([node.reserve.slope for node in inputs.nodes], np.float64)
+    added = np.maximum(0.0, table.min_watts - table.idle_watts) * (1.0 + slopes[table.node])
     starts = table.sums.total(np.where(counting.as_idle, added, 0.0))
     promised: Floats = np.minimum(np.maximum(0.0, inputs.promised_watts), starts)
     return promised
 
 
-def _highest_watts(table: CycleDevices, counting: DeviceCounting, fixed: Floats) -> Floats:
+def _highest_watts(table: CycleDevices, counting: DeviceCounting, rest: RestPower) -> Floats:
     """Return the power under each budget if all devices have their maximum, shape (b,)."""
-    return fixed + table.sums.total(counting.still_watts + np.where(table.is_free, table.max_watts, 0.0))
+    highest = counting.still_watts + np.where(table.is_free, table.max_watts, 0.0)
+    return rest.fixed_watts(rest.of_nodes(highest)) + table.sums.total(highest)
 
 
 def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:

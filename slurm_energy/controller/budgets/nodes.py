@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,15 +12,12 @@ from slurm_energy.budget.node_trust import NodeTrust
 from slurm_energy.budget.reachable_limits import ReachableLimits
 from slurm_energy.controller.budgets.draw import DecayingMaximum, DeviceDraw
 from slurm_energy.controller.budgets.facts import JobRange
+from slurm_energy.controller.budgets.other_power import OtherPower
 from slurm_energy.controller.budgets.polls import UNKNOWN_JOB
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 from slurm_energy.tuning.response_curve import ResponseCurve
 
-_RESERVE_DECAY_S: Final = 3600.0
-_RESERVE_POLLS: Final = 31
-"""Polls over whose differences the power of the other parts is the median. Sensors of whole nodes lag behind
-those of devices, so that single differences are wrong when jobs start or end."""
 _MIN_POLLS: Final = 5
 """Polls without power of the node after which it counts as not measured."""
 _UNLIMITED_DECAY_S: Final = 3600.0
@@ -96,7 +91,6 @@ class BudgetNode:
     """
 
     __slots__ = (
-        "_differences",
         "_polls",
         "_raw_curves",
         "_reachable",
@@ -118,9 +112,8 @@ class BudgetNode:
         self.job_ids: frozenset[int] = frozenset()
         self.polled_s = float("-inf")
         self.devices: dict[str, BudgetDevice] = {}
-        self.reserve = DecayingMaximum(_RESERVE_DECAY_S)
-        self.unlimited = DecayingMaximum(_RESERVE_DECAY_S)
-        self._differences: deque[float] = deque(maxlen=_RESERVE_POLLS)
+        self.reserve = OtherPower()
+        self.unlimited = DecayingMaximum(_UNLIMITED_DECAY_S)
         self.curves: dict[int, ResponseCurve] = {}
         self._raw_curves: dict[int, dict[str, Any]] = {}
         self._trust = NodeTrust()
@@ -177,8 +170,7 @@ class BudgetNode:
         watts = [device.watts for device in poll.devices]
         known = [one for one in watts if one is not None]
         if len(known) == len(watts):
-            self._differences.append(max(0.0, poll.node_watts - sum(known)))
-            self.reserve.update(statistics.median(self._differences), now_s)
+            self.reserve.add(sum(known), max(0.0, poll.node_watts - sum(known)), now_s)
 
     @property
     def measured_watts(self) -> float | None:
@@ -231,13 +223,16 @@ class BudgetNode:
             _only_kind(gpus),
         )
 
-    @property
-    def rest_watts(self) -> float | None:
-        """Power for which everything but devices with a limit counts; None: not known yet."""
+    def rest_watts(self, limited_watts: float) -> float | None:
+        """Return the power for which everything but devices with a limit counts; None: not known yet.
+
+        Args:
+            limited_watts: power that the devices with a limit may draw.
+        """
         may_be_measured = self.reserve.value is None and self._polls < _MIN_POLLS
         if self.unlimited.value is None or may_be_measured:
             return None
-        return self.unlimited.value + (self.reserve.value or 0.0)
+        return self.unlimited.value + self.reserve.watts_at(limited_watts + self.unlimited.value)
 
     @property
     def limited_watts(self) -> float:

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from slurm_energy.controller.budgets.coverage import CoverSums, JobCover, node_cover
 from slurm_energy.controller.budgets.facts import BudgetedNode
 from slurm_energy.controller.budgets.nodes import BudgetNode
 from slurm_energy.controller.budgets.state import CycleInputs
+from slurm_energy.controller.budgets.table import CycleDevices
 from slurm_energy.scheduling.queue import Bools, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class RestPower:
+    """Power of everything but devices with a power limit.
+
+    Attributes:
+        inputs: state of the engine.
+        table: the devices with a power limit.
+        nodes_covered: whether a budget counts a whole node, shape (b, number of nodes).
+        jobs_covered: which budgets count which jobs.
+    """
+
+    inputs: CycleInputs
+    table: CycleDevices
+    nodes_covered: Bools
+    jobs_covered: JobCover
+
+    def of_nodes(self, device_watts: Floats) -> Floats:
+        """Return the power in each node, shape (number of nodes,).
+
+        Args:
+            device_watts: power that each device with a limit may draw, shape (n,).
+        """
+        count = len(self.inputs.nodes)
+        by_node = np.bincount(self.table.node, weights=device_watts, minlength=count)
+        return node_rest(self.inputs, by_node.astype(np.float64))
+
+    def fixed_watts(self, of_nodes: Floats) -> Floats:
+        """Return the power under each budget, shape (b,).
+
+        Args:
+            of_nodes: result of `of_nodes`.
+        """
+        return fixed_watts(self.inputs, self.nodes_covered, self.jobs_covered, of_nodes)
 
 
 def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover, rest: Floats) -> Floats:
@@ -29,13 +67,20 @@ def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCove
     return total + _rest_of_jobs(inputs, jobs_covered, rest)
 
 
-def node_rest(inputs: CycleInputs) -> Floats:
+def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
     """Return for each node the power of everything but devices with a power limit, shape (number of nodes,).
 
     If the power of a node is not known yet, the largest power of the other nodes is assumed. A booting node
     counts at least with the power of a boot, a node that is off with its power while off.
+
+    Args:
+        inputs: state of the engine.
+        limited_watts: power that the devices with a limit of each node may draw, shape (number of nodes,).
     """
-    known = [_known_rest(inputs, node) for node in inputs.nodes]
+    known = [
+        _known_rest(inputs, node, watts)
+        for node, watts in zip(inputs.nodes, limited_watts.tolist(), strict=True)
+    ]
     largest = max((watts for watts in known if watts is not None), default=0.0)
     rest = [largest if watts is None else watts for watts in known]
     return np.array(
@@ -53,12 +98,12 @@ def _boot_rest(inputs: CycleInputs, node: BudgetNode) -> float:
     return max(0.0, facts.boot_watts - float(inputs.commitment.reserved_watts[rows].sum()))
 
 
-def _known_rest(inputs: CycleInputs, node: BudgetNode) -> float | None:
+def _known_rest(inputs: CycleInputs, node: BudgetNode, limited_watts: float) -> float | None:
     facts = inputs.slurm_nodes.get(node.name)
     if facts is not None and facts.is_off:
         return facts.off_watts
     if node.unlimited.value is None or facts is None or facts.reserve_watts is None:
-        return node.rest_watts
+        return node.rest_watts(limited_watts)
     return facts.reserve_watts + node.unlimited.value
 
 

@@ -1,0 +1,98 @@
+"""Power of the parts of a node without a limit: memory, board, fans and losses, which grow with the load."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Final
+
+_DECAY_S: Final = 3600.0
+_WINDOW: Final = 31
+"""Polls over whose differences the power is the median. Sensors of whole nodes lag behind those of devices,
+so that single differences are wrong when jobs start or end."""
+UNKNOWN_SLOPE: Final = 0.12
+"""Watts of the other parts per watt of the devices before the slope is learned: power supplies lose up to
+12 %."""
+MAX_SLOPE: Final = 0.25
+_STEADY: Final = 0.05
+"""Maximum relative change of the devices' power over three polls at which a difference is learned from."""
+_PRIOR_POLLS: Final = 10.0
+_PRIOR_SPREAD: Final = 0.05
+"""The slope before it is learned weighs as much as this number of polls with this relative spread."""
+_KEPT: Final = 0.999  # weight of earlier polls, per poll
+
+
+class OtherPower:
+    """Power of the other parts of a node, learned from its own readings.
+
+    `value` is the highest recent power, `device_watts` the power of the devices at that time. If the devices
+    may draw more, the other parts count at `slope` watts more per watt. The slope is fitted by least squares.
+    A stored power, and that of a node without a sensor of the whole node, count without it.
+
+    Attributes:
+        value: highest recent power; None: unknown.
+        device_watts: power of the devices up to which `value` counts.
+    """
+
+    __slots__ = ("_last", "_sums", "_time_s", "_window", "device_watts", "value")
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+        self.device_watts = 0.0
+        self._time_s = 0.0
+        self._window: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self._last: tuple[float, float] = (math.nan, math.nan)
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # weight, means of x and y, sums of squares xx and xy
+
+    @property
+    def slope(self) -> float:
+        """Watts of the other parts per watt of the devices, 0 to `MAX_SLOPE`."""
+        _, mean, _, xx, xy = self._sums
+        prior = _PRIOR_POLLS * (_PRIOR_SPREAD * max(mean, 1.0)) ** 2
+        return min(MAX_SLOPE, max(0.0, (xy + UNKNOWN_SLOPE * prior) / (xx + prior)))
+
+    def watts_at(self, device_watts: float) -> float:
+        """Return the power of the other parts if the devices may draw `device_watts`; 0: unknown."""
+        more_watts = max(0.0, device_watts - self.device_watts) if self._window else 0.0
+        return (self.value or 0.0) + self.slope * more_watts
+
+    def add(self, device_watts: float, other_watts: float, now_s: float) -> None:
+        """Add a reading: power of all devices, and of the node without them."""
+        if all(abs(watts - device_watts) <= _STEADY * device_watts for watts in self._last):
+            self._fit(device_watts, other_watts)
+        self._last = (self._last[1], device_watts)
+        self._window.append((device_watts, other_watts))
+        devices, others = zip(*self._window, strict=True)
+        self.update(statistics.median(others), now_s, statistics.median(devices))
+
+    def update(self, other_watts: float, now_s: float, device_watts: float = 0.0) -> None:
+        """Raise the value at once, or lower it slowly.
+
+        Args:
+            other_watts: power of the other parts.
+            now_s: time now.
+            device_watts: power of the devices at that time; 0 if it is unknown.
+        """
+        if self.value is None or other_watts >= self.value:
+            self.value, self.device_watts = other_watts, device_watts
+        else:
+            part = -math.expm1(-max(0.0, now_s - self._time_s) / _DECAY_S)
+            self.value += (other_watts - self.value) * part
+            self.device_watts += (device_watts - self.device_watts) * (
+                1.0 if device_watts > self.device_watts else part
+            )
+        self._time_s = now_s
+
+    def _fit(self, x: float, y: float) -> None:
+        weight, mean_x, mean_y, xx, xy = self._sums
+        weight = weight * _KEPT + 1.0
+        off_x, off_y = x - mean_x, y - mean_y
+        mean_x, mean_y = mean_x + off_x / weight, mean_y + off_y / weight
+        self._sums = (
+            weight,
+            mean_x,
+            mean_y,
+            xx * _KEPT + off_x * (x - mean_x),
+            xy * _KEPT + off_x * (y - mean_y),
+        )
