@@ -15,8 +15,18 @@ Four programs keep the budget:
 - `cray`: the algorithm of Slurm's removed plugin power/cray_aries with its default parameters.
 - `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a virtual clock.
 
-Two further methods run only if `--methods` names them. They bound what a distribution can gain: `clairvoyant`
-knows every program, and `unlimited` has no limit (`budget_bounds.py`).
+In these four the jobs start in the order of their submission, with backfill. The suite as a site runs it also
+decides which jobs start:
+
+- `suite`: `budget`, with the queue in the order of the product's scheduling policy `lean` (`--policy`).
+
+It predicts the power of a job from earlier runs of the program, and ranks first the jobs that have waited for
+`--bound` seconds. Its comparison with `cray` contains order and distribution, that of `budget` the
+distribution alone. `--methods "cray ordered"` gives Cray's algorithm the same order.
+
+Further methods run only if `--methods` names them. `clairvoyant` and `unlimited` bound what a distribution
+can gain: the one knows every program, the other has no limit (`budget_bounds.py`). `clairvoyant ordered`
+starts jobs like `suite`.
 
 Jobs arrive faster than the nodes can run them, so that throughput is not that of the arrivals. Every job
 starts as soon as nodes are free (`admission = "off"`); with `--admission` it also waits for power.
@@ -40,6 +50,7 @@ from pathlib import Path
 
 from budget_baselines import CrayBalancer, EqualCaps, is_feasible
 from budget_bounds import ClairvoyantCaps, UnlimitedPower
+from budget_order import priority_order, waits_of
 from claims import Claim, at_least, at_most, publish
 from lab_runs import memory_folder
 
@@ -60,16 +71,24 @@ from slurm_energy_lab.virtual_cluster.cluster import (
     VirtualCluster,
 )
 from slurm_energy_lab.virtual_cluster.program_history import ProgramHistory
-from slurm_energy_lab.virtual_cluster.workload import JobMix, draw_jobs, draw_profiles, nameplate_watts
+from slurm_energy_lab.virtual_cluster.workload import (
+    JobMix,
+    draw_jobs,
+    draw_profiles,
+    nameplate_watts,
+)
 from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
 
 SECONDS = 1800.0
 STEPS = ((0.0, 0.60), (600.0, 0.45), (1200.0, 0.80))
 """Time in seconds, and the budget from then on as a share of the sum of the thermal design powers."""
 NODES = {"cpu": 4, "gpu": 4}
-METHODS = ("equal watts", "equal share", "cray", "budget")
-BOUNDS = ("clairvoyant", "unlimited")
-"""Methods that no program for real clusters can be. They are not among the default methods."""
+METHODS = ("equal watts", "equal share", "cray", "budget", "suite")
+ORDERED = " ordered"
+BOUNDS = ("clairvoyant", "clairvoyant ordered", "cray ordered", "unlimited")
+"""Bounds and counterfactuals. They are not among the default methods."""
+WAIT_BOUND_S = 900.0
+"""Default of `--bound`: half of the run. Slurm's sites set `priority.wait_bound_s` to hours or days."""
 EVALUATION_SEED = 100
 """First seed of the evaluation; smaller seeds were used for the development."""
 ALLOWED_S = 5.0
@@ -90,6 +109,8 @@ class LabResult:
         otherwise_s: seconds above the limit at all other times.
         max_share: highest power divided by the limit, outside of these seconds.
         used_share: mean power divided by the mean limit.
+        mean_wait_s, max_wait_s: seconds from submission to start; until the end for jobs that still wait.
+        user_wait_ratio: mean wait of the user who waits longest, divided by that of the user who waits least.
     """
 
     seed: int
@@ -103,6 +124,33 @@ class LabResult:
     otherwise_s: float
     max_share: float
     used_share: float
+    mean_wait_s: float
+    max_wait_s: float
+    user_wait_ratio: float
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """Options of a run.
+
+    Attributes:
+        load: arriving work per node-second.
+        blind: nothing is known of the programs.
+        admission: start only jobs that fit, as with licenses.
+        policy: scheduling policy of `suite`.
+        bound_s: bound on waiting of `suite`.
+    """
+
+    load: float = 1.5
+    blind: bool = False
+    admission: bool = False
+    policy: str = "lean"
+    bound_s: float = WAIT_BOUND_S
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> LabOptions:
+        """Return the options of a command line."""
+        return cls(arguments.load, arguments.blind, arguments.admission, arguments.policy, arguments.bound)
 
 
 def main() -> int:
@@ -110,7 +158,7 @@ def main() -> int:
     results = evaluate(arguments)
     print(table(results))
     if arguments.plot:
-        plot(arguments.seed, arguments.load, arguments.plot)
+        plot(arguments.seed, LabOptions.of(arguments), arguments.plot)
     return publish(lab_claims(results), arguments.json)
 
 
@@ -124,6 +172,13 @@ def option_parser() -> argparse.ArgumentParser:
         "--methods",
         default="",
         help=f"comma-separated of {', '.join((*METHODS, *BOUNDS))} (default: {', '.join(METHODS)})",
+    )
+    parser.add_argument("--policy", default="lean", help="scheduling policy of `suite` (lean)")
+    parser.add_argument(
+        "--bound",
+        type=float,
+        default=WAIT_BOUND_S,
+        help=f"bound on waiting of `suite` ({WAIT_BOUND_S:.0f} s)",
     )
     parser.add_argument("--admission", action="store_true", help="start only jobs that fit, as with licenses")
     parser.add_argument("--blind", action="store_true", help="without knowledge of the programs")
@@ -151,9 +206,7 @@ def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     runs = [(seed, method) for method in reversed(methods) for seed in seeds if (seed, method) not in done]
     with ProcessPoolExecutor(arguments.workers) as pool:
-        futures = [
-            pool.submit(judge, *run, arguments.load, arguments.blind, arguments.admission) for run in runs
-        ]
+        futures = [pool.submit(judge, *run, LabOptions.of(arguments)) for run in runs]
         for number, (future, (seed, method)) in enumerate(zip(futures, runs, strict=True), 1):
             results.append(future.result())
             print(f"run {number} of {len(runs)}: seed {seed}, {method}", file=sys.stderr, flush=True)
@@ -163,9 +216,9 @@ def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
     return results
 
 
-def judge(seed: int, method: str, load: float, blind: bool = False, admission: bool = False) -> LabResult:
+def judge(seed: int, method: str, options: LabOptions) -> LabResult:
     """Run one method with one seed and return its result."""
-    run, limits = run_lab(seed, method, load, blind, admission)
+    run, limits = run_lab(seed, method, options)
     steps = [start for start, _ in STEPS[1:]]
     after_step, otherwise, shares = 0, 0, [0.0]
     for index, (watts, limit) in enumerate(zip(run.watts, limits, strict=True)):
@@ -187,45 +240,47 @@ def judge(seed: int, method: str, load: float, blind: bool = False, admission: b
         round(otherwise * TICK_S, 1),
         max(shares),
         sum(run.watts) / sum(limits),
+        *waits_of(run.waits_s),
     )
 
 
 def run_lab(
-    seed: int,
-    method: str,
-    load: float,
-    blind: bool = False,
-    admission: bool = False,
-    seconds: float = SECONDS,
+    seed: int, method: str, options: LabOptions, seconds: float = SECONDS
 ) -> tuple[ClusterRun, list[float]]:
     """Run one method with one seed. Return the result, and the limit at each value of the power."""
     logging.disable(logging.WARNING)
     names = dict(zip(NODES, draw_profiles(seed, lambda *pair: is_feasible(*pair, 0.45)), strict=True))
     profiles = {partition: load_profile(name) for partition, name in names.items()}
-    jobs = draw_jobs(seed, NODES, JobMix(duration_s=seconds, load=load))
+    jobs = draw_jobs(seed, NODES, JobMix(duration_s=SECONDS, load=options.load))
     clock = ModelClock()
     limit_watts = budget_of(profiles, clock.now_s)
     with ExitStack() as stack:
         nodes: dict[str, ClusterNode] = {}
-        if method == "budget":
+        history = None if options.blind else ProgramHistory()
+        is_suite = method == "suite" or method.endswith(ORDERED)
+        order = (
+            priority_order(profiles, ProgramHistory(), options.policy, options.bound_s) if is_suite else None
+        )
+        if method in ("budget", "suite"):
             folder = stack.enter_context(memory_folder())
             agents = {name: agent(folder, name, names[name[:3]], clock) for name in node_names()}
             for made in agents.values():
                 stack.callback(made.close)
-            settings = EngineSettings(counts_idle=admission)
+            settings = EngineSettings(counts_idle=options.admission)
             controller = BudgetController(limit_watts, slurm_nodes(list(agents)), settings)
-            history = None if blind else ProgramHistory()
-            manager: PowerManager = BudgetedCluster(agents, clock, controller, history, admission=admission)
+            manager: PowerManager = BudgetedCluster(
+                agents, clock, controller, history, admission=options.admission
+            )
             nodes.update(agents)
         else:
             bare = {name: BareNode(profiles[name[:3]], clock) for name in node_names()}
             for node in bare.values():
                 stack.callback(node.close)
             models = {name: node.model for name, node in bare.items()}
-            manager = bare_manager(method, models, limit_watts)
+            manager = bare_manager(method.removesuffix(ORDERED), models, limit_watts)
             nodes.update(bare)
         start_s = clock.now_s
-        run = VirtualCluster(clock, nodes, jobs).run(seconds, manager)
+        run = VirtualCluster(clock, nodes, jobs, order).run(seconds, manager)
     # A value of the power is the mean of the time before it.
     return run, [limit_watts(start_s + index * TICK_S + TICK_S / 2) for index in range(len(run.watts))]
 
@@ -283,8 +338,8 @@ def table(results: Sequence[LabResult]) -> str:
     """Return the results as a Markdown table, one row per seed and method."""
     rows = [
         "| seed | method | work per s | EDP | energy | jobs ended | over time limit | power used | "
-        "highest power | above after a step | above otherwise |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "highest power | above after a step | above otherwise | mean wait | longest wait | users |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     order = {method: index for index, method in enumerate(METHODS)}
     for item in sorted(results, key=lambda item: (item.seed, order.get(item.method, 0))):
@@ -292,10 +347,11 @@ def table(results: Sequence[LabResult]) -> str:
             f"| {item.seed} | {item.method} | {item.throughput:.2f} | {item.edp:.0f} |"
             f" {item.kilojoules / 1e3:.1f} MJ | {item.ended} | {item.killed} | {item.used_share:.0%} |"
             f" {item.max_share:.1%} | {item.above_s:.1f} s | {item.otherwise_s:.1f} s |"
+            f" {item.mean_wait_s:.0f} s | {item.max_wait_s:.0f} s | {item.user_wait_ratio:.2f} |"
         )
     methods = {item.method for item in results}
-    for of in (one for one in ("budget", *BOUNDS) if one in methods):
-        for method in (one for one in METHODS[:-1] if one in methods):
+    for of in (one for one in ("budget", "suite", *BOUNDS) if one in methods):
+        for method in (one for one in METHODS[:4] if one in methods and one != of):
             gains = [ratio(results, method, value, of) for value in (_throughput, _edp)]
             rows.append(f"\n{of} / {method}: throughput {gains[0]:.3f}, EDP {gains[1]:.3f}")
     return "\n".join(rows)
@@ -314,7 +370,7 @@ def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
 
     There are none without results of `budget`.
     """
-    own = [item for item in results if item.method == "budget"]
+    own = [item for item in results if item.method in ("budget", "suite")]
     if not own:
         return []
     claims = [
@@ -323,16 +379,18 @@ def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
         at_most("budget_lab_killed_jobs", float(sum(item.killed for item in own)), 0.0),
     ]
     known = {item.method for item in results}
-    for method, gain in (("equal watts", 0.10), ("equal share", 0.10), ("cray", 0.05)):
-        if method in known:
-            name = method.replace(" ", "_")
-            throughput, edp = ratio(results, method, _throughput), ratio(results, method, _edp)
-            claims.append(at_least(f"budget_lab_throughput_over_{name}", throughput, 1.0 + gain))
-            claims.append(at_most(f"budget_lab_edp_over_{name}", edp, 1.0 - gain))
+    baselines = (("equal watts", 0.10), ("equal share", 0.10), ("cray", 0.05))
+    for of, prefix in (("budget", "budget_lab"), ("suite", "budget_suite")):
+        for method, gain in baselines if of in known else ():
+            if method in known:
+                name = method.replace(" ", "_")
+                throughput, edp = (ratio(results, method, value, of) for value in (_throughput, _edp))
+                claims.append(at_least(f"{prefix}_throughput_over_{name}", throughput, 1.0 + gain))
+                claims.append(at_most(f"{prefix}_edp_over_{name}", edp, 1.0 - gain))
     return claims
 
 
-def plot(seed: int, load: float, path: Path) -> None:
+def plot(seed: int, options: LabOptions, path: Path) -> None:
     """Write the power of all methods and the limit over time as an image."""
     import matplotlib
 
@@ -340,8 +398,8 @@ def plot(seed: int, load: float, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 4.5))
-    for method in ("equal share", "cray", "budget"):
-        run, limits = run_lab(seed, method, load)
+    for method in ("equal share", "cray", "budget", "suite"):
+        run, limits = run_lab(seed, method, options)
         seconds = [sum(run.watts[i : i + 10]) / 1e4 for i in range(0, len(run.watts), 10)]
         minutes = [index / 60 for index in range(len(seconds))]
         axes.plot(minutes, seconds, linewidth=0.8, label=f"{method} (1 s mean)")

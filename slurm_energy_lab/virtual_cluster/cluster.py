@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,6 +89,7 @@ class ClusterRun:
         over_limit: ids of the jobs that ran longer than their time limit, which Slurm would have killed.
         busy_node_s: node-seconds that jobs have used.
         waited_s: seconds from submission to start, summed over the started jobs.
+        waits_s: seconds from submission to start by job id; until the end of the run for jobs that wait.
     """
 
     watts: array[float] = field(default_factory=lambda: array("d"))
@@ -99,6 +100,7 @@ class ClusterRun:
     over_limit: list[int] = field(default_factory=list)
     busy_node_s: float = 0.0
     waited_s: float = 0.0
+    waits_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def throughput(self) -> float:
@@ -111,6 +113,9 @@ class ClusterRun:
         return self.joules * self.seconds / self.work**2
 
 
+QueueOrder = Callable[[Sequence[ClusterJob], float], Sequence[ClusterJob]]
+
+
 class VirtualCluster:
     """Emulated nodes that run arriving jobs.
 
@@ -118,12 +123,19 @@ class VirtualCluster:
         clock: model time of all nodes.
         nodes: nodes by name; the name is the partition followed by a number.
         jobs: jobs in the order of their submission.
+        order: order in which waiting jobs start, from the jobs and the seconds since the start of the run;
+            None: that of their submission.
     """
 
     def __init__(
-        self, clock: ModelClock, nodes: Mapping[str, ClusterNode], jobs: Sequence[ClusterJob]
+        self,
+        clock: ModelClock,
+        nodes: Mapping[str, ClusterNode],
+        jobs: Sequence[ClusterJob],
+        order: QueueOrder | None = None,
     ) -> None:
         self.clock = clock
+        self._order = order
         self._nodes = nodes
         self._models = {name: node.model for name, node in nodes.items()}
         self.running: dict[int, PlacedJob] = {}
@@ -163,6 +175,8 @@ class VirtualCluster:
         result.joules = self._joules - self._start_joules
         done = sum(entry.job.work * self._share(entry) for entry in self.running.values())
         result.work = self._ended_work + done
+        elapsed_s = self.clock.now_s - self._start_s
+        result.waits_s |= {job.job_id: elapsed_s - job.submit_s for job in self.queue}
         return result
 
     def _energy_joules(self) -> float:
@@ -216,10 +230,15 @@ class VirtualCluster:
                 for node in nodes
             }
             self.running[job.job_id] = PlacedJob(job, nodes, self.clock.now_s, runs)
-            self.result.waited_s += self.clock.now_s - self._start_s - job.submit_s
+            wait_s = self.clock.now_s - self._start_s - job.submit_s
+            self.result.waited_s += wait_s
+            self.result.waits_s[job.job_id] = wait_s
             return True
 
-        started = start_jobs(self.queue, self.free_nodes(), releases, self.clock.now_s, start)
+        queue = (
+            self.queue if self._order is None else self._order(self.queue, self.clock.now_s - self._start_s)
+        )
+        started = start_jobs(queue, self.free_nodes(), releases, self.clock.now_s, start)
         ids = {job.job_id for job in started}
         self.queue = [job for job in self.queue if job.job_id not in ids]
 

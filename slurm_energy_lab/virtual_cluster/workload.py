@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from slurm_energy_lab.model import NodeModel, NodeProfile, kernel_names, load_profile, program_names
 
 _MAX_DRAWS = 1000
+USERS = 3
+"""Number of users, to whom the jobs belong in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,6 @@ def draw_jobs(seed: int, partition_nodes: dict[str, int], mix: JobMix) -> list[C
             jobs.append((submit_s, partition, numbers.choice(programs), nodes, seconds, limit_s))
             submit_s += numbers.expovariate(rate)
     return [
-        ClusterJob(job_id, submit_s, partition, program, nodes, seconds, limit_s, 1001 + job_id % 3)
+        ClusterJob(job_id, submit_s, partition, program, nodes, seconds, limit_s, 1001 + job_id % USERS)
         for job_id, (submit_s, partition, program, nodes, seconds, limit_s) in enumerate(sorted(jobs), 1)
     ]

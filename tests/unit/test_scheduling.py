@@ -29,6 +29,7 @@ BUILT_IN = [
     "fcfs",
     "hades",
     "kairos",
+    "lean",
     "metis",
     "multifactor",
     "pollux",
@@ -75,6 +76,7 @@ SCORES = {
     "charon": [2.5e6 / 2, 3.2e6 / 6, 4e6 / 1.1],
     "themis": [50 * 1, 80 * 301, 200 * 301],
     "hades": [2.5e6 * 1001, 3.2e6 * 3001, 4e6 * 3001],
+    "lean": [1000 / 4, 500 / 2, 100],
     "chronos": [49, 75, 1300 - 1200],
     "aurachronos": [2.5e6 / 2, 3.2e6 / 6, 100],
 }
@@ -91,6 +93,8 @@ def test_orders():
     assert order("fcfs", queue) == [2, 1, 3]
     assert order("sjf", queue) == [1, 2, 3]
     assert order("themis", queue) == [1, 2, 3]
+    assert order("lean", queue) == [3, 1, 2]
+    assert order("lean", queue, Options(wait_bound_s=400.0)) == [2, 3, 1]  # job 2 has waited for 500 s
     assert order("chronos", queue) == [3, 1, 2]  # the deadline first
     assert order("aurachronos", queue) == [3, 2, 1]
 

@@ -1,0 +1,22 @@
+"""Policy `lean`: least power per unit first, for a cluster under a power budget."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Queue
+from slurm_energy.scheduling.ranking import Options, Ranking, Term, least, ranked
+from slurm_energy.scheduling.registry import register
+
+
+@register("lean")
+def rank(queue: Queue, options: Options) -> Ranking:
+    """Lowest predicted power per unit (GPU, node or core) over all shapes of a job first; no ageing.
+
+    While a power budget holds the cluster below its maximum, the jobs that need the least power per unit
+    leave the most units at full speed.
+    score = min(P / units); only the bound on waiting limits the wait
+    """
+    table = queue.alternatives
+    choice, watts = least(table.power_watts / np.maximum(table.gpus, 1), table)
+    return ranked(queue, options, choice, watts, terms={"unit power": Term(watts, "W", power=1.0)})
