@@ -50,12 +50,13 @@ from pathlib import Path
 
 from budget_baselines import CrayBalancer, EqualCaps, is_feasible
 from budget_bounds import ClairvoyantCaps, UnlimitedPower
+from budget_cluster import NODES, STEPS, agent, budget_of, node_names
 from budget_order import priority_order, waits_of
 from claims import Claim, at_least, at_most, publish
 from lab_runs import memory_folder
 
 from slurm_energy.controller.budgets.facts import EngineSettings
-from slurm_energy_lab.model import NodeProfile, load_profile
+from slurm_energy_lab.model import load_profile
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.virtual_cluster.budgeted_cluster import (
     BudgetController,
@@ -75,14 +76,10 @@ from slurm_energy_lab.virtual_cluster.workload import (
     JobMix,
     draw_jobs,
     draw_profiles,
-    nameplate_watts,
 )
-from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
+from slurm_energy_lab.virtual_node import ModelClock
 
 SECONDS = 1800.0
-STEPS = ((0.0, 0.60), (600.0, 0.45), (1200.0, 0.80))
-"""Time in seconds, and the budget from then on as a share of the sum of the thermal design powers."""
-NODES = {"cpu": 4, "gpu": 4}
 METHODS = ("equal watts", "equal share", "cray", "budget", "suite")
 ORDERED = " ordered"
 BOUNDS = ("clairvoyant", "clairvoyant ordered", "cray ordered", "unlimited")
@@ -296,33 +293,6 @@ def bare_manager(
     if method == "cray":
         return CrayBalancer(models, limit_watts)
     return EqualCaps(models, limit_watts, same_watts=method == "equal watts")
-
-
-def node_names() -> list[str]:
-    """Return the names of the nodes."""
-    return [f"{partition}{index + 1}" for partition, count in NODES.items() for index in range(count)]
-
-
-def agent(folder: Path, name: str, profile: str, clock: ModelClock) -> VirtualNode:
-    """Return a node with an agent."""
-    own = folder / name
-    own.mkdir()
-    return VirtualNode(
-        own, profile, sampling_hz=1.0, node_meter=True, budget_mode="enforce", name=name, clock=clock
-    )
-
-
-def budget_of(profiles: dict[str, NodeProfile], start_s: float) -> Callable[[float], float]:
-    """Return the budget in watts as a function of the model time."""
-    total = sum(count * nameplate_watts(profiles[partition]) for partition, count in NODES.items())
-
-    def limit_watts(now_s: float) -> float:
-        # Steps are at whole seconds; sums of tenths are not exact.
-        return total * next(
-            share for step_s, share in reversed(STEPS) if now_s - start_s >= step_s - 1e-6 or not step_s
-        )
-
-    return limit_watts
 
 
 def ratio(
