@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import json
+import multiprocessing
+import os
 import random
-import subprocess
-import sys
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from slurm_energy.accounting.records import ingest, observations, traces
 from slurm_energy.accounting.records.ingest import RefusalOutcome
 from slurm_energy.accounting.records.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.accounting.schema import observation_tables
+from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.trace import encode_trace
@@ -408,40 +411,40 @@ class TestTraces:
         assert accounting.find(with_traces=True)[0]["trace"] == trace
 
 
-# The child stores deliveries from a spool as the controller does, and prints each id once it is acknowledged.
-CHILD = """
-import asyncio, json, sys, time
-from pathlib import Path
-from slurm_energy.accounting.records import ingest
-from slurm_energy.controller.records.store import Store
-store, spool = Store(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
-print("ready", flush=True)
-for entries in spool:
-    items, _ = ingest.read_items(entries)
-    for record_id in asyncio.run(store.write(ingest.store, items, time.time()))[0]:
-        print(record_id, flush=True)
-store.close()
-"""
+def store_spool(location: Path | str, spool: Path, output: int) -> None:
+    """Store deliveries from a spool as the controller does; write each id to `output` once acknowledged."""
+    store = Store(location)
+    deliveries = json.loads(spool.read_text())
+    os.write(output, b"ready\n")
+    for entries in deliveries:
+        items, _ = ingest.read_items(entries)
+        for record_id in asyncio.run(store.write(ingest.store, items, time.time()))[0]:
+            os.write(output, f"{record_id}\n".encode())
+    store.close()
 
 
 def kill_while_storing(location: Path | str, spool: Path, after_lines: int) -> set[str]:
-    """Run the child, kill it after `after_lines` printed lines, return the ids it acknowledged."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(location), str(spool)], stdout=subprocess.PIPE, text=True
-    )
+    """Store a spool in a child, kill it after `after_lines` lines, return the ids it acknowledged."""
+    read, write = os.pipe()
+    # A fork has the modules already: hundreds of children that import them would take minutes.
+    child = multiprocessing.get_context("fork").Process(target=store_spool, args=(location, spool, write))
+    child.start()
+    os.close(write)
     watchdog = threading.Timer(60, child.kill)
     watchdog.start()
     said = []
     try:
-        for line in child.stdout:
-            said.append(line)
-            if len(said) == after_lines:
-                child.kill()
+        with os.fdopen(read) as lines:
+            for line in lines:
+                said.append(line)
+                if len(said) == after_lines:
+                    child.kill()
     finally:
         child.kill()
-        child.wait()
-        child.stdout.close()
+        child.join()
+        child.close()
         watchdog.cancel()
+        watchdog.join()
     return {line.strip() for line in said if line.endswith("\n")} - {"ready"}
 
 
