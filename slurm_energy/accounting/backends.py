@@ -33,6 +33,8 @@ _MARIADB_LOCK: Final = "concat('slurm-energy.', md5(database()))"  # names are l
 _NO_SUCH_THREAD: Final = 1094  # ER_NO_SUCH_THREAD of MariaDB
 _STATEMENT_TIMEOUT: Final = 1969  # ER_STATEMENT_TIMEOUT of MariaDB
 _MIN_PACKET_BYTES: Final = 4 << 20  # a record of 1 MiB, of which each character is escaped
+MAX_JOINED_BYTES: Final = 1 << 20
+"""MariaDB cuts a text off here that an aggregate function joins."""
 _STATEMENT_BYTES: Final = 65_536  # a statement without its texts
 _MODES: Final = "ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 
@@ -202,6 +204,7 @@ class MariadbBackend(Backend):
         settings = (
             f"sql_mode='{_MODES}', max_statement_time={statement_limit_s or 0},"
             f" innodb_lock_wait_timeout={_LOCK_TIMEOUT_S}, wait_timeout={_IDLE_SESSION_S}, time_zone='+00:00'"
+            f", group_concat_max_len={MAX_JOINED_BYTES}"
         )
         socket_timeout_s = statement_limit_s + _DEAD_PEER_S if statement_limit_s else _READ_TIMEOUT_S
         arguments = {
@@ -213,13 +216,10 @@ class MariadbBackend(Backend):
         }
         options = {"connect_args": arguments, "pool_pre_ping": True, "pool_recycle": _IDLE_SESSION_S // 2}
         engine = _engine(url.set(drivername="mariadb+pymysql"), options)
-
-        @event.listens_for(engine, "connect")
-        def set_up(connection: Any, _: Any) -> None:
-            with connection.cursor() as cursor:
-                if read_only:
-                    cursor.execute("SET SESSION TRANSACTION READ ONLY")
-
+        if read_only:
+            event.listen(
+                engine, "connect", lambda driver, _: driver.query("SET SESSION TRANSACTION READ ONLY")
+            )
         return engine
 
     def lock_writer(self, connection: Connection) -> bool:

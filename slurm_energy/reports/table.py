@@ -205,6 +205,8 @@ def delimited(values: Sequence[str], delimiter: str) -> str:
 
 def fit(text: str, width: int, left: bool) -> str:
     """Pad `text` to `width` terminal columns, or truncate it with a trailing `+` as sacct does."""
+    if len(text) <= width and text.isascii() and text.isprintable():
+        return text.ljust(width) if left else text.rjust(width)
     text = escape_controls(text)
     used = display_width(text)
     if used > width:

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, se
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema import tables, usage_tables
 from slurm_energy.accounting.usage.groups import JOB, GroupKey
+from slurm_energy.accounting.usage.period_energies import period_energies
 from slurm_energy.accounting.usage.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
 from slurm_energy.accounting.usage.usage_rollup import longest_period_s
 
@@ -87,21 +88,21 @@ class IntervalUsage:
         known = self.sums.get(group)
         self.sums[group] = list(values) if known is None else list(map(operator.add, known, values))
 
-    def weigh(self, energies: Iterable[tuple[int, int]], rates: Rates) -> None:
+    def weigh(self, groups: Sequence[int], energies_uj: Sequence[int], rates: Rates) -> None:
         """Add the emissions and cost of energy.
 
         Args:
-            energies: pairs of group and microjoules.
+            groups: groups of jobs.
+            energies_uj: microjoules of each group.
             rates: emissions and cost per microjoule.
         """
         if not self.weighted:
             self.weighted, self.unknown = [{} for _ in rates], [set() for _ in rates]
-        pairs = energies if len(rates) == 1 else list(energies)
         for sums, unknown, rate in zip(self.weighted, self.unknown, rates, strict=True):
             if rate is None:
-                unknown.update(group for group, _ in pairs)
+                unknown.update(groups)
             else:
-                for group, energy_uj in pairs:
+                for group, energy_uj in zip(groups, energies_uj, strict=True):
                     sums[group] = sums.get(group, 0.0) + energy_uj * rate
 
 
@@ -147,7 +148,8 @@ def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
             for edge_start, edge_end in _parts_of_hours(start, end):
                 _add_times(connection, interval, edge_start, edge_end)
             if query.rates is not None:
-                _weigh_whole_periods(connection, interval, query.rates)
+                for begin, finish, members, energies in period_energies(connection, start, end):
+                    interval.weigh(members, energies, query.rates(begin, finish))
         if query.count_jobs:
             interval.jobs.update(_job_counts(connection, start, end))
         intervals.append(interval)
@@ -194,6 +196,11 @@ def _add_whole_periods(connection: Connection, interval: IntervalUsage, longest_
 
 def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, start: int, end: int) -> None:
     """Add the sums of a table that begin and end between two times."""
+    if start >= end:
+        return
+    if table is usage_tables.usage_days and end - start == DAY_S:
+        _add_day(connection, interval, start)
+        return
     # Joules and remainders are added apart: sums of microjoules exceed the 64 bits of SQLite at 2.6 GWh.
     split = connection.dialect.name == "sqlite"
     columns: list[ColumnElement[Any]] = []
@@ -209,7 +216,6 @@ def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, s
         .group_by(group)
         .order_by(group)
     )
-    # Reports by day read tens of thousands of rows: by the driver's cursor, as in `_weigh_whole_periods`.
     for row in cast(Iterable[tuple[Any, ...]], result.cursor or ()):
         values = map(int, row[1:])  # servers return sums as decimals
         sums = [
@@ -217,6 +223,20 @@ def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, s
             for is_split in (_IS_ENERGY if split else _IS_WHOLE)
         ]
         interval.add(int(row[0]), sums)
+    result.close()
+
+
+def _add_day(connection: Connection, interval: IntervalUsage, start: int) -> None:
+    """Add the sums of one UTC day, which has one row per group."""
+    days = usage_tables.usage_days.c
+    result = connection.execute(
+        select(days.usage_group, *(days[name] for name in SUM_COLUMNS)).where(
+            days.start >= start, days.start < start + DAY_S, days.end <= start + DAY_S
+        )
+    )
+    # A report by day reads tens of thousands of rows: the driver's cursor yields them in half the time.
+    for group, *sums in cast(Iterable[tuple[int, ...]], result.cursor or ()):
+        interval.add(group, sums)
     result.close()
 
 
@@ -241,23 +261,6 @@ def _add_across(
     )
     for row in rows:
         interval.add(row[0], row[1:])
-
-
-def _weigh_whole_periods(
-    connection: Connection, interval: IntervalUsage, rates: Callable[[int, int], Rates]
-) -> None:
-    """Add emissions and cost of the periods inside an interval, in the order of the periods."""
-    result = connection.execute(
-        select(_SUMS.start, _SUMS.end, _SUMS.usage_group, _SUMS.total_uj)
-        .where(_SUMS.start >= interval.start, _SUMS.start < interval.end, _SUMS.end <= interval.end)
-        .where(_SUMS.total_uj > 0)
-        .order_by(_SUMS.start, _SUMS.end, _SUMS.usage_group)
-    )
-    # There may be a million rows: the driver's cursor yields them in half the time of SQLAlchemy.
-    cursor = cast(Iterable[tuple[int, int, int, int]], result.cursor or ())
-    for (start, end), rows in itertools.groupby(cursor, key=operator.itemgetter(0, 1)):
-        interval.weigh(map(operator.itemgetter(2, 3), rows), rates(start, end))
-    result.close()
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
@@ -329,7 +332,7 @@ def _add_rows(
         interval.prorated |= inside != (start, end) and any(values)
         interval.add(group, parts)
         if rates is not None and parts[_TOTAL]:
-            interval.weigh([(group, parts[_TOTAL])], rates(*inside))
+            interval.weigh([group], [parts[_TOTAL]], rates(*inside))
 
 
 def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) -> int:

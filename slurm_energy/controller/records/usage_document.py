@@ -19,6 +19,7 @@ MAX_ROWS: Final = 200_000
 _COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
 _JOULES_PER_MICROJOULE: Final = 1e-6
 _INDEX: Final = {name: index for index, name in enumerate(SUM_COLUMNS)}
+_ZEROS: Final = (0,) * len(SUM_COLUMNS)
 _APART: Final = (COVERAGE, OFF, OFF_UNMEASURED)
 _KINDS: Final = ("job", "idle", "unattributed")
 
@@ -38,6 +39,7 @@ class GridRates:
         self._scale = _JOULES_PER_MICROJOULE * (1.0 if factors.pue is None else factors.pue)
         self._varying = [factor for factor in self._factors if _varies(factor)]
         self._known: dict[tuple[int, int], list[float | None]] = {}
+        self._constants: dict[tuple[int, int, int], float | None] = {}
 
     @property
     def vary(self) -> bool:
@@ -65,12 +67,18 @@ class GridRates:
             return None if factor is None else 0.0
         index = next((place for place, one in enumerate(self._varying) if one is factor), None)
         if index is None:
-            rate = self._rate(factor, interval.start, interval.end)
+            rate = self._constant_rate(factor, interval)
             return None if rate is None else energy_uj * rate
         if not interval.unknown[index].isdisjoint(groups):
             return None
         sums = interval.weighted[index]
         return math.fsum(sums.get(group, 0.0) for group in groups)
+
+    def _constant_rate(self, factor: GridFactor, interval: IntervalUsage) -> float | None:
+        key = (id(factor), interval.start, interval.end)
+        if key not in self._constants:
+            self._constants[key] = self._rate(factor, interval.start, interval.end)
+        return self._constants[key]
 
     def _rate(self, factor: GridFactor, start: int, end: int) -> float | None:
         amount = factor.amount([(start, end, 1.0)]).amount
@@ -112,7 +120,7 @@ def usage_rows(
 
 @dataclass(slots=True)
 class _RowSums:
-    values: list[int] = field(default_factory=lambda: [0] * len(SUM_COLUMNS))
+    values: Sequence[int]
     jobs: int = 0
     groups: set[int] = field(default_factory=set)
 
@@ -129,9 +137,10 @@ def _sums_by_key(
             continue
         group = groups[row_id]
         key = (group.cluster, index, group.kind, names[row_id])
+        values = interval.sums.get(row_id, _ZEROS)
         if (row := result.get(key)) is None:
-            row = result[key] = _RowSums()
-        if values := interval.sums.get(row_id):
+            row = result[key] = _RowSums(values)
+        else:
             row.values = list(map(operator.add, row.values, values))
         row.jobs += interval.jobs.get(row_id, 0)
         row.groups.add(row_id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -36,7 +37,7 @@ class Tres(StrEnum):
     @property
     def is_energy(self) -> bool:
         """Whether the unit is one of energy."""
-        return self is Tres.ENERGY or self.startswith("energy/")
+        return self in _ENERGIES
 
     @property
     def is_time(self) -> bool:
@@ -45,16 +46,20 @@ class Tres(StrEnum):
 
     def amount(self, amounts: Amounts) -> float | None:
         """Return the amount in microjoules, seconds, grams or currency units; None: unknown."""
-        if self.startswith("energy/"):
-            return amounts.component_uj.get(self.removeprefix("energy/"))
-        values: dict[Tres, float | None] = {
-            Tres.CPU: amounts.cpu_seconds,
-            Tres.ENERGY: amounts.energy_uj,
-            Tres.GPU: amounts.gpu_seconds,
-            Tres.CO2E: amounts.co2e_grams,
-            Tres.COST: amounts.cost,
-        }
-        return values[self]
+        if component := _COMPONENT_OF.get(self):
+            return amounts.component_uj.get(component)
+        return _AMOUNT_OF[self](amounts)
+
+
+_AMOUNT_OF: Final[Mapping[Tres, Callable[[Amounts], float | None]]] = {
+    Tres.CPU: operator.attrgetter("cpu_seconds"),
+    Tres.ENERGY: operator.attrgetter("energy_uj"),
+    Tres.GPU: operator.attrgetter("gpu_seconds"),
+    Tres.CO2E: operator.attrgetter("co2e_grams"),
+    Tres.COST: operator.attrgetter("cost"),
+}
+_COMPONENT_OF: Final = {tres: tres.removeprefix("energy/") for tres in Tres if tres.startswith("energy/")}
+_ENERGIES: Final = frozenset((Tres.ENERGY, *_COMPONENT_OF))
 
 
 def parse_tres(text: str) -> tuple[Tres, ...]:

@@ -160,12 +160,15 @@ class _Cells:
         tree: bool,
     ) -> None:
         self._column, self._intervals, self._style, self._tree = column, intervals, style, tree
+        self._own_tres = column.tres or Tres.CPU
+        self._follows_row = column.source in (Source.USED, Source.PART)
         energies = (self._amount(line, tres) for line, tres in records if self._tres(tres).is_energy)
         self._decimals = energy_decimals((int(v) for v in energies if v is not None), style.units.energy)
         self.header = header_of(column, style.units, style.currency)
         if column.source == Source.AMOUNT and any(tres is not None for _, tres in records):
             self.header = header_of(column, style.units, style.currency)
-        self.texts = [self._text(line, tres) for line, tres in records]
+        text = self._amount_text if column.is_number else self._name
+        self.texts = [text(line, tres) for line, tres in records]
         self.width = self._width(records)
 
     def _width(self, records: Sequence[tuple[Line, Tres | None]]) -> int:
@@ -180,15 +183,14 @@ class _Cells:
 
     def _tres(self, tres: Tres | None) -> Tres:
         """Return the quantity of the column in a row. A column without a quantity uses that of the row."""
-        own = self._column.tres or Tres.CPU
-        return tres if tres is not None and self._column.source in (Source.USED, Source.PART) else own
+        return tres if tres is not None and self._follows_row else self._own_tres
 
     def _amount(self, line: Line, tres: Tres | None) -> float | None:
         column = self._column
         amounts = line.amounts if column.part is None else line.parts[column.part]
         return self._tres(tres).amount(amounts)
 
-    def _text(self, line: Line, tres: Tres | None) -> str:
+    def _name(self, line: Line, tres: Tres | None) -> str:
         column, style = self._column, self._style
         if column.source == Source.CLUSTER:
             return line.cluster
@@ -198,9 +200,11 @@ class _Cells:
             return str(tres or Tres.CPU)
         if column.source == Source.PROPER:
             return style.proper_name(line.names["user"]) if line.names.get("user") else ""
-        if not column.is_number:
-            indent = " " * line.depth if self._tree and column.source == "account" else ""
-            return indent + line.names.get(column.source, "")
+        indent = " " * line.depth if self._tree and column.source == "account" else ""
+        return indent + line.names.get(column.source, "")
+
+    def _amount_text(self, line: Line, tres: Tres | None) -> str:
+        column, style = self._column, self._style
         if column.source == Source.JOBS:
             return "" if line.kind != JOB else _count_text(line.amounts.jobs, style)
         if column.source == Source.SHARE:
@@ -224,11 +228,12 @@ def amount_text(tres: Tres, value: float | None, whole: float | None, style: Cel
     """
     if value is None or (style.units.percent is not PercentMode.NONE and whole is None):
         return "" if style.exact else UNKNOWN
+    if style.units.percent is PercentMode.NONE:
+        return _plain(tres, value, style, decimals)
     percent = percent_text(value, whole or 0)
     if style.units.percent is PercentMode.ONLY:
         return percent
-    text = _plain(tres, value, style, decimals)
-    return f"{text}({percent})" if style.units.percent is PercentMode.BOTH else text
+    return f"{_plain(tres, value, style, decimals)}({percent})"
 
 
 def _plain(tres: Tres, value: float, style: CellStyle, decimals: int) -> str:

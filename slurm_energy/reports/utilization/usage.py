@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from slurm_energy.errors import UsageError
 
@@ -83,8 +83,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 
 def _sum_or_none(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if len(known) == len(values) else None
+    return None if None in values else math.fsum(cast(Sequence[float], values))
 
 
 @dataclass(frozen=True, slots=True)
