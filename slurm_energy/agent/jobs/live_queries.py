@@ -71,7 +71,7 @@ class LiveQueries:
 
     @property
     def announced_jobs(self) -> int:
-        """Number of jobs whose begin was reported since the agent started."""
+        """Number of jobs whose start was reported since the agent started."""
         return self._running.announced
 
     @property

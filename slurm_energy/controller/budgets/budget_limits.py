@@ -79,7 +79,7 @@ class BudgetLimits:
 
     @property
     def signals(self) -> dict[str, SignalLocation]:
-        """Where the signals are read, by name of the budget."""
+        """Locations from which the signals are read, by name of the budget."""
         tables = [limit.table for limit in self._limits.values() if limit.table.signal]
         return {table.name: SignalLocation(table.signal, table.signal_interval_s) for table in tables}
 

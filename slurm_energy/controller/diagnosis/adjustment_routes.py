@@ -233,7 +233,9 @@ class AdjustmentRoutes:
         return {"job_id": job_id, "values": dict(stored.offered), "trial": stored.trial}
 
     def _count_submission(self, uid: int) -> None:
-        """Count a submission. Each is a row in the database, and the job need not exist yet.
+        """Count a submission of the user, and refuse too many.
+
+        Each submission adds a row to the database, even if its job does not exist yet.
 
         Raises:
             UnavailableError: the user reported too many in this hour.

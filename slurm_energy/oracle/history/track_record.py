@@ -69,8 +69,8 @@ class ResourceUse:
         gpu_seconds: seconds of the runs times their GPUs.
         size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. These
             are the weights of the runs in mean values.
-        limit_sum: sum over the runs of size seconds times the time limit in seconds. The run time replaces
-            the limit of a run without one.
+        limit_sum: sum over the runs of size times seconds times the time limit in seconds. The run time
+            replaces the limit of a run without one.
         newest: end of the newest run in Unix seconds.
         busy: intervals in which the runs were running.
     """
@@ -179,7 +179,7 @@ class UserRecord(ResourceUse):
     Attributes:
         fraction_sum: sum over the runs of the weight in `limit_sum` times the used fraction of the time
             limit.
-        overrun_size_seconds: size seconds of the runs whose time was predicted.
+        overrun_size_seconds: sum of size times seconds over the runs whose time was predicted.
         overrun_sum: sum over the runs of size times seconds times the natural logarithm of actual over
             predicted time. The logarithm counts as 0 for a run that took less time than predicted. This sum
             decays with half the half-life, so that the logarithm of the misprediction factor decays, too.
@@ -256,8 +256,8 @@ def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
     """Return the factor, at least 1, by which a user's predicted times are multiplied.
 
     Args:
-        overrun_sum: sum over the user's runs of size seconds times `overrun`.
-        size_seconds: size seconds of these runs.
+        overrun_sum: sum over the user's runs of size times seconds times `overrun`.
+        size_seconds: sum of size times seconds over these runs.
     """
     return math.exp(overrun_sum / (size_seconds + _OVERRUN_PRIOR_SIZE_SECONDS))
 

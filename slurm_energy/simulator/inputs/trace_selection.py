@@ -144,7 +144,7 @@ def _instant(name: str, text: str, begin_s: float) -> float:
 
 
 def _clipped(rows: WorkloadRows, column: str, values: Floats) -> WorkloadRows:
-    """Return the rows with other sizes or run times. The power per unit stays."""
+    """Return the rows with new sizes or run times. The power per unit does not change."""
     if column == "time_s":
         return replace(rows, time_s=values)
     return replace(rows, units=values, power_watts=rows.power_watts * values / rows.units)
