@@ -2,7 +2,8 @@
 
 The prior is a set of hypotheses, each a complete response of the job: log ratios of time and power against
 the untuned job at every candidate point. Measurements weight the hypotheses and correct them at the measured
-points. The next point is chosen by Thompson sampling among the points that keep the slowdown limit.
+points. A point that keeps the slowdown limit is tried if later runs are expected to save more than the trial
+costs.
 
 Everything here is pure: no clock, no storage, and random numbers only from the generator of the caller.
 """
@@ -18,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.log_response import conditioned, exceedance
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
-from slurm_energy.tuning.program_measurement import MIN_ERROR, ProgramMeasurement, after_drift
+from slurm_energy.tuning.program_measurement import ProgramMeasurement, after_drift
+from slurm_energy.tuning.trial_saving import trial_savings
 
 Floats = NDArray[np.float64]
 
 _DISCREPANCY_SHARE: Final = 0.12
 """Deviation of a real job from the best hypothesis as a share of the spread of all hypotheses."""
 _CORRELATION_LENGTH: Final = 0.12
-_PATIENT_RUNS: Final = 10
-_SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either side
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,12 @@ class RecurrenceOptions:
         max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
-        regret: a point is explored only if its expected cost exceeds that of the best point by at most this.
-            The permitted excess grows in proportion to the number of runs at the best point beyond 10: the
-            more often a program ran, the more runs will profit from what is learned.
+        min_later_runs: minimum number of later runs that profit from what a run learns. A program that ran
+            more often is expected to run as often again.
+        max_excess_cost: a point is tried only if its expected cost plus one standard deviation exceeds the
+            least expected cost by at most this share. Real jobs may slow down more steeply than hypotheses.
+        equal_cost: trials whose net cost differs by at most this share are equally good; Thompson sampling
+            chooses among them.
         min_gain: minimum expected saving for a point other than the untuned one.
     """
 
@@ -56,7 +60,9 @@ class RecurrenceOptions:
     max_risk: float = 0.1
     max_excess: float = 0.25
     tolerance: float = 0.01
-    regret: float = 0.015
+    min_later_runs: int = 5
+    max_excess_cost: float = 0.2
+    equal_cost: float = 0.005
     min_gain: float = 0.002
 
 
@@ -105,7 +111,6 @@ class RecurrencePosterior:
         points: the candidate points, J.
         weights: probability of each hypothesis, shape (K,).
         log_time, log_power: conditional means under each hypothesis, shape (K, J).
-        time_covariance, power_covariance: conditional covariances, shape (J, J).
         counts: number of runs at each candidate point, shape (J,). Points measured within a run count once.
     """
 
@@ -129,12 +134,14 @@ class RecurrencePosterior:
         weights = _normalized(prior.log_weights)
         distances = _distances(weights @ log_times, weights @ log_powers)
         correlation = np.exp(-0.5 * distances / _CORRELATION_LENGTH**2)
-        self.log_time, self.time_covariance, time_likelihood = self._condition(
-            log_times, self._deviation(weights, log_times, correlation), *time
+        scales = [one.scale for one in self._used]
+        self._time, time_likelihood = conditioned(
+            log_times, self._deviation(weights, log_times, correlation), self._at, *time, scales
         )
-        self.log_power, self.power_covariance, power_likelihood = self._condition(
-            log_powers, self._deviation(weights, log_powers, correlation), *power
+        self._power, power_likelihood = conditioned(
+            log_powers, self._deviation(weights, log_powers, correlation), self._at, *power, scales
         )
+        self.log_time, self.log_power = self._time.means, self._power.means
         self.weights = _normalized(prior.log_weights + time_likelihood + power_likelihood)
 
     def _deviation(self, weights: Floats, samples: Floats, correlation: Floats) -> Floats:
@@ -151,41 +158,15 @@ class RecurrencePosterior:
             sd[self._untuned] = 0.0  # the ratio of the untuned job to itself
         return np.asarray(correlation * sd[:, None] * sd[None, :])
 
-    def _condition(
-        self, means: Floats, covariance: Floats, values: Sequence[float], errors: Sequence[float]
-    ) -> tuple[Floats, Floats, Floats]:
-        """Condition the log ratios at all points on measured values.
-
-        Args:
-            means: log ratios of the hypotheses, shape (K, J).
-            covariance: covariance of the deviations from the hypotheses, shape (J, J).
-            values: measured values, n.
-            errors: relative standard errors of the values, n.
-
-        Returns:
-            Conditional means (K, J), conditional covariance (J, J), log likelihoods (K,).
-        """
-        if not values:
-            return means, covariance, np.zeros(len(means))
-        link = covariance[self._at]
-        noise = np.diag(np.maximum(np.array(errors), MIN_ERROR) ** 2)
-        scales = [one.scale for one in self._used]
-        same = np.array([[a is not None and a == b for b in scales] for a in scales], np.float64)
-        inverse = np.linalg.inv(link[:, self._at] + noise + _SCALE_VARIANCE * same)
-        residuals = np.log(np.array(values)) - means[:, self._at]
-        solved = residuals @ inverse
-        likelihood = -0.5 * np.einsum("kn,kn->k", solved, residuals)
-        return means + solved @ link, covariance - link.T @ inverse @ link, likelihood
-
     @property
     def time_sd(self) -> Floats:
         """Conditional standard deviation of the log time ratio under each hypothesis, shape (J,)."""
-        return np.sqrt(np.maximum(np.diag(self.time_covariance), 0.0))
+        return np.sqrt(self._time.variances)
 
     @property
     def power_sd(self) -> Floats:
         """Conditional standard deviation of the log power ratio under each hypothesis, shape (J,)."""
-        return np.sqrt(np.maximum(np.diag(self.power_covariance), 0.0))
+        return np.sqrt(self._power.variances)
 
     def expected_costs(self, objective: Objective) -> Floats:
         """Return the expected cost of each point relative to the untuned job, shape (J,)."""
@@ -194,11 +175,17 @@ class RecurrencePosterior:
         logs = exponent * self.log_time + self.log_power + 0.5 * variance
         return np.asarray(self.weights @ np.exp(logs))
 
+    def cost_sd(self, objective: Objective) -> Floats:
+        """Return the standard deviation of the cost of each point, shape (J,)."""
+        exponent = TIME_EXPONENTS[objective.name]
+        costs = np.exp(exponent * self.log_time + self.log_power)
+        mean = self.weights @ costs
+        relative = (exponent * self.time_sd) ** 2 + self.power_sd**2
+        return np.asarray(np.sqrt(self.weights @ (costs - mean) ** 2 + mean**2 * relative))
+
     def exceedance(self, log_ratio: float) -> Floats:
         """Return the probability that the time ratio of each point exceeds e to the `log_ratio`, (J,)."""
-        sd = np.maximum(self.time_sd, 1e-9)
-        deviations = (self.log_time - log_ratio) / sd
-        return np.clip(self.weights @ _normal_cdf(deviations), 0.0, 1.0)
+        return exceedance(self.weights, self.log_time, self._time.variances, log_ratio)
 
     def allowed(self, objective: Objective) -> NDArray[np.bool_]:
         """Return whether each point keeps the slowdown limit with the required probabilities, shape (J,)."""
@@ -226,11 +213,53 @@ class RecurrencePosterior:
         left = options.violation_rate * (runs + 1) - float(self.counts @ violations)
         return min(options.max_risk, left)
 
+    def trial_costs(
+        self, objective: Objective, expected: Floats, best: int, random: np.random.Generator
+    ) -> Floats:
+        """Return the cost of the next run at each point minus what it is expected to save later runs, (J,).
+
+        Args:
+            objective: objective with its slowdown limit.
+            expected: expected cost of each point; infinite where it is not allowed, shape (J,).
+            best: index of the point that later runs use without a trial.
+            random: generator of possible results.
+
+        Returns:
+            The costs; infinite for the points that are not tried.
+        """
+        options = self._options
+        tried = expected + self.cost_sd(objective) <= expected[best] * (1.0 + options.max_excess_cost)
+        tried[best] = True
+        savings = trial_savings(
+            self.weights,
+            self._time,
+            self._power,
+            TIME_EXPONENTS[objective.name],
+            best,
+            np.flatnonzero(tried),
+            lambda *after: self._allowed_costs(objective, *after),
+            random,
+        )
+        later_runs = max(options.min_later_runs, int(self.counts.sum()))
+        return np.where(tried, expected - later_runs * savings, np.inf)
+
+    def _allowed_costs(
+        self, objective: Objective, weights: Floats, log_time: Floats, variances: Floats, costs: Floats
+    ) -> Floats:
+        """Return the costs after results of a trial, see `trial_saving.AfterTrial`."""
+        limit, options = objective.slowdown_limit, self._options
+        if limit is None:
+            return costs
+        violations = exceedance(weights, log_time, variances, math.log1p(limit + options.tolerance))
+        above = exceedance(weights, log_time, variances, math.log1p(limit))
+        allowed = (violations <= options.max_violation) & (above <= options.max_excess)
+        return np.where(allowed, costs, np.inf)
+
     def sample_costs(self, objective: Objective, random: np.random.Generator) -> Floats:
         """Draw one response from the distribution and return its cost at each point, shape (J,)."""
         hypothesis = int(random.choice(len(self.weights), p=self.weights))
-        time = self.log_time[hypothesis] + _draw(self.time_covariance, random)
-        power = self.log_power[hypothesis] + _draw(self.power_covariance, random)
+        time = self.log_time[hypothesis] + _draw(self._time.covariance, random)
+        power = self.log_power[hypothesis] + _draw(self._power.covariance, random)
         return np.asarray(np.exp(TIME_EXPONENTS[objective.name] * time + power))
 
 
@@ -263,9 +292,10 @@ def choose_point(
 ) -> PointChoice:
     """Choose the operating point of the next run.
 
-    Without exploration it is the allowed point of least expected cost. With exploration a response is drawn
-    from the posterior (Thompson sampling), and the point of its least cost is chosen among the allowed
-    points whose expected cost is at most `RecurrenceOptions.regret` above the least.
+    Without exploration it is the allowed point of least expected cost. With exploration it is the point of
+    least net cost: the cost of the next run minus what its result is expected to save later runs. Among
+    points of nearly the same net cost, a response is drawn from the posterior (Thompson sampling), and the
+    point of its least cost is chosen.
 
     Args:
         posterior: distribution of the job's response.
@@ -283,9 +313,9 @@ def choose_point(
         best = untuned
     chosen = best
     if explore:
-        regret = options.regret * max(1.0, int(posterior.counts[best]) / _PATIENT_RUNS)
-        near = expected <= expected[best] * (1.0 + regret)
-        sampled = np.where(near, posterior.sample_costs(objective, random), np.inf)
+        net = posterior.trial_costs(objective, expected, best, random)
+        equal = net <= net.min() + options.equal_cost
+        sampled = np.where(equal, posterior.sample_costs(objective, random), np.inf)
         chosen = int(np.argmin(sampled))
     violation = 0.0
     if objective.slowdown_limit is not None:
@@ -349,16 +379,3 @@ class RecurringJob:
         return choose_point(
             self.posterior, self._objective, self._random, explore=explore, options=self._options
         )
-
-
-def _normal_cdf(values: Floats) -> Floats:
-    """Return the cumulative standard normal distribution. The absolute error is below 7.5e-8.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.17.
-    """
-    size = np.abs(values)
-    t = 1.0 / (1.0 + 0.2316419 * size)
-    coefficients = (0.319381530, -0.356563782, 1.781477937, -1.821255978, 1.330274429)
-    series = sum(c * t ** (power + 1) for power, c in enumerate(coefficients))
-    tail = np.exp(-0.5 * size**2) / math.sqrt(2.0 * math.pi) * series
-    return np.asarray(np.where(values > 0, 1.0 - tail, tail))

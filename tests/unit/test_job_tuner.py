@@ -488,3 +488,16 @@ def test_a_program_with_regular_checkpoints_is_measured_over_whole_cycles(make: 
     assert len(bounds) == 1, "checkpoints do not move the setting"
     assert max(bounds) < 0.8
     assert finish(node)["chosen"]
+
+
+def test_long_units_of_work_are_awaited_untuned(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy"))
+    program = Program(node)
+    phases = set()
+    for second in range(1, 80):
+        program.reports = second % 25 == 0
+        program.run(1)
+        phases |= set(node.manager.tuners.phases().values())
+    assert phases <= {"warm-up", "reference"}
+    finish(node)

@@ -146,6 +146,22 @@ def test_activity_counts_without_reports() -> None:
     assert second.units_per_s / first.units_per_s == pytest.approx(0.8)
 
 
+def test_long_units_are_awaited_before_another_signal_is_used() -> None:
+    tracker = ProgressTracker()
+    sampled(tracker, 0.0, 1.0, 1e9, compute=700.0)
+    tracker.report(1, 15.0)
+    assert tracker.rate(0.0, 20.0) is None and tracker.awaits_report(20.0)
+    tracker.report(2, 30.0)
+    assert tracker.rate(0.0, 31.0).source is ProgressSource.REPORTED  # type: ignore[union-attr]
+
+
+def test_a_single_report_does_not_keep_other_signals_waiting_for_long() -> None:
+    tracker = ProgressTracker()
+    tracker.report(1, 0.0)
+    sampled(tracker, 60.0, 1.0, 1e9, compute=700.0)
+    assert tracker.rate(60.0, 80.0).source is ProgressSource.ACTIVITY  # type: ignore[union-attr]
+
+
 def test_kinds_of_work_that_disagree_are_not_trusted() -> None:
     tracker = ProgressTracker()
     sampled(tracker, 0.0, 1.0, 1e9, compute=700.0, memory=3e11)

@@ -65,6 +65,30 @@ def test_no_point_is_chosen_that_may_exceed_the_slowdown_limit(seed):
     assert chosen[-1] == POINTS[2]
 
 
+class MostlyFlat(Prior):
+    """A job that is probably not slowed down. Its best point is then the lowest limit."""
+
+    log_time = np.log([[2.0, 1.4, 1.05, 1.0], [1.02, 1.01, 1.0, 1.0]])
+    log_weights = np.log([0.15, 0.85])
+
+
+def test_a_point_is_tried_if_later_runs_save_more_than_the_trial_costs():
+    first = ProgramMeasurement(POINTS[0], 800.0, 170.0, scale="runs")
+    job = RecurringJob(MostlyFlat(), EDP, random(), [first])
+    assert job.next_point(explore=False).point == POINTS[0]
+    trial = job.next_point()
+    assert trial.exploration and trial.point == POINTS[2]  # POINTS[1] might cost much more
+    job.record(ProgramMeasurement(trial.point, 420.0, 279.0, scale="runs"))
+    assert job.next_point(explore=False).point == POINTS[2]
+
+
+def test_a_known_response_is_not_tried_again():
+    ratios = [ProgramMeasurement(UNTUNED, 400.0, 310.0, scale="runs")]
+    ratios += [ProgramMeasurement(POINTS[0], 404.0, 170.0, scale="runs")] * 3
+    choices = [RecurringJob(MostlyFlat(), EDP, random(seed), ratios).next_point() for seed in range(5)]
+    assert {choice.point for choice in choices} == {POINTS[0]}
+
+
 def test_equal_measurements_do_not_give_infinite_precision():
     same = [ProgramMeasurement(POINTS[1], 1.0, 0.7, 0.0, 0.0)] * 3
     posterior = RecurrencePosterior(Prior(), same)

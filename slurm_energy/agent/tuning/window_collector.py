@@ -125,7 +125,7 @@ class WindowCollector:
         if length_s < max(self._check_at_s, self._needed_s(holding=holding)):
             return None
         progress = self._tracker.rate(start.time_s, now_s)
-        if self._is_extended(progress, length_s, holding=holding):
+        if self._is_extended(progress, start.time_s, now_s, holding=holding):
             self._check_at_s = 0.0 if self._tracker.cycle_s is not None else _EXTENSION * length_s
             return None
         return self._interval(start, MeterReading.of(meter, now_s), progress)
@@ -176,10 +176,10 @@ class WindowCollector:
         cycles_s = _CYCLES_OF_PATIENCE * (self._tracker.cycle_s or 0.0)
         return max(patience_s, _UNITS_IN_HOLD * (self._tracker.unit_s or 0.0), cycles_s)
 
-    def _is_extended(self, progress: Progress | None, length_s: float, *, holding: bool) -> bool:
-        lengths = self._lengths
+    def _is_extended(self, progress: Progress | None, start_s: float, now_s: float, *, holding: bool) -> bool:
+        lengths, length_s = self._lengths, now_s - start_s
         if progress is None:
-            return length_s < self._patience_s(holding=holding)
+            return length_s < self._patience_s(holding=holding) or self._tracker.awaits_report(now_s)
         inexact = not holding and progress.relative_error > lengths.relative_error
         return inexact and length_s < max(lengths.max_s, self._tracker.window_s)
 

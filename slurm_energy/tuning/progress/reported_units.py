@@ -46,6 +46,11 @@ class ReportedUnits:
         """Return whether any process has reported."""
         return bool(self._reports)
 
+    @property
+    def last_s(self) -> float:
+        """Time of the last report of any process; minus infinity without reports."""
+        return max((reports[-1][0] for reports in self._reports.values() if reports), default=-math.inf)
+
     def add(self, units: float, time_s: float, process: str) -> None:
         """Store a report.
 

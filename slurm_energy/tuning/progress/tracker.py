@@ -28,6 +28,8 @@ _MISSES_BEFORE_FALLBACK: Final = 3
 _SHORTEST_PERIOD_RATIO, _LONGEST_PERIOD_RATIO = 0.60, 1.65
 """A new period relative to the first: settings change it less than this, a harmonic changes it by 2."""
 _DEFAULT_WINDOW_S: Final = 20.0
+REPORT_PATIENCE_S: Final = 60.0
+"""Time after its last report for which a job with another source or none is expected to report again."""
 _TRUST: Final = (
     ProgressSource.REPORTED,
     ProgressSource.PERIOD,
@@ -65,6 +67,14 @@ class ProgressTracker:
     def unit_s(self) -> float | None:
         """Seconds between two reports, or the period; None if neither is known."""
         return self._reports.unit_s() or self._period_s
+
+    def awaits_report(self, now_s: float) -> bool:
+        """Return whether a job with another source or none has reported and will probably report again soon.
+
+        Its units are long. Rates of the other source could not be compared with those of its reports.
+        """
+        last_s = self._reports.last_s
+        return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S
 
     @property
     def cycle_s(self) -> float | None:
@@ -151,8 +161,11 @@ class ProgressTracker:
             if source is ProgressSource.PERIOD and ProgressSource.REPORTED in rates:
                 continue  # reports need no check, and the detection costs milliseconds
             found = readers[source]()
-            if source is ProgressSource.REPORTED and found is None and self.cycle_s is not None:
-                return None  # the window is shorter than a cycle
+            if source is ProgressSource.REPORTED and found is None:
+                if self.cycle_s is not None:
+                    return None  # the window is shorter than a cycle
+                if self.awaits_report(end_s):
+                    return None  # the window is shorter than two units
             if found is not None:
                 rates[source] = found
         self._validate(rates)

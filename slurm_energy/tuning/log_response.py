@@ -1,0 +1,123 @@
+"""Log ratios of a recurring job's time or power, given measurements with unknown scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.tuning.program_measurement import MIN_ERROR
+
+Floats = NDArray[np.float64]
+
+_SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either side
+
+
+@dataclass(frozen=True, slots=True)
+class LogResponse:
+    """Log ratios (of the time or of the power) at J points under each of K hypotheses.
+
+    Attributes:
+        means: means at the points, shape (K, J).
+        covariance: covariance of the deviations from the hypotheses, shape (J, J).
+        scale_means: means of the logarithm of the latest scale, shape (K,).
+        scale_covariance: covariance of this logarithm with the points, shape (J,).
+        scale_variance: variance of this logarithm.
+    """
+
+    means: Floats
+    covariance: Floats
+    scale_means: Floats
+    scale_covariance: Floats
+    scale_variance: float
+
+    @property
+    def variances(self) -> Floats:
+        """Variances at the points, shape (J,)."""
+        return np.asarray(np.maximum(np.diag(self.covariance), 0.0))
+
+    def some(self, hypotheses: NDArray[np.int64]) -> LogResponse:
+        """Return the distribution under some of the hypotheses."""
+        rest = (self.covariance, self.scale_means[hypotheses], self.scale_covariance, self.scale_variance)
+        return LogResponse(self.means[hypotheses], *rest)
+
+
+def conditioned(
+    means: Floats,
+    covariance: Floats,
+    at: NDArray[np.int64],
+    values: Sequence[float],
+    errors: Sequence[float],
+    scales: Sequence[str | None],
+) -> tuple[LogResponse, Floats]:
+    """Condition log ratios at all points on measured values.
+
+    Each unknown scale is one more quantity. A measurement observes the sum of a log ratio and its scale.
+
+    Args:
+        means: log ratios of the hypotheses, shape (K, J).
+        covariance: covariance of the deviations from the hypotheses, shape (J, J).
+        at: index of the point of each value, shape (n,).
+        values: measured values, n.
+        errors: relative standard errors of the values, n.
+        scales: names of the scales of the values, n; None for ratios against the untuned job.
+
+    Returns:
+        Conditional distribution, and log likelihoods of the hypotheses (K,).
+    """
+    points = means.shape[1]
+    names = list(dict.fromkeys(name for name in reversed(scales) if name is not None))
+    unknown = max(1, len(names))
+    joint = _SCALE_VARIANCE * np.eye(points + unknown)
+    joint[:points, :points] = covariance
+    full = np.hstack([means, np.zeros((len(means), unknown))])
+    likelihood = np.zeros(len(means))
+    if values:
+        observed = np.zeros((len(values), points + unknown))
+        observed[np.arange(len(values)), at] = 1.0
+        for row, name in enumerate(scales):
+            if name is not None:
+                observed[row, points + names.index(name)] = 1.0
+        link = joint @ observed.T
+        noise = np.diag(np.maximum(np.array(errors), MIN_ERROR) ** 2)
+        inverse = np.linalg.inv(observed @ link + noise)
+        residuals = np.log(np.array(values)) - full @ observed.T
+        solved = residuals @ inverse
+        likelihood = -0.5 * np.einsum("kn,kn->k", solved, residuals)
+        full, joint = full + solved @ link.T, joint - link @ inverse @ link.T
+    scale = joint[points]
+    response = LogResponse(
+        full[:, :points], joint[:points, :points], full[:, points], scale[:points], float(scale[points])
+    )
+    return response, likelihood
+
+
+def exceedance(weights: Floats, means: Floats, variances: Floats, log_ratio: float) -> Floats:
+    """Return the probability that the ratio of each point exceeds e to the `log_ratio`, shape (..., J).
+
+    Args:
+        weights: probability of each hypothesis, shape (..., K).
+        means: means of the logarithms, shape (..., K, J).
+        variances: variances of the logarithms, shape (J,).
+        log_ratio: logarithm of the ratio.
+    """
+    sd = np.maximum(np.sqrt(variances), 1e-9)
+    above = _normal_cdf((means - log_ratio) / sd)
+    return np.asarray(np.clip(np.einsum("...k,...kj->...j", weights, above), 0.0, 1.0))
+
+
+def _normal_cdf(values: Floats) -> Floats:
+    """Return the cumulative standard normal distribution. The absolute error is below 7.5e-8.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.17.
+    """
+    size = np.abs(values)
+    t = 1.0 / (1.0 + 0.2316419 * size)
+    coefficients = (0.319381530, -0.356563782, 1.781477937, -1.821255978, 1.330274429)
+    series = sum(c * t ** (power + 1) for power, c in enumerate(coefficients))
+    tail = np.exp(-0.5 * size**2) / math.sqrt(2.0 * math.pi) * series
+    return np.asarray(np.where(values > 0, 1.0 - tail, tail))
