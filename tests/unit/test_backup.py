@@ -6,8 +6,10 @@ import contextlib
 import gzip
 import hashlib
 import json
+import shutil
 import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -33,12 +35,25 @@ def no_progress(done, total):
     pass
 
 
-@pytest.fixture
-def full(tmp_path):
-    """A SQLite file with the content of the newest schema."""
-    path = tmp_path / "full.db"
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prepared") / "full.db"
     load_schema(NEWEST, path)
     migrations.prepare(path)
+    return path
+
+
+@pytest.fixture
+def full(tmp_path, prepared):
+    """A SQLite file with the content of the newest schema."""
+    return Path(shutil.copy(prepared, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def whole(prepared):
+    """A portable backup of that content, only to be read."""
+    path = prepared.with_name("whole")
+    write(prepared, path)
     return path
 
 
@@ -115,27 +130,26 @@ def test_a_restoration_refuses_contents_and_a_running_controller(full, store_loc
     put_back(tmp_path / "backup", store_location, replace=True)
 
 
-@pytest.mark.parametrize("cut", [0.0, 0.3, 0.9, 0.999])
-def test_an_incomplete_backup_changes_nothing(cut, full, store_location, tmp_path):
-    write(full, tmp_path / "whole")
-    put_back(tmp_path / "whole", store_location)
-    data = (tmp_path / "whole").read_bytes()
-    (tmp_path / "part").write_bytes(data[: int(len(data) * cut)])
-    with pytest.raises(EnergyError):
-        put_back(tmp_path / "part", store_location, replace=True)
-    write(store_location, tmp_path / "after")
-    assert lines(tmp_path / "after")[1:-1] == lines(tmp_path / "whole")[1:-1]
+def test_an_incomplete_backup_changes_nothing(whole, store_location, tmp_path):
+    put_back(whole, store_location)
+    data = whole.read_bytes()
+    for cut in (0.0, 0.3, 0.9, 0.999):
+        (tmp_path / "part").write_bytes(data[: int(len(data) * cut)])
+        with pytest.raises(EnergyError):
+            put_back(tmp_path / "part", store_location, replace=True)
+        write(store_location, tmp_path / "after")
+        assert lines(tmp_path / "after")[1:-1] == lines(whole)[1:-1], cut
+        (tmp_path / "after").unlink()
 
 
-def test_changed_bytes_are_detected(full, tmp_path):
-    write(full, tmp_path / "whole")
+def test_changed_bytes_are_detected(whole, tmp_path):
     for change in (
         lambda text: text.replace('"alice"', '"mallo"', 1),
         lambda text: text.replace('"rows":33', '"rows":32'),
         lambda text: text + "[]\n",
         lambda text: "\n".join(text.split("\n")[:20] + text.split("\n")[21:]),
     ):
-        text = "\n".join(lines(tmp_path / "whole")) + "\n"
+        text = "\n".join(lines(whole)) + "\n"
         (tmp_path / "changed").write_bytes(gzip.compress(change(text).encode()))
         with pytest.raises(DamagedBackupError):
             restore.read_backup(tmp_path / "changed", no_progress)
@@ -144,9 +158,8 @@ def test_changed_bytes_are_detected(full, tmp_path):
         assert not list(tmp_path.glob("*new.db"))
 
 
-def test_a_backup_of_a_newer_release_is_refused(full, tmp_path):
-    write(full, tmp_path / "whole")
-    header, *others = lines(tmp_path / "whole")
+def test_a_backup_of_a_newer_release_is_refused(whole, tmp_path):
+    header, *others = lines(whole)
     newer = json.dumps(json.loads(header) | {"schema": migrations.SCHEMA_VERSION + 1})
     (tmp_path / "newer").write_bytes(gzip.compress("\n".join([newer, *others, ""]).encode()))
     with pytest.raises(UnavailableError, match="newer than this release"):
@@ -241,10 +254,8 @@ def test_no_file_ends_in_an_unexpected_error(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("value", ["[]", "{}", '"\\ud800"', "9223372036854775808", "1" * 5000, '"x"'])
-def test_impossible_values_are_explained(value, full, tmp_path):
-    good = tmp_path / "good"
-    write(full, good)
-    content = [line.encode() for line in lines(good)]
+def test_impossible_values_are_explained(value, whole, tmp_path):
+    content = [line.encode() for line in lines(whole)]
     at = content.index(b'{"table":"nodes"}') + 1
     columns = json.loads(content[0])["tables"]["nodes"]
     row = [json.dumps(one) for one in json.loads(content[at])]
@@ -263,9 +274,8 @@ def test_impossible_values_are_explained(value, full, tmp_path):
 @pytest.mark.parametrize(
     "header", [{"tables": {"nodes": None}}, {"tables": {"nodes": [1]}}, {"tables": []}, {"schema": True}]
 )
-def test_impossible_headers_are_explained(header, full, tmp_path):
-    write(full, tmp_path / "good")
-    first = json.loads(lines(tmp_path / "good")[0]) | header
+def test_impossible_headers_are_explained(header, whole, tmp_path):
+    first = json.loads(lines(whole)[0]) | header
     bad = tmp_path / "bad"
     bad.write_bytes(gzip.compress(f'{json.dumps(first)}\n{{"table":"nodes"}}\n["n"]\n'.encode()))
     with pytest.raises(DamagedBackupError, match="header"):

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -28,12 +29,18 @@ from slurm_energy.cli import db, main
 NEWEST = VERSIONS[-1]
 
 
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    """The configured SQLite file, with content."""
-    path = tmp_path / "senergy.db"
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prepared") / "senergy.db"
     load_schema(NEWEST, path)
     migrations.prepare(path)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch, prepared):
+    """The configured SQLite file, with content."""
+    path = Path(shutil.copy(prepared, tmp_path))
     config = tmp_path / "energy.toml"
     config.write_text(f'[cluster]\nname = "c1"\n[controller]\ndatabase = "{path}"\n')
     monkeypatch.setenv("SENERGY_CONFIG", str(config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -30,8 +31,8 @@ POLICIES = ("zeus", "hades", "pollux", "sjf", "themis", "blend", "aurachronos")
 class Cluster:
     """A priority engine with a history, without Slurm."""
 
-    def __init__(self, policy="zeus"):
-        self.history = History()
+    def __init__(self, policy="zeus", history=None):
+        self.history = history or History()
         self.engine_state = EngineState(DecayedUsage(7 * DAY))
         guard = PredictionGuard(self.engine_state.mispredictions, self.bounds)
         settings = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
@@ -101,11 +102,18 @@ KINDS = (
 )
 
 
+@functools.cache
+def history_of_decoys(kind):
+    """Return a history for tests that only read it; learning hundreds of runs costs most of their time."""
+    cluster = Cluster()
+    decoys(cluster, kind)
+    return cluster.history
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_decoys_gain_a_job_at_most_one_place(policy, kind):
-    fresh, cheated = Cluster(policy), Cluster(policy)
-    decoys(cheated, kind)
+    fresh, cheated = Cluster(policy), Cluster(policy, history_of_decoys(kind))
     assert cheated.place(LONG, *HONEST) >= fresh.place(LONG, *HONEST) - 1
 
 
@@ -134,14 +142,20 @@ SIDE_BY_SIDE = {
 }
 
 
+@functools.cache
+def history_side_by_side(kind, seconds):
+    cluster = Cluster()
+    cluster.ran(seconds, times=512, **SIDE_BY_SIDE[kind])
+    return cluster.history
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", SIDE_BY_SIDE)
 @pytest.mark.parametrize("seconds", [60.0, 240.0, 1200.0])
 def test_concurrent_decoys_account_for_no_more_than_real_time(policy, kind, seconds):
     """A one-core job with `--exclusive` or `--mem=0` appears as small as a decoy that shares a node."""
     long, others = LONG | {"cpus": 1}, [honest | {"cpus": 1} for honest in HONEST]
-    fresh, cheated = Cluster(policy), Cluster(policy)
-    cheated.ran(seconds, times=512, **SIDE_BY_SIDE[kind])
+    fresh, cheated = Cluster(policy), Cluster(policy, history_side_by_side(kind, seconds))
     assert cheated.place(long, *others) >= fresh.place(long, *others) - 1
     assert cheated.engine.cycle(queue(long), NOW).predicted.time_s[0] >= DAY / 2
 
