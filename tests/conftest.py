@@ -42,6 +42,16 @@ with contextlib.suppress(ImportError):  # some tests run where only Slurm and py
     settings.load_profile("same")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep hypothesis from reading all sources for constants to try in `make check`, which takes seconds."""
+    if config.getoption("--hypothesis-profile", None) == "check":
+        with contextlib.suppress(ImportError, AttributeError):  # a private name: without it, only slower
+            from hypothesis.internal.conjecture import providers
+
+            none = providers._local_constants
+            providers._get_local_constants = lambda: none
+
+
 @pytest.fixture(autouse=True)
 def _level_of_the_log():
     """Restore the levels of the log, which a daemon started in the process of a test sets."""
