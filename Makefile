@@ -67,9 +67,10 @@ $(VENV)/.installed-docs: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing what builds the documentation into $(VENV)"
 	@$(PIP) --editable '.[docs]' && touch $@
 
-$(VENV)/.installed-judges: setup.cfg | $(VENV)/.installed-dev
-	@echo "Installing independent measurement tools to compare with into $(VENV)"
-	@$(PIP) --editable '.[judges]' && touch $@
+# Tests import a part of these packages only: compiling all of them takes longer than compiling that part.
+$(VENV)/.installed-judges: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing slurm-energy, its development needs and tools to compare measurements with into $(VENV)"
+	@$(PIP) --no-compile --editable '.[dev,judges]' && touch $@ $(VENV)/.installed-dev $(VENV)/.installed-check $(VENV)/.installed-lab
 
 venv: $(VENV)/.installed-dev
 
@@ -129,7 +130,7 @@ packages-of-tests:
 	@if [ -n "$(DEB)" ]; then $(DEPS) build lab test page training $$(packaging/slurm-headers --prefix '$(SLURM_PREFIX)' | sed -n 's|^/usr$$|headers|p'); fi
 
 # Otherwise each worker would compile all tests.
-$(VENV)/.compiled: $(VENV)/.installed-dev $(VENV)/.installed-judges
+$(VENV)/.compiled: $(VENV)/.installed-judges
 	@echo "Compiling the tests"
 	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true; touch $@
 
