@@ -6,6 +6,7 @@ pass it only if they do not delay it: they end before enough running jobs have e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,29 +71,34 @@ def order_starts(
         return StartOrder(frozenset(job.job_id for job in pending), {})
     first = int(np.argmin(all_jobs.fits))
     blocked, budget = pending[first], int(all_jobs.blocking[first])
-    free = headroom[budget] - sum(job.watts for job in pending[:first] if budget in job.budgets)
-    starts_in_s, spare = _start_of(blocked, budget, running, float(free))
+    left = _left_by(pending[:first], headroom)
+    starts_in_s, spare = _start_of(blocked, budget, [*running, *pending[:first]], left[budget])
     waiting, spare_watts = {blocked.job_id: budget}, spare
-    candidates = list(pending[:first])
     passing: list[PowerRequest] = []  # jobs that would delay the first waiting one
     for job in pending[first + 1 :]:
         delays = budget in job.budgets and job.time_limit_s > starts_in_s
+        lacking = next((one for one in job.budgets if job.watts > left[one]), None)
         if delays and job.watts > spare:
             waiting[job.job_id] = budget
             passing.append(job)
-            continue
-        spare -= job.watts if delays else 0.0
-        candidates.append(job)
-    admitted = _admit(candidates, headroom)
-    for job, fits, blocking in zip(
-        candidates, admitted.fits.tolist(), admitted.blocking.tolist(), strict=True
-    ):
-        if not fits:
-            waiting[job.job_id] = blocking
-    left = admitted.headroom_watts
+        elif lacking is not None:
+            waiting[job.job_id] = lacking
+        else:
+            spare -= job.watts if delays else 0.0
+            for one in job.budgets:
+                left[one] -= job.watts
     delaying = [job.job_id for job in passing if all(job.watts <= left[one] for one in job.budgets)]
     startable = frozenset(job.job_id for job in pending if job.job_id not in waiting)
     return StartOrder(startable, waiting, frozenset(delaying), blocked.job_id, spare_watts)
+
+
+def _left_by(jobs: Sequence[PowerRequest], headroom: Floats) -> list[float]:
+    """Return the power that jobs which start now leave under each budget, at least 0 before them."""
+    left: list[float] = np.maximum(headroom, 0.0).tolist()
+    for job in jobs:
+        for budget in job.budgets:
+            left[budget] -= job.watts
+    return left
 
 
 def _admit(jobs: Sequence[PowerRequest], headroom: Floats) -> PowerAdmission:
@@ -108,8 +114,8 @@ def _start_of(
 ) -> tuple[float, float]:
     """Return when enough running jobs have ended for a job, and the power that is then left, in watts."""
     ends = sorted((one.time_limit_s, one.watts) for one in running if budget in one.budgets)
-    for end_s, watts in ends:
-        free_watts += watts
+    for end_s, ending in itertools.groupby(ends, key=lambda end: end[0]):
+        free_watts += sum(watts for _, watts in ending)
         if free_watts >= job.watts:
             return end_s, free_watts - job.watts
     return math.inf, 0.0

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from slurm_energy.budget.start_order import PowerRequest, order_starts
 from slurm_energy.controller.budgets.start_holds import MAX_DELAYING, StartHolds
 from slurm_energy.controller.deferral.begin_holds import HOLD_S
+from slurm_energy.scheduling.backfill import Candidate, Discipline, choose
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, queue_columns
 from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
 
@@ -65,6 +67,38 @@ def test_startable_jobs_fit_together(
     for budget in (0, 1):
         watts = sum(job.watts for job in pending if job.job_id in order.startable and budget in job.budgets)
         assert watts <= max(0.0, headroom[budget]) + 1e-6
+
+
+_WATTS, _SECONDS = st.integers(1, 500).map(float), st.sampled_from([60.0, 120.0, 300.0, 600.0])
+
+
+@given(
+    st.lists(st.tuples(_WATTS, _SECONDS), max_size=10),
+    st.lists(st.tuples(_WATTS, _SECONDS), max_size=6),
+    st.integers(-100, 800).map(float),
+)
+@examples(60)
+def test_the_simulator_and_the_controller_start_the_same_jobs_behind_a_blocked_one(
+    waiting: list[tuple[float, float]], started: list[tuple[float, float]], headroom: float
+) -> None:
+    """Power is the last resource of the simulator's backfill; the other resources do not bind here."""
+    pending = [PowerRequest(number, watts, (0,), limit_s) for number, (watts, limit_s) in enumerate(waiting)]
+    running = [PowerRequest(-1 - number, watts, (0,), end_s) for number, (watts, end_s) in enumerate(started)]
+    candidates = [
+        Candidate(job.job_id, job.job_id, np.array([0.0, job.watts]), job.time_limit_s) for job in pending
+    ]
+    simulated = list(running)
+    for candidate in choose(
+        Discipline.EASY,
+        candidates,
+        0.0,
+        np.array([1.0, max(0.0, headroom)]),
+        None,
+        lambda: [(job.time_limit_s, np.array([0.0, job.watts])) for job in simulated],
+    ):
+        simulated.append(pending[candidate.job])
+    live = order_starts(pending, running, [headroom])
+    assert live.startable == {job.job_id for job in simulated[len(running) :]}
 
 
 class Begins(JobUpdater):
