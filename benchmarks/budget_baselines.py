@@ -149,9 +149,11 @@ class CrayBalancer:
     """Slurm's plugin power/cray_aries (15.08 to 23.11) with its default parameters.
 
     Source: src/plugins/power/cray_aries/power_cray_aries.c of Slurm 22.05, `_rebalance_node_power`. The power
-    of a node is the mean since the last balance, from its energy counter. In two points this balancer is
-    better than the plugin, which exceeds its limit without them: it balances at once when the limit changes,
-    and keeps room for the lowest caps of the nodes of recent jobs.
+    of a node is the mean since the last balance, from its energy counter. In three points this balancer is
+    better than the plugin. It balances at once when the limit changes, and keeps room for the lowest caps of
+    the nodes of recent jobs: without both the plugin exceeds its limit. It raises caps in the order of their
+    bounds, so that nodes with little room leave their rest to the others; the plugin raises in the order of
+    the nodes, and power that the last of them cannot use stays unused.
 
     Attributes:
         caps: cap of each node; empty before the first tick.
