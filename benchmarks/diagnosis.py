@@ -1,21 +1,27 @@
 """Cost of the application layer of the diagnosis for a training loop, beside the PyTorch profiler.
 
-A small convolutional network trains on the CPU with one thread, in steps of about 10 and 100 ms (another
-batch size). Each variant runs in a process of its own, in turns with the bare loop on an equal model: a block
-of steps bare, a block with the variant, in random order, so that other load of the machine meets both alike.
+A small convolutional network trains on the CPU with one thread, in steps of about 10 and 100 ms of processor
+time (another batch size). Each variant runs in a process of its own, in turns with the bare loop on the same
+model: a block of steps bare, a block with the variant, in random order, so that other load of the machine
+meets both alike. The bare blocks run within the loader of the watched loop, between two of its steps, when
+no hook is attached. malloc returns no memory to the kernel, because page faults vary more than the cost to
+be measured.
 
-    placebo    an equal model without anything: the noise of the paired differences
+    placebo    the same without anything: the noise of the paired differences
     callbacks  `slurm_energy.watch(loader, model, optimizer)`, reporting to a socket like that of senergyd
     events     the same with an event file
     profiler   `torch.profiler.profile` over the block
 
-Two measurements. Paired: the median of the differences between neighbouring blocks and its 95 % interval
-(bootstrap), for wall time and for the processor time of all threads. On a busy machine it is wide. Own time:
-the time spent in the functions of the recorder, within the same training, as medians of each function; it
-omits the calls of the hooks by PyTorch. The claims use the own time, and the paired differences must not
-contradict it: the interval of the processor time must not lie above the target and above that of the placebo.
-`CLAIM diagnosis_resolution_10ms` says whether the machine was idle enough to see 0.5 % in the processor time:
-half of the placebo's interval. The whole takes about seven minutes on an idle machine.
+Two measurements. Paired: the trimmed mean of the differences between neighbouring blocks and its 95 %
+interval (bootstrap), for wall time and for the processor time of all threads. Blocks last 50 ms, or one
+step, so that slow changes of the machine cancel. The recorder takes half of the time only, so that whatever
+it does every so many seconds is done half as often for this measurement. Own time: the time spent in the
+functions of the recorder, within the same training, as medians of each function; it omits the calls of the
+hooks by PyTorch. The claims use the own time, and the paired differences must not contradict it: the
+interval of the processor time must not lie above the target and above that of the placebo.
+`CLAIM diagnosis_resolution_10ms` says whether the machine
+was idle enough to see 0.5 % in the processor time: half of the placebo's interval. The whole takes a
+quarter of an hour on an idle machine.
 
 Prints `CLAIM diagnosis_callbacks_10ms ratio=... target=<=0.005` and the like. Needs an interpreter with
 PyTorch: --python, by default this one or /usr/bin/python3 (Debian: python3-torch).
@@ -38,7 +44,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +53,10 @@ from claims import Claim, at_most, claim, publish
 TARGETS = {"callbacks": 0.005, "events": 0.01}
 RESOLUTION = 0.005
 PROFILER = "profiler"
-PROFILER_ROUNDS = 4
-"""The profiler runs in one of four rounds: its cost is large."""
+PROFILER_SHARE = 0.25
+"""The profiler runs for a quarter of the time: its cost is large."""
+BLOCK_MS, PROFILER_BLOCK_MS = 50, 200
+WARM_UP_BLOCKS = 10
 PLACEBO = "placebo"
 VARIANTS = (PLACEBO, "callbacks", "events", PROFILER)
 LENGTHS_MS = (10, 100)
@@ -67,9 +75,10 @@ Pair = tuple[tuple[float, float], tuple[float, float]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--rounds", type=int, default=100, help="pairs of blocks per variant and length (default 100)"
+        "--seconds", type=float, default=120, help="duration of a variant and length (default 120)"
     )
-    parser.add_argument("--seconds", type=float, default=0.2, help="length of a block (default 0.2)")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS_MS, help="lengths of steps in ms")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     parser.add_argument("--python", help="interpreter with PyTorch")
     parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     parser.add_argument("--seed", type=int, default=1, help="order of the variants (default 1)")
@@ -77,8 +86,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.run:
         variant, length_ms = arguments.run
-        pairs = run_pairs(variant, int(length_ms), arguments.rounds, arguments.seconds, arguments.seed)
-        own_us = None if variant in (PROFILER, PLACEBO) else own_time_us(int(length_ms), arguments.rounds)
+        pairs = run_pairs(variant, int(length_ms), arguments.seconds, arguments.seed)
+        own_us = None if variant in (PROFILER, PLACEBO) else own_time_us(int(length_ms), arguments.seconds)
         print(json.dumps({"pairs": pairs, "own_us": own_us}))
         return 0
     arguments.python = arguments.python or python_with_torch()
@@ -101,10 +110,10 @@ def python_with_torch() -> str | None:
 
 
 def measure_all(arguments: argparse.Namespace) -> Iterator[Claim]:
-    for length_ms in LENGTHS_MS:
+    for length_ms in arguments.lengths:
         noise = 0.0
-        print(f"steps of about {length_ms} ms, {arguments.rounds} pairs of blocks", flush=True)
-        for name in VARIANTS:
+        print(f"steps of about {length_ms} ms, {arguments.seconds:g} s per variant", flush=True)
+        for name in arguments.variants:
             result = measure(name, length_ms, arguments)
             bare_ms = statistics.median(bare[0] for bare, _ in result["pairs"]) * 1e3
             wall, cpu = (overhead(result["pairs"], index) for index in (0, 1))
@@ -121,8 +130,8 @@ def measure_all(arguments: argparse.Namespace) -> Iterator[Claim]:
                 yield at_most(f"diagnosis_resolution_{length_ms}ms", round(half, 5), RESOLUTION) | details
                 continue
             if own is None:
-                entry = claim(f"diagnosis_profiler_is_dearer_{length_ms}ms", cpu["median"], ">0.005", True)
-                entry["holds"] = cpu["median"] > TARGETS["callbacks"]
+                entry = claim(f"diagnosis_profiler_is_dearer_{length_ms}ms", cpu["mean"], ">0.005", True)
+                entry["holds"] = cpu["mean"] > TARGETS["callbacks"]
             else:
                 entry = at_most(f"diagnosis_{name}_{length_ms}ms", own, TARGETS[name])
                 if cpu["low"] > max(noise, TARGETS[name]):
@@ -135,15 +144,21 @@ def measure_all(arguments: argparse.Namespace) -> Iterator[Claim]:
 
 
 def percent(result: dict[str, float]) -> str:
-    return f"{result['median'] * 100:+6.2f} % [{result['low'] * 100:+.2f}, {result['high'] * 100:+.2f}]"
+    return f"{result['mean'] * 100:+6.2f} % [{result['low'] * 100:+.2f}, {result['high'] * 100:+.2f}]"
 
 
 def overhead(pairs: list[Pair], index: int) -> dict[str, float]:
-    """Return the median relative difference to the bare block beside it, and its 95 % interval."""
+    """Return the mean relative difference to the bare block beside it, and its 95 % interval."""
     ratios = [ours[index] / bare[index] - 1 for bare, ours in pairs]
     order = random.Random(1)
-    medians = sorted(statistics.median(order.choices(ratios, k=len(ratios))) for _ in range(1000))
-    return {"median": statistics.median(ratios), "low": medians[25], "high": medians[974]}
+    means = sorted(trimmed_mean(order.choices(ratios, k=len(ratios))) for _ in range(1000))
+    return {"mean": trimmed_mean(ratios), "low": means[25], "high": means[974]}
+
+
+def trimmed_mean(values: list[float]) -> float:
+    """Return the mean without the lowest and the highest fifth."""
+    ascending, cut = sorted(values), len(values) // 5
+    return statistics.fmean(ascending[cut : len(ascending) - cut])
 
 
 def measure(variant: str, length_ms: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -156,15 +171,14 @@ def measure(variant: str, length_ms: int, arguments: argparse.Namespace) -> dict
         environment = os.environ | {
             "PYTHONPATH": str(here.parent.parent),
             "OMP_NUM_THREADS": "1",
+            "MALLOC_MMAP_MAX_": "0",
+            "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
             "SENERGY_CONFIG": str(folder / "energy.toml"),
             "SLURM_JOB_ID": "12",
             "SENERGY_EVENTS_DIR": str(folder) if variant == "events" else "",
         }
         command = [arguments.python, str(here), "--run", variant, str(length_ms)]
-        rounds = arguments.rounds // PROFILER_ROUNDS if variant == PROFILER else arguments.rounds
-        command += ["--rounds", str(max(1, rounds))]
-        for name in ("seconds", "seed"):
-            command += [f"--{name}", str(getattr(arguments, name))]
+        command += ["--seconds", str(arguments.seconds), "--seed", str(arguments.seed)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return result
@@ -197,41 +211,96 @@ def respond(connection: socket.socket) -> None:
             connection.sendall(response)
 
 
-def run_pairs(variant: str, length_ms: int, rounds: int, seconds: float, seed: int) -> list[Pair]:
+def run_pairs(variant: str, length_ms: int, seconds: float, seed: int) -> list[Pair]:
     """Run blocks of steps bare and with a variant in turn; return their seconds per step."""
-    training = Training(length_ms, variant)
+    training = Training(length_ms)
     training.calibrate()
-    training.run("bare", 3)
-    wall, _ = training.run("bare", 5)
-    count = max(10 if length_ms < 50 else 3, round(seconds / wall))
-    training.run(variant, count)
     order, pairs = random.Random(seed), []
-    for _ in range(rounds):
-        names = order.sample(("bare", variant), 2)
-        results = {name: training.run(name, count) for name in names}
-        pairs.append((results["bare"], results[variant]))
+    if variant == PROFILER:
+        count = max(1, PROFILER_BLOCK_MS // length_ms)
+        for _ in range(round(PROFILER_SHARE * seconds * 500 / length_ms / count)):
+            names = order.sample(("bare", variant), 2)
+            results = {name: measured(getattr(training, f"run_{name}"), count) for name in names}
+            pairs.append((results["bare"], results[variant]))
+        return pairs
+    count = max(1, BLOCK_MS // length_ms)
+    rounds = round(seconds * 500 / length_ms / count)
+    double_intervals(length_ms)
+
+    def batches() -> Iterator[Any]:
+        for number in range(-WARM_UP_BLOCKS, rounds):
+            is_bare_first = order.random() < 0.5
+            if is_bare_first:
+                bare = measured(training.run_bare, count)
+            start = clocks()
+            yield from itertools.repeat(training.batch, count)
+            watched = per_step(start, count)
+            if not is_bare_first:
+                bare = measured(training.run_bare, count)
+            if number >= 0:
+                pairs.append((bare, watched))
+
+    training.run_watched(batches(), variant != PLACEBO)
     return pairs
 
 
-def own_time_us(length_ms: int, rounds: int) -> float:
+def double_intervals(length_ms: int) -> None:
+    """Make the recorder do half as often what it does every so many seconds: half of them are bare steps."""
+    from slurm_energy.profiling import loop_report, progress, step_recorder, torch_phases
+
+    names = {
+        loop_report: ("_REPORT_NS", "_COLLECT_NS"),
+        progress: ("_MIN_INTERVAL_S", "_DOCUMENT_INTERVAL_S"),
+        step_recorder: ("_PERIOD_NS",),
+        torch_phases: ("_TIMED_EVERY_NS",),
+    }
+    for module, constants in names.items():
+        for name in constants:
+            setattr(module, name, 2 * getattr(module, name))
+    if length_ms * 1_000_000 < torch_phases._LONG_STEP_NS:
+        torch_phases._LONG_STEP_NS = 1 << 62  # a step with the bare steps before it is no long one
+
+
+def measured(run: Callable[[int], None], count: int) -> tuple[float, float]:
+    """Return the wall and processor seconds per step of a run of so many steps."""
+    start = clocks()
+    run(count)
+    return per_step(start, count)
+
+
+def clocks() -> tuple[float, float]:
+    """Return seconds of the wall clock and of the processor time of all threads."""
+    return time.perf_counter(), time.process_time()
+
+
+def per_step(start: tuple[float, float], count: int) -> tuple[float, float]:
+    cpu_s, wall_s = time.process_time() - start[1], time.perf_counter() - start[0]
+    return wall_s / count, cpu_s / count
+
+
+def own_time_us(length_ms: int, seconds: float) -> float:
     """Return the microseconds per step that a watched training spends in the recorder.
 
     Of each function the median counts, times its calls per step, because other programs interrupt some calls.
     The time between the end of a body and the next one is that of the loop itself.
     """
     import slurm_energy
-    from slurm_energy.profiling.step_recorder import StepRecorder
+    from slurm_energy.profiling.loop_report import LoopReport
     from slurm_energy.profiling.torch_phases import TorchPhases
 
     times: dict[str, list[float]] = collections.defaultdict(list)
+    nested_s = 0.0
 
     def timed(owner: type, name: str) -> None:
         function = getattr(owner, name)
 
         def method(*arguments: Any) -> Any:
+            nonlocal nested_s
             start = time.perf_counter()
             result = function(*arguments)
-            times[name].append(time.perf_counter() - start)
+            duration_s = time.perf_counter() - start
+            times[name].append(duration_s)
+            nested_s += duration_s
             return result
 
         setattr(owner, name, method)
@@ -239,15 +308,17 @@ def own_time_us(length_ms: int, rounds: int) -> float:
     for name in ("forward", "backward", "optimizer"):
         timed(TorchPhases, f"_begin_{name}")
         timed(TorchPhases, f"_end_{name}")
-    timed(StepRecorder, "collect")
-    training, count = Training(length_ms, "callbacks"), max(100, rounds * 1000 // (length_ms * 5))
+    timed(TorchPhases, "begin_step")
+    timed(TorchPhases, "end_step")
+    timed(LoopReport, "send")
+    training, count = Training(length_ms), max(100, round(seconds * 200 / length_ms))
     training.calibrate()
-    ended_s = None
+    end_s, nested_s = 0.0, 0.0
     for inputs, labels in slurm_energy.watch([training.batch] * count, training.model, training.optimizer):
-        if ended_s is not None:
-            times["loop"].append(time.perf_counter() - ended_s)
-        training.step(inputs, labels)
-        ended_s = time.perf_counter()
+        if end_s:
+            times["loop"].append(time.perf_counter() - end_s - nested_s)
+        training.step(inputs, labels, training.optimizer.step)
+        end_s, nested_s = time.perf_counter(), 0.0
     return sum(statistics.median(values) * len(values) for values in times.values()) / count * 1e6
 
 
@@ -255,16 +326,14 @@ class Training:
     """Training of a small network on the CPU.
 
     Args:
-        length_ms: length of a step in milliseconds.
-        variant: what the second, equal model is for.
+        length_ms: processor time of a step in milliseconds.
     """
 
-    def __init__(self, length_ms: int, variant: str) -> None:
+    def __init__(self, length_ms: int) -> None:
         import torch
         from torch import nn
 
-        self._length_ms, self._variant = length_ms, variant
-        self.watched = self._watched_steps()
+        self._length_ms = length_ms
         torch.set_num_threads(1)
         torch.manual_seed(1)
         layers = nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.MaxPool2d(2)
@@ -272,51 +341,43 @@ class Training:
         self.batch = torch.randn(4 * length_ms, 1, 28, 28), torch.randint(0, 10, (4 * length_ms,))
         self.loss = nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+        self._bare_step = self.optimizer.step  # the recorder replaces it in PyTorch 1
 
     def calibrate(self) -> None:
-        """Choose the batch size with which a step has its length on this machine now."""
+        """Choose the batch size with which a step takes its processor time on this machine now."""
         import torch
 
         for _ in range(3):
-            wall_s = statistics.median(self.run("bare", 1)[0] for _ in range(9))
-            size = max(1, round(len(self.batch[0]) * self._length_ms * 1e-3 / wall_s))
+            cpu_s = statistics.median(measured(self.run_bare, 1)[1] for _ in range(9))
+            size = max(1, round(len(self.batch[0]) * self._length_ms * 1e-3 / cpu_s))
             self.batch = torch.randn(size, 1, 28, 28), torch.randint(0, 10, (size,))
 
-    def run(self, variant: str, count: int) -> tuple[float, float]:
-        """Run steps; return the wall and processor seconds of each."""
-        start_s, start_cpu_s = time.perf_counter(), time.process_time()
-        if variant == PROFILER:
-            from torch.profiler import ProfilerActivity, profile
+    def run_bare(self, count: int) -> None:
+        """Run steps."""
+        for _ in range(count):
+            self.step(*self.batch, self._bare_step)
 
-            with profile(activities=[ProfilerActivity.CPU]):
-                for _ in range(count):
-                    self.step(*self.batch)
-        elif variant == "bare":
-            for _ in range(count):
-                self.step(*self.batch)
-        else:
-            for _ in range(count):
-                next(self.watched)
-        cpu_s, wall_s = time.process_time() - start_cpu_s, time.perf_counter() - start_s
-        return wall_s / count, cpu_s / count
+    def run_profiler(self, count: int) -> None:
+        """Run steps under the PyTorch profiler."""
+        from torch.profiler import ProfilerActivity, profile
 
-    def _watched_steps(self) -> Iterator[None]:
-        """Train without end under the recorder; each item is a step. It is a model of its own."""
+        with profile(activities=[ProfilerActivity.CPU]):
+            self.run_bare(count)
+
+    def run_watched(self, batches: Iterable[Any], is_recorded: bool) -> None:
+        """Train with the recorder, or in an equal loop without it."""
         import slurm_energy
 
-        other = Training(self._length_ms, self._variant)
-        batches: Iterable[Any] = itertools.repeat(self.batch)
-        if self._variant != PLACEBO:
-            batches = slurm_energy.watch(batches, other.model, other.optimizer)
+        if is_recorded:
+            batches = slurm_energy.watch(batches, self.model, self.optimizer)
         for inputs, labels in batches:
-            other.step(inputs, labels)
-            yield
+            self.step(inputs, labels, self.optimizer.step)
 
-    def step(self, inputs: Any, labels: Any) -> None:
+    def step(self, inputs: Any, labels: Any, optimizer_step: Callable[[], Any]) -> None:
         """Run one step of the training."""
         self.optimizer.zero_grad()
         self.loss(self.model(inputs), labels).backward()
-        self.optimizer.step()
+        optimizer_step()
 
 
 if __name__ == "__main__":

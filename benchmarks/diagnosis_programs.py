@@ -3,10 +3,10 @@
 A lab with one emulated node of 4 CPUs runs each program as a job of its own, with signals every second:
 real slurmctld, senergyctld and senergyd, emulated hardware, real training on the CPUs of this machine
 (training_program.py). The halves differ in model, batch, durations and strength of the causes. Rules and
-programs were changed on halves A to D. Half E was defined before its first run, after the last change of the
-rules. The causes of C to E take at least 15 % of the time of an idle machine, and their steps are short.
-The programs run for less than a minute, so that the thresholds of the lab for times are shorter than the
-defaults; all others are the defaults.
+programs were changed on halves A to D. Halves E and F were defined before their first run, after the last
+change of the rules. The causes of C to F take at least 15 % of the time of an idle machine, and their steps
+are short. The programs run for less than a minute, so that the thresholds of the lab for times are shorter
+than the defaults; all others are the defaults.
 
 Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and
 `CLAIM program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for /usr/bin/python3
@@ -233,6 +233,15 @@ def set_disk(reads_per_s: int) -> None:
     (SLOW_DISK / "blkio.throttle.read_iops_device").write_text(line)
 
 
+def write_data(path: Path) -> None:
+    """Write random data that are not in the page cache."""
+    with path.open("wb") as file:
+        file.write(os.urandom(DATA_MIB << 20))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 @contextmanager
 def running_lab() -> Iterator[tuple[ProgramLab, Path]]:
     """Context manager that yields a lab and a folder with data that are not in the page cache."""
@@ -240,11 +249,7 @@ def running_lab() -> Iterator[tuple[ProgramLab, Path]]:
     energy: Mapping[str, Any] = {"diagnosis": {"thresholds": THRESHOLDS}}
     with tempfile.TemporaryDirectory(prefix="senergy-programs-") as name:
         folder = Path(name)
-        with (folder / "data").open("wb") as file:
-            file.write(os.urandom(DATA_MIB << 20))
-            file.flush()
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        write_data(folder / "data")
         SLOW_DISK.mkdir(exist_ok=True)
         place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-lab-"))
         try:

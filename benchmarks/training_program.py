@@ -11,7 +11,9 @@ import contextlib
 import fcntl
 import os
 import random
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,19 +45,37 @@ def main() -> int:
     parser.add_argument("--nan-at", type=int, default=0, help="step at which the loss becomes NaN")
     parser.add_argument("--no-recorder", action="store_true", help="do not report steps")
     parser.add_argument(
-        "--adjusted", action="store_true", help="take the number of workers from the diagnosis"
+        "--adjusted", action="store_true", help="take values that the diagnosis of earlier runs chose"
     )
     parser.add_argument("--lock", help="file whose lock only one process of the loader holds at a time")
     args = parser.parse_args()
+    rank, size = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
+    args.checkpoint_s, args.accumulation, is_staged, is_balanced = 0, 1, False, False
     if args.adjusted:
         import slurm_energy
 
         args.workers = slurm_energy.adjusted("workers", default=args.workers)
-    rank, size = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
-    if args.slow_batch and rank == size - 1:
+        args.batch = slurm_energy.adjusted("batch-size", default=args.batch)
+        args.checkpoint_s = slurm_energy.adjusted("checkpoint-interval", default=0)
+        args.accumulation = slurm_energy.adjusted("accumulation", default=1)
+        is_staged = slurm_energy.adjusted("stage-data", default=False)
+        is_balanced = slurm_energy.adjusted("balance", default=False)
+    if args.slow_batch and is_balanced:
+        args.batch = (args.batch * (size - 1) + args.slow_batch) // size
+    elif args.slow_batch and rank == size - 1:
         args.batch = args.slow_batch
     if args.control_group:
         Path(args.control_group).write_text(str(os.getpid()))  # only now: Python is read at full speed
+    with contextlib.ExitStack() as stack:
+        if is_staged:
+            memory = stack.enter_context(tempfile.NamedTemporaryFile(dir="/dev/shm"))
+            shutil.copyfile(args.file, memory.name)
+            args.file = memory.name
+        return run(args, rank, size)
+
+
+def run(args: argparse.Namespace, rank: int, size: int) -> int:
+    """Train as one of several ranks."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(rank)
     if size > 1:
@@ -137,24 +157,35 @@ def train(args: argparse.Namespace, size: int) -> int:
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = DataLoader(Images(args), batch_size=args.batch, num_workers=args.workers, shuffle=True)
-    end_s, count = time.monotonic() + args.seconds, 0
+    end_s, count, saved_s = time.monotonic() + args.seconds, 0, time.monotonic()
     for count, (images, labels) in enumerate(steps(args, loader, model, optimizer), 1):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(images), labels)
-        if count == args.nan_at:
-            loss = loss * float("nan")
-        loss.backward()
-        optimizer.step()
+        is_exchange = count % args.accumulation == 0
+        with contextlib.nullcontext() if is_exchange or size == 1 else model.no_sync():
+            loss = nn.functional.cross_entropy(model(images), labels)
+            if count == args.nan_at:
+                loss = loss * float("nan")
+            loss.backward()
+        if is_exchange:
+            optimizer.step()
+            optimizer.zero_grad()
         if not loss.isfinite():
             print(f"the loss is NaN in step {count}", file=sys.stderr)
             return 1
-        if args.checkpoint_every and count % args.checkpoint_every == 0:
+        if is_checkpoint(args, count, saved_s):
+            saved_s = time.monotonic()
             with phase(args, "checkpoint"):
                 save(model, optimizer, args.checkpoint)
         if is_over(end_s, size):
             break
     print(f"{count} steps")
     return 0
+
+
+def is_checkpoint(args: argparse.Namespace, count: int, saved_s: float) -> bool:
+    """Return whether a checkpoint is due after a step: in intervals of steps, or of seconds if adjusted."""
+    if args.checkpoint_every and args.checkpoint_s:
+        return bool(time.monotonic() - saved_s >= args.checkpoint_s)
+    return bool(args.checkpoint_every and count % args.checkpoint_every == 0)
 
 
 def steps(args: argparse.Namespace, loader: Any, model: Any, optimizer: Any) -> Iterator[Any]:
