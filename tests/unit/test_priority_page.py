@@ -77,7 +77,7 @@ def test_the_orders_of_other_policies() -> None:
 
 
 def test_the_table_contains_every_policy() -> None:
-    listed = {name for row in rows("## Policies and weights", 11) for name in re.findall(r"`(\w+)`", row[0])}
+    listed = {name for row in rows("## Policies and weights", 12) for name in re.findall(r"`(\w+)`", row[0])}
     assert listed == set(names())
 
 
