@@ -184,6 +184,25 @@ static uint32_t time_limit(const job_record_t *job) {
     return job->part_ptr->default_time != NO_VAL ? job->part_ptr->default_time : job->part_ptr->max_time;
 }
 
+/* Whether no other user's job may run on the job's nodes. The values of `whole_node` differ between releases.
+ */
+static bool takes_whole_nodes(const job_record_t *job) {
+    if (job->details->whole_node)
+        return true;
+    return job->part_ptr &&
+           (job->part_ptr->max_share == 0 || (job->part_ptr->flags & PART_FLAG_EXCLUSIVE_USER));
+}
+
+/* Returns the CPUs of a node that a pending job takes whole, shifted to their position in the bits. */
+static uint32_t whole_node_cpus(const job_record_t *job) {
+    uint32_t cpus;
+
+    if (!job->part_ptr || !IS_JOB_PENDING(job) || !takes_whole_nodes(job))
+        return 0;
+    cpus = job->part_ptr->max_cpu_cnt;
+    return (cpus < QUEUE_NODE_CPUS_MOST ? cpus : QUEUE_NODE_CPUS_MOST) << QUEUE_NODE_CPUS_SHIFT;
+}
+
 /* Sets the requested resources, and the values that only pending jobs have. */
 static void set_request(const job_record_t *job, struct queue_entry *entry) {
     const __typeof__(*job->details) *details = job->details; /* its tag differs between releases */
@@ -196,6 +215,7 @@ static void set_request(const job_record_t *job, struct queue_entry *entry) {
     entry->submit = details->submit_time;
     entry->eligible = details->begin_time;
     entry->nice = details->nice;
+    entry->bits |= whole_node_cpus(job);
     /* Slurm requeues batch jobs only, whatever the field of other jobs holds. */
     if (details->requeue && job->batch_flag)
         entry->bits |= QUEUE_REQUEUE;

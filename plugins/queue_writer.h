@@ -14,6 +14,9 @@
 
 enum { QUEUE_PENDING, QUEUE_RUNNING };
 enum { QUEUE_HELD = 1, QUEUE_DEPENDENT = 2, QUEUE_FIXED = 4, QUEUE_REQUEUE = 8 };
+/* The higher bits hold the CPUs of a whole node; 0: the job shares nodes. */
+#define QUEUE_NODE_CPUS_SHIFT 8
+#define QUEUE_NODE_CPUS_MOST (UINT32_MAX >> QUEUE_NODE_CPUS_SHIFT)
 enum {
     QUEUE_ACCOUNT,
     QUEUE_PARTITION,

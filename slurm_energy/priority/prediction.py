@@ -16,7 +16,7 @@ from slurm_energy.config import Config
 from slurm_energy.errors import EnergyError
 from slurm_energy.oracle.history.cap_response import caps_of
 from slurm_energy.oracle.history.queue_forecast import QueueForecast
-from slurm_energy.oracle.history.similarity import LEVELS, USER_LEVEL
+from slurm_energy.oracle.history.similarity import ATTRIBUTES, LEVELS, USER_LEVEL
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import Prediction, PredictionRequest, PredictionSource
 from slurm_energy.oracle.site_files import read_site
@@ -192,7 +192,7 @@ class QueuePredictor:
         max_watts = _max_watts(requests)
         if not queue.count:
             return np.empty(0), max_watts
-        watts, level = quantiles(requests)
+        watts, level = quantiles(_similarity_columns(requests))
         is_valid = (level >= 0) & (level <= USER_LEVEL) & (watts > 0) & (watts <= _MAX_FIGURE)
         return np.where(is_valid, np.minimum(watts, max_watts), np.nan), max_watts
 
@@ -213,7 +213,7 @@ class QueuePredictor:
         source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
         if self._history is None or not count:
             return time_s, watts, source, runs, level
-        forecast = self._history(requests)
+        forecast = self._history(_similarity_columns(requests))
         time_s, watts = forecast.duration_s.copy(), forecast.power_watts.copy()
         runs, level = forecast.runs, forecast.level
         if self._guard is not None:
@@ -262,6 +262,8 @@ class QueuePredictor:
             "policy": [request.policy for request in requests],
             "cap_watts": [request.cap_watts for request in requests],
             "gpu_cap_watts": [request.gpu_cap_watts for request in requests],
+            "held_cpus": queue.held_cpus[at].tolist(),
+            "memory_mib": queue.memory_mib[at].tolist(),
             "model": [request.model for request in requests],
         }
 
@@ -364,6 +366,10 @@ def _fingerprint(flags: Mapping[str, str]) -> str | None:
 
 def _mean_figures(answer: Prediction | None) -> tuple[float, float] | None:
     return None if answer is None else (answer.duration_s.mean, answer.power_watts.mean)
+
+
+def _similarity_columns(requests: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    return {name: requests[name] for name in ATTRIBUTES}
 
 
 def _emptied_if_full(memory: dict[Any, Any]) -> dict[Any, Any]:

@@ -159,7 +159,7 @@ class PredictionGuard:
         """Return the given predictions, raised to the lower bounds and multiplied by the users' factors.
 
         Args:
-            requests: columns as in `oracle.history.queue_forecast.predict_many`.
+            requests: columns as in `oracle.history.lower_bounds.bounds_many`.
             time_s: predicted run time in seconds, shape (m,).
             power_watts: predicted watts, shape (m,).
             no_runs: whether each job lacks similar runs; its predictions are then replaced by the bounds.

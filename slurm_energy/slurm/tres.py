@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -11,8 +12,12 @@ _GPUS: Final = re.compile(
     r"(?:gres[:/])?gpu(?::(?P<kind>(?!\d+(?:[(:=]|$))[^:=,()]{1,64}))?(?:[:=](?P<count>\d{1,7}))?(?:\(.*\))?",
     re.ASCII,
 )
+_MEMORY: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGTPE]?)", re.ASCII)
+_UNITS: Final = "KMGTPE"
 MAX_GPUS: Final = 1 << 31
 """Maximum number of GPUs of a job, with which number of GPUs times number of nodes stays within 64 bits."""
+MAX_MEMORY_MIB: Final = 1 << 50
+"""Maximum memory of a job; more counts as this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,14 @@ class RequestedResources:
     Attributes:
         nodes, cpus, gpus: numbers.
         gpu_kind: Slurm's GRES type of the GPUs.
+        memory_mib: memory in MiB, rounded up.
     """
 
     nodes: int | None = None
     cpus: int | None = None
     gpus: int | None = None
     gpu_kind: str | None = None
+    memory_mib: int | None = None
 
 
 def parse_tres(text: str | None) -> RequestedResources:
@@ -38,13 +45,26 @@ def parse_tres(text: str | None) -> RequestedResources:
     Items that cannot be parsed are skipped.
     """
     counts: dict[str, int] = {}
+    memory_mib = None
     for item in (text or "").split(","):
         name, _, value = item.partition("=")
-        if value.isdecimal() and len(value) <= 9:
+        if name == "mem":
+            memory_mib = _memory_mib(value)
+        elif value.isdecimal() and len(value) <= 9:
             counts[name] = int(value)
     by_kind = {name.removeprefix("gres/gpu:"): count for name, count in counts.items() if ":" in name}
     gpus = counts.get("gres/gpu", sum(by_kind.values()) if by_kind else None)
-    return RequestedResources(counts.get("node"), counts.get("cpu"), gpus, min(by_kind, default=None))
+    gpu_kind = min(by_kind, default=None)
+    return RequestedResources(counts.get("node"), counts.get("cpu"), gpus, gpu_kind, memory_mib)
+
+
+def _memory_mib(text: str) -> int | None:
+    """Return an amount of memory in MiB, rounded up; None: it cannot be parsed."""
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        return None
+    power = _UNITS.index(match[2] or "M") - 1  # Slurm's numbers without a unit are MiB
+    return math.ceil(min(float(match[1]) * 1024.0**power, MAX_MEMORY_MIB))
 
 
 def gpus_of_run(tres: str | None, recorded: int | None) -> int:

@@ -160,6 +160,52 @@ def test_concurrent_decoys_account_for_no_more_than_real_time(policy, kind, seco
     assert cheated.engine.cycle(queue(long), NOW).predicted.time_s[0] >= DAY / 2
 
 
+HOLDING = {
+    "whole node": ({"held_cpus": 64}, {"held_cpus": 1}, {"held_cpus": 64}),
+    "all memory": (
+        {"memory_mib": 512_000},
+        {"held_cpus": 1, "memory_mib": 1000},
+        {"held_cpus": 1, "memory_mib": 512_000},
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", HOLDING)
+def test_decoys_that_share_nodes_do_not_shorten_a_job_that_takes_one(policy, kind):
+    """Eight hours of one-core decoys, one after the other, cost little of what the long job holds."""
+    held, cheap, _ = HOLDING[kind]
+    long, others = LONG | {"cpus": 1} | held, [honest | {"cpus": 1} for honest in HONEST]
+    fresh, cheated = Cluster(policy), Cluster(policy)
+    cheated.ran(300.0, cpus=1, times=96, apart_s=300.0, **cheap)
+    assert cheated.place(long, *others) >= fresh.place(long, *others) - 1
+    assert cheated.engine.cycle(queue(long), NOW).predicted.time_s[0] == DAY / 2
+
+
+@pytest.mark.parametrize("kind", HOLDING)
+def test_runs_that_took_a_node_count_for_a_job_that_takes_one(kind):
+    held, _, real = HOLDING[kind]
+    cluster = Cluster()
+    cluster.ran(300.0, cpus=1, times=96, apart_s=300.0, **real)
+    assert cluster.engine.cycle(queue(LONG | {"cpus": 1} | held), NOW).predicted.time_s[0] < HOUR
+
+
+def test_runs_of_unknown_memory_count_as_before():
+    cluster = Cluster()
+    cluster.ran(300.0, cpus=1, times=96, apart_s=300.0)
+    job = LONG | {"cpus": 1, "memory_mib": 512_000}
+    assert cluster.engine.cycle(queue(job), NOW).predicted.time_s[0] < HOUR
+
+
+def test_a_run_on_a_whole_node_outweighs_cheap_decoys():
+    """The mean over the runs follows the CPUs that they held, not those that they requested."""
+    cluster = Cluster()
+    cluster.ran(20 * HOUR, cpus=1, held_cpus=64, times=2, apart_s=20 * HOUR)
+    cluster.ran(300.0, cpus=1, held_cpus=1, times=500, apart_s=300.0)
+    long = LONG | {"cpus": 1, "held_cpus": 64}
+    assert cluster.engine.cycle(queue(long), NOW).predicted.time_s[0] > 0.9 * 20 * HOUR
+
+
 @pytest.mark.parametrize("partition", ["cpu", "long"])
 def test_decoys_concurrent_with_a_long_run_do_not_hide_it(partition):
     cluster = Cluster()

@@ -17,7 +17,16 @@ from queue_files import entry, header, journal, record, snapshot
 from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.priority import table_file
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING
-from slurm_energy.slurm.queue.table_layout import ENTRY, HEADER, HELD, JOURNAL, REQUEUE, SNAPSHOT, checksum
+from slurm_energy.slurm.queue.table_layout import (
+    ENTRY,
+    HEADER,
+    HELD,
+    JOURNAL,
+    NODE_CPUS_SHIFT,
+    REQUEUE,
+    SNAPSHOT,
+    checksum,
+)
 from slurm_energy.slurm.queue.table_source import QueueTableSource, journal_path
 
 ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -97,7 +106,7 @@ def test_no_table_is_written_where_others_could_replace_it(tmp_path):
 JOB = {
     "job_id": 12,
     "uid": 0,
-    "bits": REQUEUE,
+    "bits": REQUEUE | 64 << NODE_CPUS_SHIFT,
     "submit": 100,
     "time_limit_min": 30,
     "nodes": 2,
@@ -107,7 +116,7 @@ JOB = {
     "partition": "a,b",
     "qos": "normal",
     "reason": "Priority",
-    "tres": "cpu=8,node=2,gres/gpu=4",
+    "tres": "cpu=8,mem=4G,node=2,gres/gpu=4",
     "gres": "node=gres:gpu:a100:2",
     "flags": "ENERGY_POLICY=edp\nENERGY_CAP=200\nPATH=/evil",
     "shares_norm": 0.25,
@@ -121,6 +130,7 @@ def test_a_snapshot_becomes_columns(place):
     queue = put(place, snapshot([JOB, other], taken_unix_ns=5 * 10**9, gap=24)).read()
     assert (queue.count, queue.taken_unix_s, queue.job_id.tolist()) == (2, 5.0, [12, 13])
     assert queue.state.tolist() == [PENDING, RUNNING]
+    assert (queue.held_cpus.tolist(), queue.memory_mib.tolist()) == ([2 * 64, 0], [4096, 0])
     assert (queue.held.tolist(), queue.requeue.tolist()) == ([False, True], [True, False])
     assert queue.array_task_id.tolist() == [-1, 4]
     assert (queue.site_factor.tolist(), queue.nice.tolist()) == ([700, 0], [-5, 0])

@@ -42,7 +42,8 @@ def test_a_run_is_learned_once_with_all_known_values(store):
         item(job_id=7, node="n2", start=1000.1, end=1100.4, **more),
         item(job_id=7, node="n1", step="batch"),
     )
-    store.learn(job(7, nodes=2, time_limit_s=3600.0, requested=TRES, state="TIMEOUT"))
+    allocated = "billing=128,cpu=128,mem=1.5G,node=2,gres/gpu:a100=2"
+    store.learn(job(7, nodes=2, time_limit_s=3600.0, requested=TRES, allocated=allocated, state="TIMEOUT"))
     (run,) = learn(store)
     assert run == run_history.FinishedRun(
         end=1100.0,
@@ -61,6 +62,8 @@ def test_a_run_is_learned_once_with_all_known_values(store):
         policy="edp",
         gpu_cap_watts=250.0,
         time_limit_s=3600.0,
+        held_cpus=128,
+        memory_mib=1536,
     )
     assert learn(store) == []
     assert remembered(store) == [run]
@@ -216,9 +219,15 @@ def test_kill_9_while_learning_neither_loses_nor_duplicates(store, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (TRES, RequestedResources(2, 4, 2, "a100")),
+        (TRES, RequestedResources(2, 4, 2, "a100", 1024)),
         ("cpu=1,gres/gpu=3,gres/gpu:h100=3", RequestedResources(None, 1, 3, "h100")),
         ("billing=1,cpu=x,node=1", RequestedResources(1, None, None, None)),
+        ("mem=1500M", RequestedResources(memory_mib=1500)),
+        ("mem=0.5T,cpu=2", RequestedResources(cpus=2, memory_mib=512 * 1024)),
+        ("mem=1K", RequestedResources(memory_mib=1)),
+        ("mem=7", RequestedResources(memory_mib=7)),
+        ("mem=999999999999E", RequestedResources(memory_mib=1 << 50)),
+        ("mem=,mem=lots", RequestedResources()),
         ("", RequestedResources()),
         (None, RequestedResources()),
     ],

@@ -66,6 +66,8 @@ def test_random_jobs_get_their_numbers_and_are_written_down(driver, tmp_path, se
     assert found.fixed.tolist() == [listed[job][2] == "fixed" for job in sorted(listed)]
     assert found.requeue.tolist() == [listed[job][3] == "1" for job in sorted(listed)]
     assert found.tasks.tolist() == [int(listed[job][4]) for job in sorted(listed)]
+    held_cpus = [int(listed[job][5]) for job in sorted(listed)]
+    assert found.held_cpus.tolist() == held_cpus and {0, 64, 96, 0xFFFFFF} <= {*held_cpus}
     assert all(re.fullmatch(r"p1\d{4}", name) for name in found.partition[0].split(","))
     assert 500 < len(found.partition[0]) <= 512
     assert all(name.startswith("ENERGY_") for flags in found.flags for name in flags)

@@ -32,7 +32,7 @@ from slurm_energy.slurm.queue.squeue_source import SqueueSource
 RECORDED = Path(__file__).parent / "slurm_outputs"
 RELEASES = ("22.05.8", "26.05.5")
 SUBMITTED = {"22.05.8": 1795297140.0, "26.05.5": 1795297144.0}
-FIELDS = 33
+FIELDS = 34
 AWKWARD = "line\nbreak100% `q` ünï"
 
 
@@ -64,11 +64,14 @@ def read(answer, **arguments):
 
 
 def answered(release):
-    """Insert the fields that a recording was made without: BatchFlag (all are batch jobs) and Licenses."""
+    """Insert the fields that a recording was made without.
+
+    They are BatchFlag (all are batch jobs), Licenses and OverSubscribe.
+    """
     *fields, rest = (RECORDED / f"squeue-queue-{release}.txt").read_text().split(RECORDED_DELIMITER)
-    rows = [fields[at : at + FIELDS - 2] for at in range(0, len(fields), FIELDS - 2)]
-    whole = [field for row in rows for field in (*row[:10], "1", *row[10:-2], "(null)", *row[-2:])]
-    return RECORDED_DELIMITER.join([*whole, rest])
+    rows = [fields[at : at + FIELDS - 3] for at in range(0, len(fields), FIELDS - 3)]
+    whole = [(*row[:10], "1", *row[10:-2], "(null)", row[-2], "OK", row[-1]) for row in rows]
+    return RECORDED_DELIMITER.join([*(field for row in whole for field in row), rest])
 
 
 @pytest.fixture(params=RELEASES)
@@ -102,6 +105,44 @@ def test_a_user_is_looked_up_once_a_call_even_if_nobody_knows_him(monkeypatch):
     source = SqueueSource(Squeue(jobs))
     assert [source.read().user for _ in range(2)] == [["4000000"] * 3] * 2
     assert asked == [4_000_000] * 2
+
+
+NODES = (
+    "NodeName=a CPUAlloc=0 CPUEfctv=64 CPUTot=64 State=IDLE Partitions=cpu,long\n"
+    "NodeName=b CPUAlloc=0 CPUEfctv=96 CPUTot=96 State=IDLE Partitions=long\n"
+)
+
+
+def test_jobs_that_take_whole_nodes_hold_their_cpus():
+    jobs = [
+        row(JobID="1", Partition="cpu", OverSubscribe="OK"),
+        row(JobID="2", Partition="cpu", OverSubscribe="NO", NumNodes="3", **{"tres-alloc": "cpu=3,mem=250G"}),
+        row(JobID="3", Partition="cpu,long", OverSubscribe="USER"),
+        row(JobID="4", Partition="unknown", OverSubscribe="MCS"),
+        row(JobID="5", Partition="cpu", OverSubscribe="NO", State="RUNNING"),
+    ]
+    squeue, now, calls = Squeue("".join(jobs)), [0.0], []
+
+    def run(argv):
+        calls.append(argv[0])
+        if argv[0] == "scontrol":
+            if now[0] > 1000:
+                raise UnavailableError("slurmctld", "it does not answer")
+            return NODES
+        return squeue(argv)
+
+    source = SqueueSource(run, clock=lambda: now[0])
+    for now[0] in (0.0, 15.0, 2000.0):
+        queue = source.read()
+        assert queue.held_cpus.tolist() == [0, 3 * 64, 96, 0, 0]
+    assert queue.memory_mib.tolist() == [0, 250 * 1024, 0, 0, 0]
+    assert calls == ["squeue", "scontrol", "squeue", "squeue", "scontrol"]
+
+
+def test_node_sizes_are_read_only_for_jobs_that_take_whole_nodes():
+    squeue = Squeue(row(OverSubscribe="OK"))
+    SqueueSource(squeue).read()
+    assert len(squeue.calls) == 1
 
 
 def test_large_user_ids_are_themselves(monkeypatch):

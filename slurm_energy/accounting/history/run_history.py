@@ -56,7 +56,7 @@ _PAGE_ROWS: Final = 2000
 _PENDING: Final = text("finished AND NOT learned")  # as in the condition of the index
 _JOB_COLUMNS: Final = _jobs.c[
     "id", "cluster", "job_id", "user", "account", "partition", "name", "state", "start", "end", "elapsed_s",
-    "nodes", "time_limit_s", "requested",
+    "nodes", "time_limit_s", "requested", "allocated",
 ]  # fmt: skip
 _RECORD_COLUMNS: Final = _records.c["energy_joules", "start", "end", "policy", "body"]
 # Built once, with parameters: SQLAlchemy takes longer to build a statement than SQLite to execute it.
@@ -117,6 +117,8 @@ class FinishedRun(NamedTuple):
     time_limit_s: float | None = None
     gpu_joules: float | None = None
     predicted_s: float | None = None
+    held_cpus: int | None = None
+    memory_mib: int | None = None
 
 
 PolicyCaps = Mapping[str, tuple[float | None, float | None]]
@@ -230,7 +232,8 @@ def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> Fini
     records = _JobRecords()
     for row in connection.execute(_RECORDS_OF_JOB, {"key": key}):
         records.add(row)
-    requested, measured_s = parse_tres(job.requested), records.end - records.start
+    requested, allocated = parse_tres(job.requested), parse_tres(job.allocated)
+    measured_s = records.end - records.start
     policy_cap, policy_gpu_cap = policy_caps.get(records.policy, (None, None))
     complete = records.count >= (job.nodes or 1) and None not in records.joules
     gpus_complete = complete and records.gpu_joules and None not in records.gpu_joules
@@ -254,6 +257,8 @@ def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> Fini
         time_limit_s=job.time_limit_s,
         gpu_joules=_total(records.gpu_joules) if gpus_complete else None,
         predicted_s=_predicted_s(connection, job),
+        held_cpus=allocated.cpus,
+        memory_mib=allocated.memory_mib or None,  # 0: the site does not allocate memory
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from slurm_energy.oracle.history.track_record import (
     bounded,
     rounded_up,
 )
+
+HELD: Final = ("held_cpus", "memory_mib")
+"""Resources that a job holds beyond the attributes of `similarity`; they do not determine similarity."""
 
 _USER, _PARTITION, _NODES, _CPUS, _GPUS = map(
     ATTRIBUTES.index, ("user", "partition", "nodes", "cpus", "gpus")
@@ -62,7 +65,8 @@ def bounds_many(
 
     Args:
         history: runs in memory.
-        jobs: columns of job attributes, as in `queue_forecast.predict_many`.
+        jobs: columns of job attributes, as in `queue_forecast.predict_many`, and those of `HELD` as in
+            `slurm.queue.columns.QueueColumns`. A missing column, None and 0 mean unknown.
         limit_s: time limit of each job in seconds. For a job without one, the caller assumes a limit.
         prior_watts: watts of each whole job according to the nameplate prediction, without any power cap.
         now: current time in Unix seconds.
@@ -71,18 +75,22 @@ def bounds_many(
     columns = np.empty((4, count))
     cache: dict[Any, tuple[float, float]] = {}
     rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
-    for index, (row, limit, watts) in enumerate(zip(rows, limit_s, prior_watts, strict=True)):
-        key = (row, limit, watts)
+    held = zip(*(jobs.get(name, repeat(0, count)) for name in HELD), strict=False)
+    for index, key in enumerate(zip(rows, held, limit_s, prior_watts, strict=True)):
+        row = key[0]
         if key not in cache:
-            cache[key] = _bounds(history, row, limit, watts)
+            cache[key] = _bounds(history, *key)
         user = history.user_record(row[_USER])
         columns[:, index] = *cache[key], *(user.overruns_at(now) if user else (0.0, 0.0))
     return Bounds(*columns)
 
 
-def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> tuple[float, float]:
+def _bounds(
+    history: History, row: Row, held: tuple[int | None, int | None], limit_s: float, prior_watts: float
+) -> tuple[float, float]:
     gpus, nodes = float(row[_GPUS] or 0), float(row[_NODES] or 1)
-    units, need = gpus or nodes, ResourceRequest(limit_s, nodes, float(row[_CPUS] or nodes), gpus)
+    cpus, memory_mib = max(float(row[_CPUS] or nodes), float(held[0] or 0)), float(held[1] or 0)
+    units, need = gpus or nodes, ResourceRequest(limit_s, nodes, cpus, gpus, memory_mib)
     fraction, watts = PRIOR_FRACTION, prior_watts / units
     partition = history.partition_record(row[_PARTITION], on_gpus=bool(gpus))
     if partition is not None:

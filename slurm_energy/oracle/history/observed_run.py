@@ -58,6 +58,8 @@ class ObservedRun:
         user, account, partition, name, fingerprint, gpu_kind, policy, cap_watts, gpu_cap_watts, time_limit_s:
             as in `oracle.prediction.PredictionRequest`.
         nodes, cpus, gpus: resources that the job requested. The allocated ones are unknown before the start.
+        held_cpus: CPUs that Slurm allocated to the run on all nodes: those of whole nodes for `--exclusive`.
+        memory_mib: memory that Slurm allocated to the run on all nodes, in MiB.
     """
 
     end: float
@@ -79,3 +81,5 @@ class ObservedRun:
     time_limit_s: float | None = None
     gpu_joules: float | None = None
     predicted_s: float | None = None
+    held_cpus: int | None = None
+    memory_mib: int | None = None

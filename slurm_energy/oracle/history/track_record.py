@@ -48,14 +48,16 @@ class ResourceRequest(NamedTuple):
     Attributes:
         limit_s: time limit in seconds. For a job without one, the caller assumes a limit.
         nodes: requested nodes, at least 1.
-        cpus: requested CPUs on all nodes, at least 1.
+        cpus: CPUs on all nodes that the job will hold, at least 1: those of whole nodes for `--exclusive`.
         gpus: requested GPUs on all nodes; 0: none.
+        memory_mib: requested memory on all nodes in MiB; 0: unknown.
     """
 
     limit_s: float
     nodes: float
     cpus: float
     gpus: float
+    memory_mib: float = 0.0
 
 
 @dataclass(slots=True)
@@ -65,8 +67,10 @@ class ResourceUse:
     Attributes:
         seconds: seconds in which at least one of the runs was running. Simultaneous runs count once.
         node_seconds: seconds of the runs times their nodes.
-        cpu_seconds: seconds of the runs times their CPUs.
+        cpu_seconds: seconds of the runs times the CPUs that they held.
         gpu_seconds: seconds of the runs times their GPUs.
+        memory_mib_seconds: seconds of the runs times the memory in MiB that was allocated to them.
+        unknown_memory_seconds: seconds of the runs for which this memory is unknown.
         size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. These
             are the weights of the runs in mean values.
         limit_sum: sum over the runs of size times seconds times the time limit in seconds. The run time
@@ -79,6 +83,8 @@ class ResourceUse:
     node_seconds: float = 0.0
     cpu_seconds: float = 0.0
     gpu_seconds: float = 0.0
+    memory_mib_seconds: float = 0.0
+    unknown_memory_seconds: float = 0.0
     size_seconds: float = 0.0
     limit_sum: float = 0.0
     newest: float = 0.0
@@ -101,11 +107,15 @@ class ResourceUse:
         fade, weight_now, self.newest = _fading(run, self.newest)
         seconds = max(0.0, run.duration_s) * weight_now
         nodes = run.nodes or 1
-        weight = seconds * size(run.nodes, run.cpus, run.gpus)
+        cpus = max(run.cpus or nodes, run.held_cpus or 0)
+        weight = seconds * size(run.nodes, cpus, run.gpus)
         self.seconds = self.seconds * fade + new_s * weight_now
         self.node_seconds = self.node_seconds * fade + seconds * nodes
-        self.cpu_seconds = self.cpu_seconds * fade + seconds * (run.cpus or nodes)
+        self.cpu_seconds = self.cpu_seconds * fade + seconds * cpus
         self.gpu_seconds = self.gpu_seconds * fade + seconds * (run.gpus or 0)
+        self.memory_mib_seconds = self.memory_mib_seconds * fade + seconds * (run.memory_mib or 0)
+        unknown_s = seconds if run.memory_mib is None else 0.0
+        self.unknown_memory_seconds = self.unknown_memory_seconds * fade + unknown_s
         self.size_seconds = self.size_seconds * fade + weight
         self.limit_sum = self.limit_sum * fade + weight * (run.time_limit_s or run.duration_s)
         return fade, weight
@@ -113,17 +123,20 @@ class ResourceUse:
     def share_of(self, need: ResourceRequest) -> float:
         """Return the resources used by the runs as a share of the request `need`, at least 0.
 
-        The share is computed for time, node, CPU and GPU seconds, and the smallest one is returned. Therefore
-        neither many simultaneous runs nor a short run on many nodes are evidence for a large or long job.
-        Time counts separately because a job may occupy more than it requests, as with `--exclusive` or
-        `--mem=0`. Runs with a shorter time limit than `need` count less in proportion to the limit, because a
-        user who sets another limit describes another job.
+        The share is computed for time and for node, CPU, GPU and memory seconds, and the smallest one is
+        returned. Therefore neither many simultaneous runs nor a short run on many nodes are evidence for a
+        large or long job, and runs that share a node are not evidence for a job that takes it whole. Unknown
+        memory of runs counts as sufficient, because earlier releases did not store it. Runs with a shorter
+        time limit than `need` count less in proportion to the limit, because a user who sets another limit
+        describes another job.
         """
         if self.size_seconds <= 0:
             return 0.0
         shares = [self.seconds, self.node_seconds / need.nodes, self.cpu_seconds / need.cpus]
         if need.gpus:
             shares.append(self.gpu_seconds / need.gpus)
+        if need.memory_mib:
+            shares.append(self.memory_mib_seconds / need.memory_mib + self.unknown_memory_seconds)
         alike = min(1.0, self.limit_sum / self.size_seconds / need.limit_s)
         return min(shares) / need.limit_s * alike
 

@@ -42,6 +42,10 @@ class QueueColumns:
         time_limit_s: seconds; NaN: no limit.
         nodes, cpus, gpus: numbers on all nodes together, requested by a pending job or allocated to a running
             one. If a job requests a range, they are the minimum.
+        held_cpus: CPUs of the nodes that a pending job takes whole (`--exclusive`, or the partition's
+            `OverSubscribe=EXCLUSIVE` or `ExclusiveUser`); 0: the job shares nodes, or the number is unknown.
+        memory_mib: memory in MiB on all nodes together, requested by a pending job or allocated to a running
+            one; 0: unknown.
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
         priority: Slurm's priority as squeue shows it.
         site_factor: site factor as sprio shows it, without Slurm's NICE_OFFSET.
@@ -79,6 +83,8 @@ class QueueColumns:
     nodes: Ints
     cpus: Ints
     gpus: Ints
+    held_cpus: Ints
+    memory_mib: Ints
     priority: Ints
     site_factor: Ints
     nice: Ints

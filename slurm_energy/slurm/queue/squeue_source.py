@@ -22,6 +22,7 @@ from slurm_energy.slurm.command import Runner, run_command
 from slurm_energy.slurm.command_output import NO_VALUES, new_delimiter, squeue_command
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
 from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
+from slurm_energy.slurm.queue.node_resources import read_nodes
 from slurm_energy.slurm.tres import MAX_GPUS, parse_gpu_request, parse_tres
 
 _FIELDS: Final = (
@@ -38,6 +39,7 @@ _FIELDS: Final = (
         "Reason",
         "Licenses",
         "admin_comment",
+        "OverSubscribe",
         "Name",
     ),
 )
@@ -46,6 +48,9 @@ _STATES: Final = {"PENDING": PENDING, "RUNNING": RUNNING}
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})", re.ASCII)
 _LEAST_PRIORITY: Final = 1
+_WHOLE_NODES: Final = frozenset({"NO", "USER", "MCS", "TOPO"})
+"""Values of OverSubscribe of jobs on whose nodes no job of another user runs."""
+_NODES_AGE_S: Final = 600.0
 _LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
 
 Row = dict[str, list[str]]
@@ -75,6 +80,8 @@ class SqueueSource:
         self._run, self._clock = run, clock
         self._applied_factors = {} if applied_factors is None else applied_factors
         self._users: dict[int, str] = {}
+        self._node_cpus: dict[str, int] = {}
+        self._nodes_read_s = float("-inf")
 
     def read(self) -> QueueColumns:
         """Run squeue once and return the queue.
@@ -111,7 +118,7 @@ class SqueueSource:
         start_s, end_s = _times(row["StartTime"]), _times(row["EndTime"])
         eligible_s = _times(row["EligibleTime"])
         waits = np.array([text not in NO_VALUES for text in row["Dependency"]], np.bool_)
-        gpus, kinds = _gpus(row)
+        gpus, kinds, memory_mib = _gpus_and_memory(row)
         uid = _ints(row["UserID"]) & _LARGEST_UID
         return queue_columns(
             taken_unix_s,
@@ -135,8 +142,32 @@ class SqueueSource:
             uid=uid,
             user=self._names(uid),
             gpu_kind=kinds,
+            held_cpus=np.where(running, 0, self._held_cpus(taken_unix_s, row)),
+            memory_mib=memory_mib,
             **_single_field_columns(row),
         )
+
+    def _held_cpus(self, now_s: float, row: Row) -> np.ndarray:
+        """Return the CPUs of the largest nodes of each job's partitions if it takes them whole, else 0.
+
+        The sizes of the nodes are read with one command, at most every `_NODES_AGE_S` and only if any job
+        takes whole nodes. If slurmctld does not answer, the earlier sizes are used.
+        """
+        whole = [text in _WHOLE_NODES for text in row["OverSubscribe"]]
+        if any(whole) and abs(now_s - self._nodes_read_s) >= _NODES_AGE_S:
+            with contextlib.suppress(UnavailableError):
+                nodes, self._nodes_read_s = read_nodes(self._run), now_s
+                sizes: dict[str, int] = {}
+                for node in nodes:
+                    for partition in node.partitions:
+                        sizes[partition] = max(sizes.get(partition, 0), node.cpus)
+                self._node_cpus = sizes
+        size_of = {
+            text: max(self._node_cpus.get(partition, 0) for partition in text.split(","))
+            for text in set(row["Partition"])
+        }
+        sizes_of_jobs = np.array([size_of[text] for text in row["Partition"]], np.int64)
+        return np.where(whole, _ints(row["NumNodes"]) * sizes_of_jobs, 0)
 
     def _site_factors(
         self, address: np.ndarray, priority: np.ndarray, nice: np.ndarray, held: np.ndarray
@@ -264,25 +295,27 @@ def _task_count(text: str) -> int:
     return total
 
 
-def _gpus(row: Row) -> tuple[np.ndarray, list[str]]:
-    """Return each job's number of GPUs on all nodes, and their GRES type (empty: not named).
+def _gpus_and_memory(row: Row) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Return each job's GPUs on all nodes, their GRES type (empty: not named), and its MiB (0: unknown).
 
     The number in the allocated TRES takes precedence over the requests.
     """
     columns = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
     keys = list(zip(*(row[name] for name in columns), row["NumNodes"], row["NumTasks"], strict=True))
-    by_key = {key: _gpus_of_row(*key) for key in set(keys)}
-    return np.array([by_key[key][0] for key in keys], np.int64), [by_key[key][1] for key in keys]
+    by_key = {key: _request_of_row(*key) for key in set(keys)}
+    gpus, memory_mib = (np.array([by_key[key][at] for key in keys], np.int64) for at in (0, 2))
+    return gpus, [by_key[key][1] for key in keys], memory_mib
 
 
-def _gpus_of_row(
+def _request_of_row(
     alloc: str, job: str, node: str, socket: str, task: str, nodes: str, tasks: str
-) -> tuple[int, str]:
+) -> tuple[int, str, int]:
     accounted = parse_tres(alloc)
+    memory_mib = accounted.memory_mib or 0
     times = ((job, 1), (node, int(nodes)), (socket, int(nodes)), (task, int(tasks)))
     requests = [(parse_gpu_request(text), times) for text, times in times if "gpu" in text]
     gpu_kind = next((request.gpu_kind for request, _ in requests if request.gpu_kind), None)
     if accounted.gpus is not None:
-        return accounted.gpus, gpu_kind or accounted.gpu_kind or ""
+        return accounted.gpus, gpu_kind or accounted.gpu_kind or "", memory_mib
     total = next((request.gpus * times for request, times in requests if request.gpus), 0)
-    return min(total, MAX_GPUS), gpu_kind or ""
+    return min(total, MAX_GPUS), gpu_kind or "", memory_mib

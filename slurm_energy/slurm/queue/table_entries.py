@@ -22,6 +22,7 @@ from slurm_energy.slurm.queue.table_layout import (
     HELD,
     NICE_OFFSET,
     NO_VALUE,
+    NODE_CPUS_SHIFT,
     REQUEUE,
     TEXTS,
 )
@@ -58,7 +59,9 @@ def columns_of(taken_unix_s: float, entries: NDArray[np.void], heap: bytes) -> Q
     """
     texts = _texts(entries, heap)
     tres, gres = texts.pop("tres"), texts.pop("gres")
-    gpus, kinds = _gpus(tres, gres, entries["nodes"].tolist(), entries["processes"].tolist())
+    gpus, kinds, memory_mib = _gpus_and_memory(
+        tres, gres, entries["nodes"].tolist(), entries["processes"].tolist()
+    )
     bits, limit = entries["bits"], entries["time_limit_min"]
     task = entries["array_task_id"].astype(np.int64)
     columns: dict[str, Any] = {name: entries[name].astype(np.int64) for name in (*_COUNTS, "restart_count")}
@@ -66,6 +69,7 @@ def columns_of(taken_unix_s: float, entries: NDArray[np.void], heap: bytes) -> Q
     columns |= {"flags": _flags(texts.pop("flags")), **texts}
     columns |= {"held": bits & HELD != 0, "dependent": bits & DEPENDENT != 0}
     columns |= {"fixed": bits & FIXED != 0, "requeue": bits & REQUEUE != 0}
+    columns["held_cpus"] = columns["nodes"] * (bits >> NODE_CPUS_SHIFT).astype(np.int64)
     return queue_columns(
         taken_unix_s,
         **columns,
@@ -77,6 +81,7 @@ def columns_of(taken_unix_s: float, entries: NDArray[np.void], heap: bytes) -> Q
         user=_users(entries["uid"]),
         gpus=gpus,
         gpu_kind=kinds,
+        memory_mib=memory_mib,
     )
 
 
@@ -134,10 +139,10 @@ def _flag_values(text: str) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs if _FLAG.fullmatch(name)}
 
 
-def _gpus(
+def _gpus_and_memory(
     tres: list[str], gres: list[str], nodes: list[int], processes: list[int]
-) -> tuple[NDArray[np.int64], list[str]]:
-    """Return each job's number of GPUs on all nodes, and their GRES type (empty: not named).
+) -> tuple[NDArray[np.int64], list[str], NDArray[np.int64]]:
+    """Return each job's GPUs on all nodes, their GRES type (empty: not named), and its MiB (0: unknown).
 
     The number in Slurm's TRES list takes precedence over the requests per job, node, socket and task.
 
@@ -147,17 +152,18 @@ def _gpus(
         nodes: number of nodes of each job.
         processes: number of tasks of each job.
     """
-    cache: dict[tuple[Any, ...], tuple[int, str]] = {}
+    cache: dict[tuple[Any, ...], tuple[int, str, int]] = {}
     requests = []
     for key in zip(tres, gres, nodes, processes, strict=True):
         answer = cache.get(key)
         if answer is None:
-            answer = cache[key] = _gpu_request(*key)
+            answer = cache[key] = _request(*key)
         requests.append(answer)
-    return np.array([count for count, _ in requests], np.int64), [kind for _, kind in requests]
+    counts, kinds, memory_mib = zip(*requests, strict=True) if requests else ((), (), ())
+    return np.array(counts, np.int64), list(kinds), np.array(memory_mib, np.int64)
 
 
-def _gpu_request(tres: str, gres: str, nodes: int, processes: int) -> tuple[int, str]:
+def _request(tres: str, gres: str, nodes: int, processes: int) -> tuple[int, str, int]:
     times = {"job": 1, "node": nodes, "socket": nodes, "task": processes}
     counted = parse_tres(tres)
     requested, kind = 0, counted.gpu_kind or ""
@@ -166,4 +172,5 @@ def _gpu_request(tres: str, gres: str, nodes: int, processes: int) -> tuple[int,
         request = parse_gpu_request(text)
         kind = kind or request.gpu_kind or ""
         requested = max(requested, (request.gpus or 0) * times.get(what, 0))
-    return min(requested if counted.gpus is None else counted.gpus, MAX_GPUS), kind[:64]
+    gpus = min(requested if counted.gpus is None else counted.gpus, MAX_GPUS)
+    return gpus, kind[:64], counted.memory_mib or 0

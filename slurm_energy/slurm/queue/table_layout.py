@@ -19,6 +19,12 @@ NICE_OFFSET: Final = 0x80000000
 """Offset that Slurm adds to nice values and site factors to store them as unsigned numbers."""
 HELD, DEPENDENT, FIXED, REQUEUE = 1, 2, 4, 8
 """Flags in the field `bits` of an entry."""
+NODE_CPUS_SHIFT: Final = 8
+"""Position of the CPUs per node in `bits`.
+
+They are those of the partition's largest node if a pending job takes its nodes whole, else 0. Older plugins
+write 0.
+"""
 TEXTS: Final = ("account", "partition", "qos", "name", "reason", "tres", "gres", "flags")
 """The strings of an entry, in their order in the heap. `lengths` has the length of each in bytes.
 

@@ -114,6 +114,22 @@ static char *flag(void) {
     return made;
 }
 
+/* Partitions whose jobs share nodes, take them whole, and share them with jobs of the same user. */
+static part_record_t parts[] = {
+    {.max_cpu_cnt = 64, .max_share = 1, .default_time = 60},
+    {.max_cpu_cnt = 96, .max_share = 0, .default_time = 60},
+    {.max_cpu_cnt = UINT32_MAX, .max_share = 1, .flags = PART_FLAG_EXCLUSIVE_USER, .default_time = 60},
+};
+
+/* The CPUs that a pending job would hold on whole nodes; 0: it shares nodes. */
+static unsigned long long held_cpus(const job_record_t *job) {
+    unsigned long long cpus = job->part_ptr ? job->part_ptr->max_cpu_cnt : 0;
+
+    if (!job->details || !IS_JOB_PENDING(job) || (job->part_ptr == &parts[0] && !job->details->whole_node))
+        return 0;
+    return job->details->min_nodes * (cpus > 0xffffff ? 0xffffff : cpus);
+}
+
 static job_record_t *random_job(uint32_t id) {
     static job_array_struct_t array = {.task_cnt = 9}, last_task = {.task_cnt = 0};
     job_record_t *job = calloc(1, sizeof(*job));
@@ -128,6 +144,7 @@ static job_record_t *random_job(uint32_t id) {
     job->time_limit = rand() % 2 ? NO_VAL : 60;
     job->account = text(2000);
     job->partition = text(2000);
+    job->part_ptr = rand() % 4 ? &parts[rand() % 3] : NULL;
     job->name = text(2000);
     job->tres_fmt_req_str = text(2000);
     job->tres_fmt_alloc_str = text(2000);
@@ -147,6 +164,8 @@ static job_record_t *random_job(uint32_t id) {
         job->details->dependency = text(2000);
         job->details->nice = NICE_OFFSET;
         job->details->requeue = (uint16_t)(rand() % 2);
+        job->details->min_nodes = (uint32_t)(1 + rand() % 4);
+        job->details->whole_node = rand() % 3 ? 0 : (uint8_t)(1 + rand() % 8);
     }
     return job;
 }
@@ -224,12 +243,12 @@ int main(int argc, char **argv) {
         site_factor_p_set(jobs[i]);
     for (uint32_t i = 0; i < JOBS; i++)
         if (job_is_listed(jobs[i]) && !(jobs[i]->job_state & JOB_REVOKED))
-            printf("%u %d %lld %s %d %u\n", jobs[i]->job_id, !IS_JOB_PENDING(jobs[i]),
+            printf("%u %d %lld %s %d %u %llu\n", jobs[i]->job_id, !IS_JOB_PENDING(jobs[i]),
                    (long long)jobs[i]->site_factor - NICE_OFFSET,
                    jobs[i]->direct_set_prio && jobs[i]->priority && jobs[i]->priority != NO_VAL ? "fixed"
                                                                                                 : "free",
                    jobs[i]->details && jobs[i]->details->requeue && jobs[i]->batch_flag,
-                   jobs[i]->array_recs && jobs[i]->array_recs->task_cnt ? 9 : 1);
+                   jobs[i]->array_recs && jobs[i]->array_recs->task_cnt ? 9 : 1, held_cpus(jobs[i]));
     reconfigure(parameters, argv[1], argv[2]);
     ask();
     if (locked)
