@@ -144,7 +144,8 @@ class AgentDaemon:
         return jobs
 
     def _notify_written(self) -> None:
-        self._loop.call_soon_threadsafe(self._written.set)
+        if not self._written.is_set():  # each call wakes the event loop
+            self._loop.call_soon_threadsafe(self._written.set)
 
     def _discover(self) -> NodeDevices:
         devices = discover(node_power=node_power_options(self._config.node_power, this_node()))

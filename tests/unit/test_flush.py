@@ -21,6 +21,7 @@ from test_job_manager import Node, env
 from slurm_energy import atomic_file
 from slurm_energy.agent import daemon
 from slurm_energy.config import AgentConfig, Config
+from slurm_energy.records import EnergyRecord
 
 EIO = OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -56,6 +57,38 @@ def test_the_job_stays_until_its_record_is_on_disk(node: Node) -> None:
     assert {str(path) for path in spool_files(node)} <= set(flush.files)
     node.manager.flushed(flush)
     assert session_files(node) == []
+
+
+def test_files_that_a_record_replaces_are_not_synced(node: Node) -> None:
+    run_job(node)
+    node.manager.begin(env(6))
+    files = {Path(path).name for path in node.manager.finalize_jobs().files}
+    assert {name for name in files if name.endswith((".json", ".ended"))} == {
+        *(path.name for path in spool_files(node) if path.suffix == ".json"),
+        *(name for name in session_files(node) if name.startswith("6.") and name.endswith(".json")),
+        "accounts.json",
+    }
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+def test_a_step_that_ended_before_a_crash_has_one_record(node: Node, delivered: bool) -> None:
+    """The session without the step is written with the next finalization, or with the end of the job."""
+    node.manager.begin(env())
+    node.manager.step("start", 5, "0")
+    node.use(2.0)
+    node.manager.step("end", 5, "0")
+    (ended,) = node.manager.spool.items(10**9, 10)
+    before = EnergyRecord.from_json(ended.record)
+    if delivered:
+        node.manager.finalize_jobs()
+        node.manager.spool.remove(ended.name)
+    node.die()
+    node.manager = node.start()
+    node.use(3.0)
+    node.manager.end(env())
+    steps = [record for record in node.records() if record.step]
+    expected = [] if delivered else [(before.record_id, before.energy_joules, before.end)]
+    assert [(step.record_id, step.energy_joules, step.end) for step in steps] == expected
 
 
 def test_a_power_failure_before_the_flush_costs_no_record(node: Node) -> None:

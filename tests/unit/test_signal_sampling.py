@@ -437,6 +437,24 @@ def test_expensive_passes_become_rarer() -> None:
     looped(sampling, story)
 
 
+def test_jobs_that_begin_together_share_a_pass() -> None:
+    sampling = Passes(cpu_s=10.0)
+
+    async def story(loop: SignalLoop) -> None:
+        sampling.begin(300.0)
+        loop.wake()
+        await until(lambda: 1 in sampling.passes)
+        for _ in range(5):
+            sampling.has_new_job = True
+            loop.wake()
+            await asyncio.sleep(0)
+        await until(lambda: sampling.passes.count(1) == 2)
+        await asyncio.sleep(0.05)
+        assert sampling.passes.count(1) == 2
+
+    looped(sampling, story)
+
+
 def readings_of(values: dict[str, float]) -> list[SignalReading]:
     return [SignalReading(name, "", value, "test") for name, value in values.items()]
 

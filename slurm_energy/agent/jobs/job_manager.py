@@ -237,9 +237,10 @@ class JobManager:
             self._meter.find_processes(session)
             if planner.learn_cpus(session, job_cores, self._devices.hardware):
                 self._pending.add(session.key)
+            self._checkpoints.save(session)
         else:
             self._finalizer.end_step(session, name, self._meter.sampled_at, self._clock.boottime())
-        self._checkpoints.save(session)
+            self._checkpoints.save_later(session)  # the record of the step is stored
         return self.output_line.response(event, session, name, self._meter.sampled_at)
 
     @property

@@ -33,6 +33,9 @@ def recover(
     recorded = [session for session, _ in loaded if session not in sessions]
     _load_accounts(state, meter, [checkpoint for _, checkpoint in loaded], sessions)
     for session in sessions:
+        recorded_steps = [name for name, step in session.steps.items() if spool.has(step.record_id)]
+        for name in recorded_steps:  # the agent died before it wrote the session without the step
+            del session.steps[name]
         if session.phase != CLOSING and session.boot_id != boot_id:
             session.end_unix = session.unix_at(session.meter.start + session.meter.elapsed_s)
             session.phase = CLOSING

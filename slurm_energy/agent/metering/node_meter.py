@@ -168,7 +168,7 @@ class NodeEnergyMeter:
         return self._ledger.idle.dump()
 
     def checkpoint(self, running: Iterable[Session]) -> dict[str, Any]:
-        """Return the energy accounts and the last readings as a dict that JSON can hold.
+        """Return the energy accounts and the last readings as a dict that `checkpoint_encoding` can encode.
 
         Its `sequence` increases with every checkpoint.
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.component_account import ComponentAccount
+from slurm_energy.agent.state.checkpoint_encoding import EncodedList
 from slurm_energy.errors import EnergyError
 from slurm_energy.known_fields import build_from
 from slurm_energy.node_period import NodePeriod, PeriodEnergy, PeriodJob
@@ -48,6 +49,7 @@ class OpenPeriod:
         meters_uj: microjoules by component that the jobs' meters showed at the start, by name of the job. A
             job without an entry started in the period.
         ended: energies of the jobs that ended in the period.
+        ended_json: the same as JSON, for checkpoints.
         late_s: seconds before the start whose energy was not charged yet.
         period_id: id of the period.
     """
@@ -60,7 +62,13 @@ class OpenPeriod:
     meters_uj: dict[str, dict[str, int]]
     late_s: float = 0.0
     ended: list[PeriodJob] = field(default_factory=list)
+    ended_json: EncodedList = field(default_factory=EncodedList)
     period_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def add_ended(self, job: PeriodJob) -> None:
+        """Add the energy of a job that ended in the period."""
+        self.ended.append(job)
+        self.ended_json.append((job.job_id, job.restart_count, job.uid, dict(job.energy_uj)))
 
 
 class NodePeriods:
@@ -142,7 +150,7 @@ class NodePeriods:
         """Add the energy of an ended job to the period. Call it after the job's last charge."""
         if self._open is not None:
             self._cluster = session.cluster
-            self._open.ended.append(_job_since(session, self._open.meters_uj.pop(session.owner, {})))
+            self._open.add_ended(_job_since(session, self._open.meters_uj.pop(session.owner, {})))
 
     def follow_clock(self) -> None:
         """Move the start of the period if the wall clock was set."""
@@ -156,7 +164,7 @@ class NodePeriods:
             self._open.start = start
 
     def dump(self, boottime: float) -> dict[str, Any]:
-        """Return the periods as a dict that JSON can hold.
+        """Return the periods as a dict that `checkpoint_encoding` can encode.
 
         Args:
             boottime: time of the last sample in seconds since boot, up to which energy is charged.
@@ -168,7 +176,7 @@ class NodePeriods:
                 name: account.uncertain_s - self._open.uncertain_s.get(name, 0.0)
                 for name, account in self._accounts.items()
             }
-            opened["ended"] = [(j.job_id, j.restart_count, j.uid, j.energy_uj) for j in self._open.ended]
+            opened["ended"] = opened.pop("ended_json")
         return {
             "open": opened,
             "closed": [period.to_json() for period in self.closed],
@@ -337,12 +345,11 @@ def _accounts_without(
 
 def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
     """Return the open period from a checkpoint. The accounts count uncertain seconds from 0 again."""
-    ended = [
-        PeriodJob(job_id, restart_count, uid, dict(energy))
-        for job_id, restart_count, uid, energy in data["ended"]
-    ]
     uncertain_s = {name: -seconds for name, seconds in data["uncertain_s"].items()}
-    return build_from(OpenPeriod, {**data, "ended": ended, "uncertain_s": uncertain_s})
+    period = build_from(OpenPeriod, {**data, "ended": [], "uncertain_s": uncertain_s})
+    for job_id, restart_count, uid, energy in data["ended"]:
+        period.add_ended(PeriodJob(job_id, restart_count, uid, dict(energy)))
+    return period
 
 
 def _job_since(session: Session, earlier_uj: Mapping[str, int]) -> PeriodJob:

@@ -13,6 +13,8 @@ from slurm_energy.agent.worker_thread import TimerGrid, WorkerThread
 
 _MAX_CPU_SHARE: Final = 0.02
 """Maximum share of one core that sampling may take; passes that cost more become rarer."""
+_MAX_DELAY_S: Final = 0.25
+"""Maximum delay of the first pass of a job, so that many jobs that begin together share it."""
 
 
 class SignalLoop:
@@ -33,11 +35,11 @@ class SignalLoop:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Start a pass at once if a new job is to be sampled.
+        """Start a pass if a new job is to be sampled, so that the first interval of the job starts with it.
 
-        The job's first interval starts with this pass.
+        The pass is delayed for a short time if the last one has just ended.
         """
-        if self._sampling.has_new_job:
+        if not self._wake.is_set() and self._sampling.has_new_job:
             self._wake.set()
 
     async def run(self) -> None:
@@ -49,13 +51,15 @@ class SignalLoop:
             if interval_s is None:
                 await self._read()  # closes what the last jobs left open
                 await self._wake.wait()
-                self._wake.clear()
                 interval_s = self._sampling.interval_s
                 if interval_s is None:
+                    self._wake.clear()
                     continue
             elif loop.time() < max(due_s, free_s):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), max(due_s, free_s) - loop.time())
+            if self._wake.is_set() and loop.time() < free_s:
+                await asyncio.sleep(min(_MAX_DELAY_S, free_s - loop.time()))
             interval_s = self._sampling.interval_s or interval_s  # a job with another one may have begun
             if interval_s != grid.interval_s:
                 grid = TimerGrid(loop.time(), interval_s)

@@ -70,6 +70,7 @@ class CheckpointWriter:
         self._unsynced: dict[str, bytes | None] = {}
         self._flushing: dict[str, bytes | None] = {}
         self._recorded: list[Session] = []
+        self._deferred: dict[str, Session] = {}
         self._unsynced_checkpoints = 0
         self._failures = RepeatedFailureLog(log)
 
@@ -77,7 +78,16 @@ class CheckpointWriter:
         """Write a job's session together with the energy ledger of the node."""
         for old in [old for old in self._recorded if old.owner == session.owner and old is not session]:
             self._forget(old)  # both have the same file names
-        self._write(lambda: self._unsynced.update({self._state.save(session, self._checkpoint()): None}))
+        if self._write(partial(self._save_session, session)):
+            self._deferred.pop(session.owner, None)
+
+    def save_later(self, session: Session) -> None:
+        """Write a job's session, unless the job ends first, when `unsynced` is called next.
+
+        Use it for a change that a crash in between does not lose.
+        """
+        self._deferred[session.owner] = session
+        self.notify_written()
 
     def save_accounts(self) -> bool:
         """Write the energy ledger of the node.
@@ -167,15 +177,21 @@ class CheckpointWriter:
         """Remove the session files of jobs with spooled records once these records are synced to disk."""
         for session in sessions:
             self._recorded.append(session)
+            self._deferred.pop(session.owner, None)
+            for checkpoint in self._state.checkpoint_paths(session):
+                self._unsynced.pop(checkpoint, None)  # the record replaces them
             if path := self._spool.path_of(session.record_id):
                 self._unsynced.setdefault(path, None)
             self.notify_written()
 
     def unsynced(self) -> UnsyncedFiles:
-        """Return all files that may not be on disk.
+        """Write the deferred sessions, and return all files that may not be on disk.
 
         Call `synced` or `not_synced` after the attempt to sync them.
         """
+        for session in list(self._deferred.values()):
+            if self._write(partial(self._save_session, session), report=False):
+                del self._deferred[session.owner]
         self._flushing |= self._unsynced
         self._unsynced = {}
         self._unsynced_checkpoints = 0
@@ -220,6 +236,9 @@ class CheckpointWriter:
     def _forget(self, session: Session) -> None:
         self._recorded.remove(session)
         self._write(partial(self._state.forget, session), report=False)
+
+    def _save_session(self, session: Session) -> None:
+        self._unsynced[self._state.save(session, self._checkpoint())] = None
 
     def _save_accounts(self) -> None:
         self._unsynced[self._state.save_accounts(self._checkpoint())] = None

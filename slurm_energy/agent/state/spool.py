@@ -310,13 +310,15 @@ class Spool:
         On a full disk rejected records are deleted first, then the oldest attachments in growing numbers,
         until the record can be written.
         """
-        traces = sorted(other for other in self._sizes if other.endswith(ATTACHMENT_SUFFIXES))
+        traces: list[str] | None = None
         batch = 1
         while True:
             try:
                 self._write(name, data)
                 return
             except OSError as error:
+                if traces is None:
+                    traces = sorted(other for other in self._sizes if other.endswith(ATTACHMENT_SUFFIXES))
                 if error.errno not in _NO_SPACE or not (traces or self.rejected.bytes):
                     raise
                 self._complain_of_disk(error)

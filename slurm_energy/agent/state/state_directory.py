@@ -17,6 +17,7 @@ from slurm_energy.agent.jobs.sessions import CLOSING, Session
 from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.agent.signals.recording import SignalRecording
 from slurm_energy.agent.signals.step_reports import StepReports
+from slurm_energy.agent.state.checkpoint_encoding import encode
 from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
 from slurm_energy.known_fields import check_version
@@ -88,7 +89,7 @@ class StateDirectory:
         """
         data = {"version": _VERSION, "checkpoint": checkpoint, "session": session.dump()}
         path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
-        atomic_file.write(path, json.dumps(data).encode(), sync=False)
+        atomic_file.write(path, encode(data), sync=False)
         return path
 
     def save_accounts(self, checkpoint: dict[str, Any]) -> str:
@@ -101,9 +102,7 @@ class StateDirectory:
             OSError: the file was not written; the previous file is unchanged.
         """
         path = os.path.join(self.folder, _ACCOUNTS)
-        atomic_file.write(
-            path, json.dumps({"version": _VERSION, "checkpoint": checkpoint}).encode(), sync=False
-        )
+        atomic_file.write(path, encode({"version": _VERSION, "checkpoint": checkpoint}), sync=False)
         return path
 
     def load_accounts(self) -> dict[str, Any] | None:
@@ -151,6 +150,10 @@ class StateDirectory:
         if len(reports) and not reports.is_saved:
             atomic_file.write(self._path(session, _STEPS), reports.parts(), sync=False)
             reports.is_saved = True
+
+    def checkpoint_paths(self, session: Session) -> tuple[str, str]:
+        """Return the paths of the files that `save` writes while the job runs and after its end."""
+        return self._path(session, _RUNS), self._path(session, _ENDED)
 
     def forget(self, session: Session) -> None:
         """Remove all files of a session whose record is in the spool."""

@@ -40,11 +40,12 @@ class CpuBusySensor(SignalSensor):
         for line in (self._file.read() or b"").splitlines()[1:]:
             if not line.startswith(b"cpu"):
                 break
-            words = line.split()
-            number = words[0][3:].decode("ascii", "replace")
-            if len(words) < 8 or not all(word.isdigit() for word in words[1:8]):
+            words = line.split(maxsplit=8)
+            try:
+                user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
+            except ValueError:
                 continue
-            user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
+            number = words[0][3:].decode("ascii", "replace")
             rate = self._rates.per_second(number, user + nice + system + irq + softirq, now_s)
             if rate is not None:
                 percent = min(100.0, rate * NS_PER_TICK / 1e7)

@@ -1,0 +1,45 @@
+"""JSON of checkpoints. A part that grows with every job is encoded once and not again in each checkpoint."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any, Final
+
+_TOKEN: Final = secrets.token_hex(16)
+"""Text that no string in a checkpoint contains."""
+
+
+class EncodedList:
+    """A growing list that is stored as its JSON text."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def append(self, item: Any) -> None:
+        """Add an item, which JSON must be able to hold."""
+        text = json.dumps(item)
+        self._text = f"{self._text}, {text}" if self._text else text
+
+    @property
+    def json_text(self) -> str:
+        """The list as JSON."""
+        return f"[{self._text}]"
+
+
+def encode(data: dict[str, Any]) -> bytes:
+    """Return data as JSON. It may contain objects of the class `EncodedList`."""
+    lists: list[EncodedList] = []
+
+    def placeholder(value: Any) -> str:
+        if not isinstance(value, EncodedList):
+            raise TypeError(f"{type(value).__name__} cannot be stored")
+        lists.append(value)
+        return f"{_TOKEN}{len(lists) - 1}"
+
+    text = json.dumps(data, default=placeholder)
+    for number, encoded in enumerate(lists):
+        text = text.replace(f'"{_TOKEN}{number}"', encoded.json_text)
+    return text.encode()
