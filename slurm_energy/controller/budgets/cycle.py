@@ -95,7 +95,7 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     )
     limits = np.array([budget.limit_watts for budget in inputs.budgets], np.float64)
     usable = limits * _margin(inputs) - promised - excess
-    needs_no_limit: Bools = _highest_watts(table, counting, rest) <= usable
+    needs_no_limit = _needs_no_limit(table, counting, rest, fixed, usable)
     grouped = np.flatnonzero(table.is_free & table.busy)
     groups = _groups(inputs, table, grouped, reports)
     members = _members(table.cover[:, grouped], groups)
@@ -149,10 +149,24 @@ def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCo
     return promised
 
 
-def _highest_watts(table: CycleDevices, counting: DeviceCounting, rest: RestPower) -> Floats:
-    """Return the power under each budget if all devices have their maximum, shape (b,)."""
+def _needs_no_limit(
+    table: CycleDevices, counting: DeviceCounting, rest: RestPower, fixed: Floats, usable: Floats
+) -> Bools:
+    """Return whether all devices under each budget may have their maximum, shape (b,).
+
+    Args:
+        table: the devices.
+        counting: power for which the devices count.
+        rest: power that no limit controls.
+        fixed: that power under each budget at the ceilings in force, shape (b,).
+        usable: power that each budget distributes, shape (b,).
+    """
     highest = counting.still_watts + np.where(table.is_free, table.max_watts, 0.0)
-    return rest.fixed_watts(rest.of_nodes(highest)) + table.sums.total(highest)
+    devices = table.sums.total(highest)
+    fits: Bools = fixed + devices <= usable
+    if fits.any():  # other parts draw more at the maximum; in large clusters their power takes long to sum
+        fits = rest.fixed_watts(rest.of_nodes(highest)) + devices <= usable
+    return fits
 
 
 def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
