@@ -7,13 +7,13 @@ import json
 import os
 import select
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from temporary_directories import open_to_others
 
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy_lab import client
@@ -245,10 +245,7 @@ def test_several_messages_on_one_connection(node):
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_jobs_and_faults_are_for_root(node, tmp_path):
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder == Path(tempfile.gettempdir()):
-            break
-        folder.chmod(0o755)
+    open_to_others(tmp_path)
     child = os.fork()
     if child == 0:
         code = 1

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from temporary_directories import open_to_others
 
 from slurm_energy.cli.main import main
 from slurm_energy.config.budget_tables import BudgetTable
@@ -614,9 +615,7 @@ def test_an_unprivileged_user_is_told_what_was_not_checked(host: Path) -> None:
     child = os.fork()
     if child == 0:  # a child process, as the test must keep its own privileges
         try:
-            for folder in host.parents[:3]:  # those of pytest and of a worker of xdist
-                folder.chmod(folder.stat().st_mode | 0o055)
-            host.chmod(0o755)
+            open_to_others(host)
             os.setgid(65534)
             os.setuid(65534)
             findings = check_file(path).findings

@@ -1,0 +1,3 @@
+"""Temporary directories in memory."""
+
+from temporary_directories import tmp_path, tmp_path_factory  # noqa: F401  fixtures
