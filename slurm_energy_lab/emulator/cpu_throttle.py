@@ -18,7 +18,7 @@ from slurm_energy_lab.realtime_model import RealtimeModel
 DEFAULT_SHARE_CORES = 0.45
 TICK_S = 0.1
 MIN_QUOTA_US = 1000
-PERIODS_US = (20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
+PERIODS_US = (5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 EMPTY_GRACE_S = 10.0
 _RELATIVE_CHANGE = 0.01
 
@@ -27,7 +27,9 @@ def quota_us(real_cores: float) -> tuple[int, int]:
     """Return the CPU quota and the period in microseconds that limit programs to a share of real CPU time.
 
     The kernel rejects quotas below a millisecond, so a small share needs a long period. Short periods enforce
-    the share more exactly and stall programs for shorter times.
+    the share more exactly and stall programs for shorter times: a program that has waited may use the quota of
+    one period at full speed, which for bursts of 50 ms adds 13 % to a share of 0.24 with periods of 20 ms, and
+    3 % with 5 ms.
 
     Args:
         real_cores: CPU seconds per second, at least 0.001.

@@ -30,6 +30,14 @@ def test_quotas_are_in_the_kernels_range(share):
         assert quota / period == pytest.approx(share, rel=0.001)
 
 
+@pytest.mark.parametrize(
+    ("share", "period_us"), [(0.4, 5_000), (0.12, 10_000), (0.06, 20_000), (0.001, 1_000_000)]
+)
+def test_periods_are_as_short_as_the_kernel_allows(share, period_us):
+    """A program that has waited may use the quota of one period at full speed."""
+    assert quota_us(share)[1] == period_us
+
+
 class MemoryGroups:
     """Control groups whose CPU time the test sets."""
 
