@@ -38,7 +38,7 @@ CPU_SHARE = 0.4
 WEIGHT = 20000
 """Weight of the lab's control group, so that a busy machine does not keep the nodes below their quota."""
 TICK_S = 0.2
-EPOCH = ("--side", "64", "--samples", "1280", "--global-batch", "128")
+EPOCH = ("--side", "64", "--samples", "2560", "--global-batch", "256")
 CHANGE = re.compile(r"balanced: epoch (\d+), step (\d+): samples ([\d ]+),")
 ALL_NODES = "n1,n2,n3"
 

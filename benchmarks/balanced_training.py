@@ -2,11 +2,12 @@
 
     .venv/bin/python benchmarks/balanced_training.py --dir FOLDER [--scenario NAME] [--json FILE]
 
-Runs examples/training/balanced.sbatch. Scenarios: `shares` (equal shares, the fast node alone, balanced; five
-repetitions), `held-out` (the same with other speeds), `cap` (the fast node is capped while a program trains),
-`loss` (the slow node is removed), `network` (numbers of nodes by latency and bandwidth). Energy is that of
-all three nodes in the lab's model, also of idle ones. Finished runs are stored in FOLDER/runs.jsonl; the same
-command continues an interrupted benchmark. Needs root and PyTorch; other programs on the machine disturb it.
+Runs examples/training/balanced.sbatch. Scenarios: `shares` (equal shares, the fast node alone, balanced;
+three repetitions), `held-out` (the same with other speeds), `cap` (the fast node is capped while a program
+trains), `loss` (the slow node is removed), `network` (numbers of nodes by latency and bandwidth). Energy is
+that of all three nodes in the lab's model, also of idle ones. Finished runs are stored in FOLDER/runs.jsonl;
+the same command continues an interrupted benchmark. Needs root and PyTorch; other programs on the machine
+disturb it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from slurm_energy_lab.interconnect.links import LinkSpec
 HELD_OUT_SPEEDS = (1.0, 0.7, 0.4)
 """Speeds with which no bound of the balancer was chosen."""
 LINKS = LinkSpec(0.0002, 1e9)
-REPETITIONS = 5
-STUDENT_95 = 2.776
-"""95 % quantile of Student's t with 4 degrees of freedom, two-sided, for 5 repetitions."""
+REPETITIONS = 3
+STUDENT_95 = 4.303
+"""95 % quantile of Student's t with 2 degrees of freedom, two-sided, for 3 repetitions."""
 STEPS_OF_EPOCH = 10
 MODES = {
     "fast node": (["--epochs", "4", "--goal", "time"], "n1"),
