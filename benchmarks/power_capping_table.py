@@ -58,8 +58,11 @@ def main() -> int:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the sweep on a new lab and return its result."""
     from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
+    from slurm_energy_lab.cluster.artifacts import find_artifacts
     from slurm_energy_lab.cluster.specification import LabSpec
 
+    if absent := find_artifacts().absent:
+        sys.exit(f"not built: {', '.join(absent)}: run `make` in the checkout")
     overrides = {"rapl.psys": True}  # the node's own meter, in place of the paper's Yokogawa WT310E
     nodes = tuple(
         nodes_file.NodeSpec(f"n{number}", PROFILE, overrides) for number in range(1, arguments.nodes + 1)
@@ -79,10 +82,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 text=True,
-                check=True,
+                check=False,
             )
         finally:
             lifecycle.down(place)
+    if done.returncode:
+        sys.exit(f"the sweep failed with exit status {done.returncode}, see above")
     return json.loads(done.stdout)
 
 
