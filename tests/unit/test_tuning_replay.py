@@ -22,11 +22,12 @@ COLUMNS = ("dataset", "network", "batch_size", "optimizer", "power_limit", "time
 def replay() -> Any:
     sys.path.insert(0, str(BENCHMARKS))
     try:
+        import random_gpus  # noqa: F401
         import tuning
     finally:
         sys.path.remove(str(BENCHMARKS))
     yield tuning
-    for name in ("tuning", "tuning_strategies", "power_limit_runs", "claims"):
+    for name in ("tuning", "tuning_strategies", "power_limit_runs", "claims", "random_gpus"):
         sys.modules.pop(name, None)
 
 
@@ -62,6 +63,22 @@ def test_unknown_gpu_is_tuned_and_a_job_below_its_limits_is_flat(replay: Any, st
     assert flat.edp[replay.SEARCH][0] == pytest.approx(1.0, abs=0.01)
     claims = replay._claims([result, flat])
     assert all(claim["claim"].endswith("gpu_x") for claim in claims)
+
+
+def test_random_gpus_are_readable_plausible_and_the_same_for_a_seed(
+    replay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = []
+    for name in ("one", "other"):
+        folder = str(tmp_path / name)
+        monkeypatch.setattr(
+            sys, "argv", ["random_gpus.py", folder, "--seed", "5", "--cards", "2", "--jobs", "3"]
+        )
+        sys.modules["random_gpus"].main()  # type: ignore[attr-defined]
+        texts.append([path.read_text() for path in sorted((tmp_path / name).iterdir())])
+    jobs = replay.load(tmp_path / "one")
+    assert texts[0] == texts[1] and len(jobs) == 6
+    assert all(job.edp.min() > 0.5 and job.time[0] >= 1.0 for job in jobs)
 
 
 @given(st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=20))

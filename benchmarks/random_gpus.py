@@ -1,0 +1,113 @@
+"""Responses of random GPUs to power limits, in the files that `benchmarks/tuning.py --data DIR` reads.
+
+Dynamic power follows V²f, time follows a roofline, and half of the jobs wait for their host for a part of the
+time. The coefficients of each card and job are drawn at random. Jobs outside the range of measured GPUs are
+left out: their time at 0.8, 0.7 and 0.6 of the own draw lies within the published classes of data-center GPUs
+and the A40 and Quadro RTX 6000 of the power-limit study (5 to 95 %), and no limit saves more than 42 % of the
+EDP, as on these two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from power_limit_runs import COLUMNS
+
+DEFAULT_WATTS = (70, 165, 250, 300, 350, 400, 450, 560, 700, 750)
+PLAUSIBLE = {0.8: (1.01, 1.64), 0.7: (1.03, 2.1), 0.6: (1.06, 2.7)}
+"""Range of the time ratio of a busy GPU, by its power as a share of the own draw."""
+MIN_EDP = 0.58
+TIME_NOISE, POWER_NOISE = 0.01, 0.008
+
+
+@dataclass(frozen=True)
+class Card:
+    """A random GPU: limits in watts, shares of its power, and clocks as shares of the highest."""
+
+    limits: tuple[int, ...]
+    static: float
+    voltage_floor: float
+    transition: float
+    lowest_clock: float
+    idle_watts: float
+    limit_yield: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the files")
+    parser.add_argument("--seed", type=int, default=1, help="seed (default 1)")
+    parser.add_argument("--cards", type=int, default=8, help="number of GPUs (default 8)")
+    parser.add_argument("--jobs", type=int, default=16, help="jobs of each GPU (default 16)")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for number in range(arguments.cards):
+        random = np.random.default_rng([arguments.seed, number])
+        card = draw_card(random)
+        with (arguments.folder / f"summary_power_card{number}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            jobs = plausible_jobs(card, random)
+            for job in range(arguments.jobs):
+                base_s, rows = next(jobs)
+                for limit, time, watts in rows:
+                    time *= base_s * (1 + random.normal(0, TIME_NOISE))
+                    watts *= 1 + random.normal(0, POWER_NOISE)
+                    writer.writerow(["random", f"net{job}", 128, "sgd", limit, time, watts])
+
+
+def draw_card(random: np.random.Generator) -> Card:
+    """Draw a GPU."""
+    default = float(random.choice(DEFAULT_WATTS))
+    lowest = 5 * round(default * random.uniform(0.28, 0.55) / 5)
+    count = int(random.integers(7, 13))
+    limits = {5 * round(watts / 5) for watts in np.linspace(lowest, default, count)}
+    shares = [random.uniform(*ends) for ends in ((0.12, 0.4), (0.55, 0.85), (0.4, 0.75), (0.12, 0.35))]
+    idle_watts = random.uniform(0.07, 0.2) * default
+    ends = {lowest, int(default)}
+    return Card(tuple(sorted(limits | ends)), *shares, idle_watts, random.uniform(0.94, 1.0))
+
+
+def plausible_jobs(
+    card: Card, random: np.random.Generator
+) -> Iterator[tuple[float, list[tuple[int, float, float]]]]:
+    """Yield the seconds of an epoch and rows of limit, time ratio and watts of plausible jobs."""
+    while True:
+        compute, sharpness = random.uniform(0.05, 1), random.uniform(1.2, 5)
+        memory = 0.05 + random.uniform(0.1, 0.35) * (1 - compute)
+        host = random.choice([0, random.uniform(0, 0.5)])
+        draw_watts = card.limits[-1] * random.uniform(0.3, 1.05)
+        base_s, follows_work = random.uniform(10, 60), random.uniform(0, 0.5)
+        clock = np.linspace(card.lowest_clock, 1, 400)
+        slope = (1 - card.voltage_floor) / (1 - card.transition)
+        voltage = np.maximum(card.voltage_floor, 1 - slope * (1 - clock))
+        work = (compute / clock) ** sharpness + (1 - compute) ** sharpness
+        time = (work / (compute**sharpness + (1 - compute) ** sharpness)) ** (1 / sharpness)
+        dynamic = (follows_work / time + (1 - follows_work) * clock) * voltage**2
+        power = card.static + (1 - card.static) * (memory / time + (1 - memory) * dynamic)
+        if not all(low <= _at(power, time, share) <= high for share, (low, high) in PLAUSIBLE.items()):
+            continue
+        rows = []
+        for limit in card.limits:
+            place = max(int(np.searchsorted(power, limit * card.limit_yield / draw_watts, "right")) - 1, 0)
+            total = time[place] * (1 - host) + host
+            busy_joules = draw_watts * power[place] * time[place] * (1 - host)
+            rows.append((limit, float(total), float((busy_joules + card.idle_watts * host) / total)))
+        edp = np.array([time**2 * watts for _, time, watts in rows])
+        if edp.min() >= MIN_EDP * edp[-1]:
+            yield base_s, rows
+
+
+def _at(power: np.ndarray, time: np.ndarray, share: float) -> float:
+    """Return the time at the highest clock whose power is within a share of the draw; infinite if none is."""
+    place = int(np.searchsorted(power, share, "right")) - 1
+    return float(time[place]) if place >= 0 else float("inf")
+
+
+if __name__ == "__main__":
+    main()
