@@ -10,8 +10,7 @@
 # runs the tests. Needs root and the network. Runs in namespaces of its own and leaves nothing behind.
 # Exit: 0 all passed; 1 something failed; 2 bad usage; 4 the release cannot be had.
 #
-# Not 26.05: slurmdbd 26.05.5 of Debian forky does not start with that suite's MariaDB 11.8.9, and the archive has
-# no source of it. Portable mode on it: spank-release.sh.
+# Not 26.05: the archive has no source of 26.05.5 of Debian forky. Portable mode on it: spank-release.sh.
 set -eu
 
 release=${1:-}
@@ -41,12 +40,8 @@ root=$work/root
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
-fail() {
-    echo "priority-release: $1" >&2
-    [ -z "${2:-}" ] || tail -n 40 "$2" >&2
-    exit "${3:-1}"
-}
-
+program=priority-release
+. "$repository/tests/cluster/debian_root.sh"
 tests="tests/cluster/test_priority_order.py tests/cluster/test_priority_meanings.py"
 
 # Says how the tests went.
@@ -84,57 +79,7 @@ if [ -n "$prefix" ]; then
     exit
 fi
 
-# Runs a shell command with the root as its /, in mount and process namespaces of its own.
-inside() { # COMMAND
-    # shellcheck disable=SC2016 # expands in the inner shells
-    unshare --mount --pid --fork --kill-child --propagation private /bin/sh -euc '
-        root=$1
-        mount --bind "$root" "$root"
-        mount -t tmpfs tmpfs "$root/dev"
-        mkdir "$root/dev/pts" "$root/dev/shm"
-        for name in null zero full random urandom tty fuse; do
-            touch "$root/dev/$name"
-            mount --bind "/dev/$name" "$root/dev/$name"
-        done
-        ln -s /proc/self/fd "$root/dev/fd"
-        mount -t tmpfs tmpfs "$root/dev/shm"
-        mount --rbind /sys "$root/sys"
-        mount -t proc proc "$root/proc"
-        cd "$root"
-        mkdir -p old
-        pivot_root . old
-        umount -l /old
-        exec /usr/bin/env -u LD_PRELOAD LC_ALL=C.UTF-8 HOME=/root DEBIAN_FRONTEND=noninteractive \
-            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-            PIP_CERT=/etc/ssl/certs/ca-certificates.crt /bin/sh -euc "$2"
-    ' sh "$root" "$1" </dev/null
-}
-
-script=/usr/share/debootstrap/scripts/$suite
-[ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid # newer than debootstrap
-command -v debootstrap >/dev/null || fail "no debootstrap" "" 4
-echo "Making a root of Debian $suite for Slurm $release"
-unshare --mount --propagation private debootstrap --variant=minbase "$suite" "$root" "$mirror" "$script" \
-    >"$work/log" 2>&1 || fail "debootstrap $suite from $mirror failed:" "$work/log" 4
-printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-chmod 755 "$root/usr/sbin/policy-rc.d" "$work"
-printf '127.0.0.1 localhost %s\n' "$(hostname)" >"$root/etc/hosts"
-cp /etc/resolv.conf "$root/etc/resolv.conf"
-echo "deb-src $mirror $suite main" >"$root/etc/apt/sources.list.d/source.list"
-# A mirror may be a snapshot, whose release files have expired.
-echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/snapshot"
-inside "apt-get -q update; apt-get install -q -y --no-install-recommends $(echo $packages)" >"$work/log" 2>&1 ||
-    fail "apt-get install in the root failed:" "$work/log" 4
-version=$(chroot "$root" /usr/sbin/slurmctld -V | sed 's/^[^0-9]*//')
-case $version in
-"$release".*) ;;
-*) fail "Debian $suite has Slurm ${version:-none}, not $release" "" 4 ;;
-esac
-
-mkdir "$root/src"
-(cd "$repository" && git ls-files -z | tar --create --null --files-from=- --ignore-failed-read) |
-    tar --extract --directory "$root/src"
-cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
+make_root
 inside 'cd /src; python3 -m venv --system-site-packages .venv
     .venv/bin/pip install -q -e ".[lab]" pytest pytest-timeout; make -s -C spank; make -s -C prolog_epilog' \
     >"$work/log" 2>&1 || fail "installing slurm-energy in the root failed:" "$work/log"
