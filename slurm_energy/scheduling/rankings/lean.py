@@ -19,4 +19,4 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """
     table = queue.alternatives
     choice, watts = least(table.power_watts / np.maximum(table.gpus, 1), table)
-    return ranked(queue, options, choice, watts, terms={"unit power": Term(watts, "W", power=1.0)})
+    return ranked(queue, options, choice, watts, terms={"power": Term(watts, "W", power=1.0)})

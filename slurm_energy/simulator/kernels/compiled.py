@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -34,6 +37,7 @@ def _compiled(function: Function, *, counts_references: bool) -> Function:
         cached = jit(cache=True, _nrt=counts_references)(function)
     except RuntimeError:  # Numba: no locator available
         return cast(Function, jit(_nrt=counts_references)(function))
+    _use_caches_of_these_sources(cached)
     _ignore_caches_of_other_releases(cached)
     return cast(Function, cached)
 
@@ -43,6 +47,26 @@ def is_cached(function: Callable[..., Any]) -> bool:
     file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
     load = getattr(file, "_load_index", None)
     return load is not None and bool(load())
+
+
+def _use_caches_of_these_sources(function: Any) -> None:
+    """Let a function be compiled again if any source of the simulator has changed.
+
+    The machine code of a function contains that of the functions that it calls. Numba compares the source of
+    the function alone, and would use old code if only a called function has changed.
+    """
+    file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    if hasattr(file, "_source_stamp"):
+        file._source_stamp = sources_digest()
+
+
+@functools.cache
+def sources_digest() -> bytes:
+    """Return the SHA-256 digest of all sources of the simulator."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes() + b"\0")
+    return digest.digest()
 
 
 def _ignore_caches_of_other_releases(function: Any) -> None:

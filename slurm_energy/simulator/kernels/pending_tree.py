@@ -22,7 +22,6 @@ from slurm_energy.simulator.workloads.job_columns import (
     CHRONOS,
     FASTEST,
     FIRST,
-    HADES,
     ID_RANK,
     KAIROS,
     KEY,
@@ -30,6 +29,7 @@ from slurm_energy.simulator.workloads.job_columns import (
     KIND,
     LAST,
     LATEST_S,
+    LEAN_POLICIES,
     LEANEST,
     LEFT,
     PACKING,
@@ -42,10 +42,9 @@ from slurm_energy.simulator.workloads.job_columns import (
     UNITS,
     URGENT,
     USER,
-    WATTS,
-    ZEUS,
     JobColumns,
     PolicyRules,
+    shape_value,
 )
 
 BLOCK: Final = 8
@@ -117,7 +116,7 @@ def _traits(policy: PolicyRules, jobs: JobColumns, leaves: int, kinds: int) -> I
     if kinds == 1:
         own[:, TRAIT_KIND] = 0
     elif count and not policy.preempts and policy.discipline != PACKING:
-        lean = policy.code in (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS)
+        lean = policy.code in LEAN_POLICIES
         choice = jobs.whole[:, LEANEST if lean else FASTEST]
         fixed = (jobs.whole[:, LEANEST] == jobs.whole[:, FASTEST]) | (jobs.whole[:, URGENT] == 0)
         fixed |= policy.code not in (KAIROS, BLEND, AURACHRONOS)
@@ -218,7 +217,7 @@ def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
     row[NODE_SUBMIT], row[NODE_PLACE] = jobs.real[job, SUBMIT_S], jobs.whole[job, PLACE]
     row[NODE_ID] = jobs.whole[job, ID_RANK]
     row[NODE_KEYS:] = jobs.real[job, LATEST_S] if by_slack else jobs.real[job, KEY]
-    lean = code in (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS)
+    lean = code in LEAN_POLICIES
     choice = jobs.whole[job, LEANEST] if lean else jobs.whole[job, FASTEST]
     varies = packing or (urgent and code in (KAIROS, BLEND, AURACHRONOS))
     if not varies and choice >= 0:
@@ -235,8 +234,8 @@ def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
         row[NODE_SIZE] = min(row[NODE_SIZE], units)
         row[NODE_LIMIT] = min(row[NODE_LIMIT], expected_s(jobs, job, shape))
         if by_width:
-            time_s = jobs.load[shape, TIME_S] * jobs.real[job, LEFT]
-            value = jobs.load[shape, WATTS] * (time_s * time_s) if lean else time_s
+            left = jobs.real[job, LEFT]
+            value = shape_value(code, jobs, shape, left) if lean else jobs.load[shape, TIME_S] * left
             for width in range(width_of(units), len(row) - NODE_KEYS):
                 row[NODE_KEYS + width] = min(row[NODE_KEYS + width], value)
 

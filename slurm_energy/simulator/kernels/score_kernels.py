@@ -26,6 +26,7 @@ from slurm_energy.simulator.workloads.job_columns import (
     KEY,
     KIND,
     LAST,
+    LEAN_POLICIES,
     LEANEST,
     LEFT,
     LIMIT_S,
@@ -46,6 +47,7 @@ from slurm_energy.simulator.workloads.job_columns import (
     ZEUS,
     JobColumns,
     PolicyRules,
+    shape_value,
 )
 
 _JOULES_PER_UNIT: Final = 1000.0
@@ -108,7 +110,7 @@ def _score(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s:
         if choice < 0 and wait_s >= jobs.real[job, PATIENCE_S]:
             choice = leanest
         return jobs.real[job, KEY], choice
-    choice = leanest if code in (ZEUS, HADES, AURACHRONOS, BLEND) else fastest
+    choice = leanest if code in LEAN_POLICIES else fastest
     return _plain_score(policy, jobs, job, now, wait_s, jobs.real[job, KEY]), choice
 
 
@@ -160,7 +162,7 @@ def lowest_score(
         score = weights[0] * min(1.0, wait_s / policy.max_age_s)
         score += weights[1] * usage
         return float(-(score + weights[2] * -value))
-    return value  # fcfs, sjf, kairos
+    return value  # fcfs, sjf, kairos, lean
 
 
 @compiled
@@ -207,21 +209,20 @@ def _packing_score(
     if code == KAIROS or (code == AURACHRONOS and jobs.whole[job, URGENT]):
         return _in_time(policy, jobs, job, now, True)
     left = jobs.real[job, LEFT]
-    best_s, best_edp, fastest, leanest = np.inf, np.inf, -1, -1
+    best_s, best, fastest, leanest = np.inf, np.inf, -1, -1
     for shape in range(jobs.whole[job, FIRST], jobs.whole[job, LAST]):
         if jobs.need[shape, UNITS] <= now.free[jobs.need[shape, KIND]]:
-            time_s = jobs.load[shape, TIME_S] * left
-            edp = jobs.load[shape, WATTS] * (time_s * time_s)
+            time_s, value = jobs.load[shape, TIME_S] * left, shape_value(code, jobs, shape, left)
             if time_s < best_s:
                 best_s, fastest = time_s, shape
-            if edp < best_edp:
-                best_edp, leanest = edp, shape
+            if value < best:
+                best, leanest = value, shape
     if fastest < 0:
         return np.inf, -1
     if code == BLEND:
-        return _blend(policy, jobs, job, now, wait_s, best_edp, best_s, fastest, leanest)
-    if code in (ZEUS, HADES, AURACHRONOS):
-        return _plain_score(policy, jobs, job, now, wait_s, best_edp), leanest
+        return _blend(policy, jobs, job, now, wait_s, best, best_s, fastest, leanest)
+    if code in LEAN_POLICIES:
+        return _plain_score(policy, jobs, job, now, wait_s, best), leanest
     return _plain_score(policy, jobs, job, now, wait_s, best_s), fastest
 
 

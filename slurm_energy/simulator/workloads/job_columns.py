@@ -18,7 +18,7 @@ from slurm_energy.simulator.kernels.compiled import compiled
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workloads.workload import Workload
 
-FCFS, SJF, ZEUS, HADES, THEMIS, POLLUX, CHRONOS, KAIROS, BLEND, MULTIFACTOR, AURACHRONOS = range(11)
+FCFS, SJF, ZEUS, HADES, THEMIS, POLLUX, CHRONOS, KAIROS, BLEND, MULTIFACTOR, AURACHRONOS, LEAN = range(12)
 CODES: Final = {
     "fcfs": FCFS,
     "sjf": SJF,
@@ -32,10 +32,11 @@ CODES: Final = {
     "blend": BLEND,
     "multifactor": MULTIFACTOR,
     "aurachronos": AURACHRONOS,
+    "lean": LEAN,
 }
 """Number of each policy that the kernels know."""
-_LEAN_POLICIES: Final = (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS)
-"""Policies that choose the shape with the least energy-delay product; the others choose the fastest one."""
+LEAN_POLICIES: Final = (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS, LEAN)
+"""Policies that choose the shape with the lowest `shape_value`; the others choose the fastest one."""
 _URGENT_FIRST: Final = (CHRONOS, KAIROS, AURACHRONOS)
 USAGE_POLICIES: Final = (BLEND, HADES, MULTIFACTOR, THEMIS)
 """Policies whose scores depend on the usage of users."""
@@ -76,8 +77,8 @@ class JobColumns(NamedTuple):
             the deadline minus the run time; RESTART_S, extra time of the next start. Shape (n, 11).
         whole: ROW in the workload; USER; ID_RANK, position by job id; PLACE, position by submission and job
             id; FIRST, LAST: the shapes are FIRST to LAST - 1; URGENT, whether the job has a deadline;
-            FASTEST, LEANEST, GOOD: possible shape with the least time, with the least energy-delay product,
-            and with the least one among the good shapes (-1: none); KEY_RANK, position by KEY.
+            FASTEST, LEANEST, GOOD: possible shape with the least time, with the lowest `shape_value`, and
+            with the lowest one among the good shapes (-1: none); KEY_RANK, position by KEY.
             Shape (n, 11).
         load: predicted TIME_S and WATTS of a shape, real RUN_TIME_S and RUN_WATTS, and EXTRA_WATTS above the
             idle power of its units, shape (m, 5).
@@ -198,7 +199,7 @@ def _ranks(*keys: np.ndarray) -> Ints:
 
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
     """Return the order of the jobs: deadline or none, size of the chosen shape, user, key."""
-    choice = jobs.whole[:, LEANEST if policy.code in _LEAN_POLICIES else FASTEST]
+    choice = jobs.whole[:, LEANEST if policy.code in LEAN_POLICIES else FASTEST]
     size_class = np.zeros(len(choice))
     if len(choice) and policy.discipline != PACKING:
         width = np.frexp(np.maximum(1, jobs.need[choice, UNITS]))[1]
@@ -245,36 +246,53 @@ def refresh_all(policy: PolicyRules, jobs: JobColumns) -> None:
 
 
 @compiled
+def shape_value(code: int, jobs: JobColumns, shape: int, left: float) -> float:
+    """Return the value by which a policy of `LEAN_POLICIES` chooses the shape of a job.
+
+    It is the energy-delay product, or under `lean` the power per unit.
+
+    Args:
+        code: number of the policy.
+        jobs: the jobs.
+        shape: row of the shape.
+        left: fraction of the job's work that remains.
+    """
+    if code == LEAN:
+        return float(jobs.load[shape, WATTS] / max(1, jobs.need[shape, UNITS]))
+    time_s = jobs.load[shape, TIME_S] * left
+    return float(jobs.load[shape, WATTS] * (time_s * time_s))
+
+
+@compiled
 def refresh(policy: PolicyRules, jobs: JobColumns, job: int) -> None:
     """Compute the columns of one job that depend on its remaining work: its key and its best shapes."""
     left = jobs.real[job, LEFT]
-    lowest_edp, shortest_s = np.inf, np.inf
-    best_s, best_edp, good_edp = np.inf, np.inf, np.inf
+    lowest, shortest_s = np.inf, np.inf
+    best_s, best, best_good = np.inf, np.inf, np.inf
     fastest, leanest, good = -1, -1, -1
     first, last = jobs.whole[job, FIRST], jobs.whole[job, LAST]
     for shape in range(first, last):
         time_s = jobs.load[shape, TIME_S] * left
-        edp = jobs.load[shape, WATTS] * (time_s * time_s)
-        lowest_edp, shortest_s = min(lowest_edp, edp), min(shortest_s, time_s)
+        value = shape_value(policy.code, jobs, shape, left)
+        lowest, shortest_s = min(lowest, value), min(shortest_s, time_s)
         if jobs.need[shape, POSSIBLE]:
             if time_s < best_s:
                 best_s, fastest = time_s, shape
-            if edp < best_edp:
-                best_edp, leanest = edp, shape
-    allowed = (1.0 + policy.weights[0]) * lowest_edp
+            if value < best:
+                best, leanest = value, shape
+    allowed = (1.0 + policy.weights[0]) * lowest
     if policy.code == KAIROS:
         for shape in range(first, last):
-            time_s = jobs.load[shape, TIME_S] * left
-            edp = jobs.load[shape, WATTS] * (time_s * time_s)
-            if jobs.need[shape, POSSIBLE] and edp <= allowed and edp < good_edp:
-                good_edp, good = edp, shape
+            value = shape_value(policy.code, jobs, shape, left)
+            if jobs.need[shape, POSSIBLE] and value <= allowed and value < best_good:
+                best_good, good = value, shape
     key = best_s
     if policy.code == FCFS:
         key = jobs.real[job, SUBMIT_S]
     elif policy.code == MULTIFACTOR:
         key = -jobs.real[job, SIZE]
-    elif policy.code in (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS):
-        key = best_edp
+    elif policy.code in LEAN_POLICIES:
+        key = best
     jobs.real[job, KEY] = key
     jobs.real[job, ALLOWED], jobs.real[job, PATIENCE_S] = allowed, policy.weights[1] * shortest_s
     jobs.whole[job, FASTEST], jobs.whole[job, LEANEST], jobs.whole[job, GOOD] = fastest, leanest, good

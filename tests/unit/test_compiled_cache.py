@@ -1,0 +1,70 @@
+"""The cache of machine code: a changed source of the simulator makes all its functions compile again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba", reason="simulation is an extra")
+
+PACKAGE = "slurm_energy/simulator/kernels"
+CALLER = """
+from slurm_energy.simulator.kernels.callee import value
+from slurm_energy.simulator.kernels.compiled import compiled, is_cached
+
+
+@compiled
+def twice() -> float:
+    return 2.0 * value()
+"""
+CALLEE = """
+from slurm_energy.simulator.kernels.compiled import compiled
+
+
+@compiled
+def value() -> float:
+    return {value}
+"""
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Path:
+    """A package with the compiled functions of the test only."""
+    root = tmp_path / "site"
+    folder = root / PACKAGE
+    folder.mkdir(parents=True)
+    for parent in (folder, *list(folder.parents)[:2]):
+        (parent / "__init__.py").touch()
+    shutil.copy(Path(__file__).parents[2] / PACKAGE / "compiled.py", folder)
+    (folder / "caller.py").write_text(CALLER)
+    (folder / "callee.py").write_text(CALLEE.format(value="1.0"))
+    return root
+
+
+def run(root: Path) -> tuple[bool, float]:
+    """Return whether machine code was cached before, and the value of the caller, in a fresh interpreter."""
+    code = "from slurm_energy.simulator.kernels.caller import *; print(is_cached(twice), twice())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    cached, value = done.stdout.split()
+    return cached == "True", float(value)
+
+
+def test_a_change_of_a_called_function_reaches_its_callers(installation: Path) -> None:
+    assert run(installation) == (False, 2.0)
+    assert run(installation) == (True, 2.0)
+    (installation / PACKAGE / "callee.py").write_text(CALLEE.format(value="3.0"))
+    assert run(installation) == (False, 6.0)
+    assert run(installation) == (True, 6.0)
