@@ -146,7 +146,9 @@ lint-python: $(VENV)/.installed-check
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 	.ci/unique-class-names
 
+# Benchmarks call libraries without types, so that some checks do not apply to them.
 lint: deps-build deps-lint $(VENV)/.installed-dev lint-python
+	$(BIN)/mypy $(addprefix --disable-error-code ,import-not-found import-untyped misc no-any-return no-untyped-call unused-ignore) benchmarks
 	clang-format --dry-run --Werror $(C_SOURCES)
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
 	@CFLAGS_EXTRA='-Wall -Wextra -Werror' $(BIN)/senergy build-plugins || { \

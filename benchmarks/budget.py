@@ -166,7 +166,7 @@ class CycleTimes:
             self._decide(*args)
             self.seconds.append(time.perf_counter() - begin)
 
-        BudgetControl.decide = timed  # type: ignore[method-assign]
+        BudgetControl.decide = timed  # type: ignore[method-assign, assignment]
 
     def __exit__(self, *_: object) -> None:
         BudgetControl.decide = self._decide  # type: ignore[method-assign]

@@ -246,7 +246,7 @@ def run_lab(
 ) -> tuple[ClusterRun, list[float]]:
     """Run one method with one seed. Return the result, and the limit at each value of the power."""
     logging.disable(logging.WARNING)
-    names = dict(zip(NODES, draw_profiles(seed, lambda *pair: is_feasible(*pair, 0.45)), strict=True))
+    names = dict(zip(NODES, draw_profiles(seed, lambda cpu, gpu: is_feasible(cpu, gpu, 0.45)), strict=True))
     profiles = {partition: load_profile(name) for partition, name in names.items()}
     jobs = draw_jobs(seed, NODES, JobMix(duration_s=SECONDS, load=options.load))
     clock = ModelClock()

@@ -46,7 +46,9 @@ from slurm_energy_lab.virtual_cluster.workload import (
 
 HARDWARE_SEED = 103
 PROFILES = [
-    name for name in draw_profiles(HARDWARE_SEED, lambda *pair: is_feasible(*pair, 0.45)) for _ in range(4)
+    name
+    for name in draw_profiles(HARDWARE_SEED, lambda cpu, gpu: is_feasible(cpu, gpu, 0.45))
+    for _ in range(4)
 ]
 """The drawn hardware of the virtual lab with this seed."""
 PARTITIONS = {"cpu": 4, "gpu": 4}

@@ -20,7 +20,7 @@ import math
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
@@ -251,11 +251,11 @@ def report(title: str, results: list[LoopOutcome]) -> None:
     print(f"\nwithout advice that can be applied: {', '.join(none) or 'none'}", flush=True)
 
 
-def changes(ratios: list[tuple[float | None, float | None]]) -> str:
+def changes(ratios: Sequence[tuple[float | None, float | None]]) -> str:
     """Return the mean changes of time and energy in percent."""
     texts = []
     for index in (0, 1):
-        known = [pair[index] for pair in ratios if pair[index] is not None]
+        known = [ratio for pair in ratios if (ratio := pair[index]) is not None]
         texts.append(f"{100 * (fmean(known) - 1):+.0f} %" if known else "unknown")
     return ", ".join(texts)
 

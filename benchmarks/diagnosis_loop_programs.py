@@ -32,7 +32,7 @@ from diagnosis_programs import (
     PYTHON,
     SLOW_DISK,
     THRESHOLDS,
-    Program,
+    DiagnosedProgram,
     ProgramLab,
     missing_requirement,
     set_disk,
@@ -79,13 +79,14 @@ def cases(folder: Path) -> list[LoopCase]:
 
 def play(lab: ProgramLab, case: LoopCase, folder: Path, seconds: int) -> dict[str, Any]:
     """Run the loop for one program and return its last trial; without applicable advice what was found."""
-    launch, options = "", ()
+    launch = ""
+    options: tuple[str, ...] = ()
     if case.ranks > 1:
         cpus = CPUS // case.ranks
         launch = f"srun -n{case.ranks} -c{cpus} "
         options = (f"--ntasks={case.ranks}", f"--cpus-per-task={cpus}")
     command = f"{launch}{PYTHON} {PROGRAM} --adjusted --seconds {seconds} {case.options}"
-    program = Program(case.name, (), command, options)
+    program = DiagnosedProgram(case.name, (), command, options)
     for number in range(RUNS_BEFORE):
         job_id = lab.job(program, folder / f"before-{number}.log")
     diagnosis = lab.diagnosis(job_id)

@@ -58,7 +58,7 @@ _FINAL = ("COMPLETED", "FAILED")
 
 
 @dataclass(frozen=True)
-class Program:
+class DiagnosedProgram:
     """A job of the corpus.
 
     Attributes:
@@ -74,7 +74,7 @@ class Program:
     options: tuple[str, ...] = ()
 
 
-def programs(half: Half, folder: Path) -> list[Program]:
+def programs(half: Half, folder: Path) -> list[DiagnosedProgram]:
     """Return the jobs of a half, each with one planted cause or none."""
 
     def training(options: str, seconds: float = half.seconds, launch: str = "") -> str:
@@ -86,23 +86,23 @@ def programs(half: Half, folder: Path) -> list[Program]:
     disk += f" --control-group {SLOW_DISK}/cgroup.procs"
     failing = training(f"{usual} --nan-at {half.nan_at}")
     return [
-        Program(
+        DiagnosedProgram(
             "slow disk",
             ("data-stall-io",),
             training(f"{usual} {disk}"),
         ),
-        Program(
+        DiagnosedProgram(
             "too few workers",
             ("data-stall-cpu",),
             training(f"{usual} --workers 1 --transform-ms {half.transform_ms}"),
         ),
-        Program("tiny batch", ("small-batch",), training(f"{half.tiny_model} --workers 1")),
-        Program(
+        DiagnosedProgram("tiny batch", ("small-batch",), training(f"{half.tiny_model} --workers 1")),
+        DiagnosedProgram(
             "oversubscribed CPUs",
             ("cpu-contention",),
             training(f"{usual} --workers {half.workers} --transform-ms {half.workers_ms} --threads {CPUS}"),
         ),
-        Program(
+        DiagnosedProgram(
             "checkpoint in every step",
             ("checkpoint-stall",),
             training(
@@ -110,23 +110,25 @@ def programs(half: Half, folder: Path) -> list[Program]:
                 f" --checkpoint-every {half.checkpoint_every}"
             ),
         ),
-        Program(
+        DiagnosedProgram(
             "uneven ranks",
             ("load-imbalance", "straggler"),
             training(f"{usual} --slow-batch {half.slow_batch}", launch=launch),
             two_ranks,
         ),
-        Program(
+        DiagnosedProgram(
             "NaN and three restarts",
             ("early-failure",),
             f"for run in 1 2 3; do {failing} && exit 0; done; exit 1",
         ),
-        Program("idle tail", ("idle-tail",), f"{training(usual, 15)}; sleep {half.idle_s}"),
-        Program("forgotten interactive job", ("idle-allocation",), f"sleep {half.idle_s}", ("interactive",)),
-        Program("healthy training", (), training(f"{usual} --workers 1")),
-        Program("healthy training without recorder", (), training(f"{usual} --no-recorder")),
-        Program("healthy training of two ranks", (), training(usual, launch=launch), two_ranks),
-        Program(
+        DiagnosedProgram("idle tail", ("idle-tail",), f"{training(usual, 15)}; sleep {half.idle_s}"),
+        DiagnosedProgram(
+            "forgotten interactive job", ("idle-allocation",), f"sleep {half.idle_s}", ("interactive",)
+        ),
+        DiagnosedProgram("healthy training", (), training(f"{usual} --workers 1")),
+        DiagnosedProgram("healthy training without recorder", (), training(f"{usual} --no-recorder")),
+        DiagnosedProgram("healthy training of two ranks", (), training(usual, launch=launch), two_ranks),
+        DiagnosedProgram(
             "healthy training with checkpoints",
             (),
             training(f"{usual} --checkpoint {folder}/model.pt --checkpoint-every 100"),
@@ -153,7 +155,7 @@ class ProgramLab:
             raise RuntimeError(f"{shlex.join(argv)}: {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def job(self, program: Program, log: Path) -> str:
+    def job(self, program: DiagnosedProgram, log: Path) -> str:
         """Run a job to its end and return its id."""
         options = ["--exclusive", "--energy-signals=1s", "--time=5", f"--job-name={log.stem}"]
         if "interactive" in program.options:

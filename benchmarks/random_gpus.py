@@ -67,10 +67,19 @@ def draw_card(random: np.random.Generator) -> Card:
     lowest = 5 * round(default * random.uniform(0.28, 0.55) / 5)
     count = int(random.integers(7, 13))
     limits = {5 * round(watts / 5) for watts in np.linspace(lowest, default, count)}
-    shares = [random.uniform(*ends) for ends in ((0.12, 0.4), (0.55, 0.85), (0.4, 0.75), (0.12, 0.35))]
+    static, voltage_floor = random.uniform(0.12, 0.4), random.uniform(0.55, 0.85)
+    transition, lowest_clock = random.uniform(0.4, 0.75), random.uniform(0.12, 0.35)
     idle_watts = random.uniform(0.07, 0.2) * default
     ends = {lowest, int(default)}
-    return Card(tuple(sorted(limits | ends)), *shares, idle_watts, random.uniform(0.94, 1.0))
+    return Card(
+        tuple(sorted(limits | ends)),
+        static,
+        voltage_floor,
+        transition,
+        lowest_clock,
+        idle_watts,
+        random.uniform(0.94, 1.0),
+    )
 
 
 def plausible_jobs(

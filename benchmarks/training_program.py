@@ -88,7 +88,8 @@ class Images(Dataset[Any]):
     """Random images; a sample takes CPU time or a read from a file."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self._args, self._descriptor = args, None
+        self._args = args
+        self._descriptor: int | None = None
 
     def __len__(self) -> int:
         return 1 << 20

@@ -126,7 +126,7 @@ def run(node: VirtualNode, device: str, program: str, seconds: float, *, reporti
         return run_agent(node, device, program, size, Objective("edp"), f"{program}/{device}").seconds
     job_id = node.new_job_id()
     node.begin(job_id, None, policy="edp")
-    result = node.run(program, device, None, job_id, size=size)
+    result = node.run(program, device, None, job_id, size=size)  # type: ignore[arg-type]  # size instead of seconds
     node.end(job_id)
     return result.seconds
 

@@ -48,7 +48,7 @@ REGAIN_RUN_S, REGAIN_S = 300.0, 10.0
 
 
 @dataclass(frozen=True)
-class Result:
+class ProgramResult:
     """A tuned run against the untuned run and the best static run."""
 
     seed: int
@@ -134,11 +134,11 @@ def regain_on_node(seed: int) -> dict[str, float]:
     return times
 
 
-def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[Result]:
+def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[ProgramResult]:
     """Return the results of all nodes; nodes in the file of results are not run again."""
-    results: list[Result] = []
+    results: list[ProgramResult] = []
     if arguments.results and arguments.results.exists():
-        results = [Result(**json.loads(text)) for text in arguments.results.read_text().splitlines()]
+        results = [ProgramResult(**json.loads(text)) for text in arguments.results.read_text().splitlines()]
     done = {item.seed for item in results}
     seeds = [seed for seed in range(arguments.seed, arguments.seed + arguments.nodes) if seed not in done]
     with ProcessPoolExecutor(arguments.workers) as pool:
@@ -154,7 +154,9 @@ def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[Res
     return results
 
 
-def evaluate_node(seed: int, programs: Sequence[str], seconds: float, search_only: bool) -> list[Result]:
+def evaluate_node(
+    seed: int, programs: Sequence[str], seconds: float, search_only: bool
+) -> list[ProgramResult]:
     """Return the tuned runs of all programs on one node. Nodes with odd seeds have GPUs."""
     logging.disable(logging.WARNING)
     device = "gpu" if seed % 2 else "cpu"
@@ -181,7 +183,7 @@ def evaluate_node(seed: int, programs: Sequence[str], seconds: float, search_onl
 
 def judged(
     key: tuple[int, str, str], objective: Objective, sweep: Sequence[StaticRun], run: TunedRun
-) -> Result:
+) -> ProgramResult:
     """Compare a run with the untuned run and with the best static run."""
     untuned = sweep[0]
 
@@ -190,7 +192,7 @@ def judged(
         return 1 - other.joules / untuned.joules * (other.seconds / untuned.seconds) ** exponent
 
     best = max((one for one in sweep if objective.allows(one.seconds / untuned.seconds)), key=saving)
-    return Result(
+    return ProgramResult(
         *key,
         objective.name,
         objective.slowdown_limit,
@@ -203,7 +205,7 @@ def judged(
     )
 
 
-def line(item: Result) -> str:
+def line(item: ProgramResult) -> str:
     """Return the text of a run."""
     return (
         f"{item.seed} {item.device} {item.program:<13}{item.goal:<11} saving {item.saving:6.1%} of"
@@ -212,7 +214,7 @@ def line(item: Result) -> str:
     )
 
 
-def report(results: Sequence[Result]) -> None:
+def report(results: Sequence[ProgramResult]) -> None:
     """Print a table of the savings by device and objective."""
     groups = defaultdict(list)
     for item in results:
@@ -232,13 +234,13 @@ def report(results: Sequence[Result]) -> None:
         )
 
 
-def share(items: Sequence[Result]) -> float:
+def share(items: Sequence[ProgramResult]) -> float:
     """Return the sum of the savings over the sum of the possible savings."""
     possible = sum(item.possible for item in items)
     return sum(item.saving for item in items) / possible if possible else math.nan
 
 
-def claims(results: Sequence[Result]) -> list[Claim]:
+def claims(results: Sequence[ProgramResult]) -> list[Claim]:
     """Return the claims about savings, losses and slowdown limits."""
     edp = [item for item in results if item.objective == "edp"]
     limited = [item for item in results if item.limit is not None]

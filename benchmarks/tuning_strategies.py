@@ -138,7 +138,7 @@ def zeus(run: SimulatedRun, steps: int) -> SimulatedRun:
     logging.getLogger("zeus").setLevel(logging.ERROR)
     gpus, monitor = _ZeusGpus(run.job), _ZeusMonitor()
     # Stand-ins for the driver and for the framework (one process); the optimiser itself is the original.
-    replaced = {
+    replaced: dict[str, Any] = {
         "get_gpus": lambda ensure_homogeneous=False: gpus,
         "is_distributed": lambda: False,
         "all_reduce": lambda values, operation: values,
