@@ -78,7 +78,7 @@ def cases(folder: Path) -> list[LoopCase]:
 
 
 def play(lab: ProgramLab, case: LoopCase, folder: Path, seconds: int) -> dict[str, Any]:
-    """Run the loop for one program and return its last trial; without applicable advice what was found."""
+    """Run the loop for one program and return its last trial, or its findings if no advice can be applied."""
     launch = ""
     options: tuple[str, ...] = ()
     if case.ranks > 1:

@@ -91,7 +91,7 @@ class RealQueue:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def passes(self, count: int = 2) -> list[Mapping[str, float]]:
+    def passes(self, count: int = 2) -> list[dict[str, float]]:
         """Wait for passes of priority/multifactor that begin from now on; return the milliseconds of each.
 
         Keys: `site`: CPU time of the site factor plugin's update, `own`: CPU time of multifactor's walks over
@@ -103,7 +103,7 @@ class RealQueue:
             if time.monotonic() > deadline:
                 raise SystemExit("priority.py: no pass of priority/multifactor within two minutes")
             time.sleep(0.2)
-        return [*result[observed + 1 : observed + 1 + count]]
+        return result[observed + 1 : observed + 1 + count]
 
     def _pass_lines(self) -> list[dict[str, float]]:
         """Return all passes so far; the last one may be incomplete."""

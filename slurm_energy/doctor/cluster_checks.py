@@ -21,7 +21,7 @@ class GroupCheck:
     Attributes:
         name: name of the check.
         state: state of the check.
-        finding: what was found.
+        finding: value or fault that the check found.
         nodes: names of the nodes, sorted; empty: the check is about the cluster.
         cost: effect of the fault; empty if there is none.
         fix: remedy; empty if there is nothing to do.

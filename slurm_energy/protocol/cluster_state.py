@@ -1,4 +1,4 @@
-"""State of a cluster that one senergyctld tells another: free and awaited resources, price and carbon.
+"""State of a cluster that one senergyctld sends to another: free and awaited resources, price and carbon.
 
 It contains no names of users or jobs.
 """

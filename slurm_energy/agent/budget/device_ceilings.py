@@ -90,9 +90,9 @@ def lower_to_safe_limits(
         config: the configuration.
 
     Returns:
-        Ceiling by device that is now in force; empty if no budget is enforced or no decision is stored.
+        Ceiling by device that is now in force; empty if no decision is stored.
     """
-    lease = LeaseFile(folder / LEASE_FILE).load() if config.budget.mode == "enforce" else None
+    lease = LeaseFile(folder / LEASE_FILE).load()
     if lease is None:
         return {}
     ceilings = DeviceCeilings(devices, settings, lambda: config)
