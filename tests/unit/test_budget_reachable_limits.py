@@ -49,10 +49,23 @@ def test_minima_from_sensors_that_turn_out_faulty_are_forgotten() -> None:
     assert limits.apply(poll(40.0), 7.0).devices[0].min_watts == 40.0
 
 
-def test_a_gpu_keeps_the_limits_of_its_driver() -> None:
-    limits, device = ReachableLimits(), DeviceReport("gpu0", "g", 120.0, 585.0, 120.0, 500.0, (1,), 120.0)
-    reports = [limits.apply(NodePoll("n1", "b", 1, (device,), None, None), float(s)) for s in range(6)]
-    assert {report.devices[0].min_watts for report in reports} == {120.0}
+def gpu_minima(
+    watts: float, ceiling_watts: float = 163.0, jobs: tuple[int, ...] = (1,)
+) -> list[float | None]:
+    limits = ReachableLimits()
+    device = DeviceReport("gpu0", "g", 163.0, 585.0, ceiling_watts, watts, jobs, ceiling_watts)
+    polls = [limits.apply(NodePoll("n1", "b", 1, (device,), None, None), float(s)) for s in range(5)]
+    return [item.devices[0].min_watts for item in polls]
+
+
+def test_a_busy_gpu_that_exceeds_its_lowest_limit_gets_its_power_as_minimum() -> None:
+    assert gpu_minima(222.0) == [163.0] * 3 + [222.0] * 2
+
+
+def test_a_gpu_keeps_the_limits_of_its_driver_when_its_sensor_is_wrong_idle_or_lowered() -> None:
+    assert set(gpu_minima(500.0)) == {163.0}
+    assert set(gpu_minima(222.0, jobs=())) == {163.0}
+    assert set(gpu_minima(222.0, ceiling_watts=168.0)) == {163.0}
 
 
 def test_a_node_with_an_unreachable_limit_keeps_its_trust() -> None:
