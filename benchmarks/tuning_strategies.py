@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 from power_limit_runs import MeasuredJob, SimulatedRun
 
-from slurm_energy.tuning.candidates import GpuHardware, Reference, safe_point
+from slurm_energy.tuning.candidates import GpuHardware, Reference
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.priors import Prior, gpu_prior
 from slurm_energy.tuning.program_measurement import ProgramMeasurement, untuned_draw
@@ -161,17 +161,17 @@ def recurring(
 ) -> list[SimulatedRun]:
     """Run a job several times without a progress signal, each run at one point chosen from the earlier runs.
 
-    The first run begins untuned, until its own draw is known, and goes on at the safe point of the prior.
+    The first run begins untuned, until its own draw is known, and goes on at the static point of the prior.
     Whole runs vary by the noise of the trace.
     """
     points = job.points()
     first = SimulatedRun(job, generator)
     draw = first.advance(len(points) - 1, DRAW_STEPS).watts
     reference = Reference(draw, draw)
-    gpu = GpuHardware(1, job.limits[-1], job.limits[0])
-    point = safe_point(points, reference, gpu, objective)
+    prior = prior_of(job)
+    point, _ = prior.static_point(points, reference, objective)
     known = [untuned_draw(draw, "runs")]
-    learner = RecurringJob(prior_of(job).ensemble(points, reference), objective, generator, known)
+    learner = RecurringJob(prior.ensemble(points, reference), objective, generator, known)
     result = []
     for number in range(runs):
         run = first if number == 0 else SimulatedRun(job, generator)

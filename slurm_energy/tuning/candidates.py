@@ -14,8 +14,8 @@ from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import Objective
 
 SAFE_SHARE: Final = 0.85
-"""Limit of a job without progress as a share of its own draw. Published curves lose nothing at 0.9 and up
-to a fifth of their EDP at 0.8."""
+"""Limit of a job without progress and without a slowdown limit, as a share of its own draw. Published curves
+lose nothing at 0.9 and up to a fifth of their EDP at 0.8."""
 MAX_CANDIDATES: Final = 40
 _LIMIT_STEPS_WATTS: Final = (5, 10, 20, 25, 50, 100)
 _CLOCK_STEPS_MHZ: Final = (50, 100, 200, 250, 500)
@@ -134,20 +134,26 @@ def safe_point(
     """Return the point of a job about which nothing is known but its own draw.
 
     This is the lowest candidate that is only a GPU power limit and not below `SAFE_SHARE` of the draw. It is
-    UNTUNED if there is none, if the draw is unknown, or if the objective allows no slowdown. Processors are
-    not touched.
+    UNTUNED if there is none or if the draw is unknown. It is UNTUNED also if the objective has a slowdown
+    limit: the share breaks a limit of 5 % in a fifth of the jobs of the power-limit study. Processors are not
+    touched.
     """
-    if gpu is None or reference.gpu_watts is None or objective.slowdown_limit == 0:
+    if gpu is None or reference.gpu_watts is None or objective.slowdown_limit is not None:
         return UNTUNED
     minimum = max(gpu.min_limit_watts, SAFE_SHARE * reference.gpu_watts)
     limits = [
         point.gpu_limit_watts
         for point in candidates
         if point.gpu_limit_watts is not None
-        and point == OperatingPoint(gpu_limit_watts=point.gpu_limit_watts)
+        and is_gpu_limit(point)
         and minimum <= point.gpu_limit_watts < min(reference.gpu_watts, gpu.default_limit_watts)
     ]
     return OperatingPoint(gpu_limit_watts=min(limits)) if limits else UNTUNED
+
+
+def is_gpu_limit(point: OperatingPoint) -> bool:
+    """Return whether a point sets a GPU power limit and nothing else."""
+    return point != UNTUNED and point == OperatingPoint(gpu_limit_watts=point.gpu_limit_watts)
 
 
 def _grid(minimum: float, maximum: float, steps: Sequence[int], max_points: int) -> list[float]:

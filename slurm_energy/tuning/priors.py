@@ -13,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
-from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, safe_point
-from slurm_energy.tuning.ensemble import Ensemble, Observation, Single
+from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, is_gpu_limit, safe_point
+from slurm_energy.tuning.decision import MARGIN, MIN_GAIN
+from slurm_energy.tuning.ensemble import Ensemble, EnsemblePosterior, Observation, Single
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.prior_samples import SAMPLES, prior_samples
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 
-_MAX_STATIC_RISK = 0.05
+_MAX_LOSS_RISK = 0.05
+_MAX_LIMIT_RISK = 0.01
+"""Maximum probability that a job without progress exceeds its slowdown limit by more than `MARGIN`."""
 
 Column = npt.NDArray[np.intp]
 State = TypeVar("State", bound=tuple[float | bool | None, ...])
@@ -69,8 +72,12 @@ class PhysicalPrior:
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the safe point of the generic prior, see `safe_point`."""
-        return safe_point(candidates, reference, self._gpu, objective), CurveSource.GENERIC_PRIOR
+        """Return the safe point, or with a slowdown limit the GPU power limit that is likely to keep it."""
+        if objective.slowdown_limit is None or self._gpu is None or reference.gpu_watts is None:
+            point = safe_point(candidates, reference, self._gpu, objective)
+        else:
+            point = _gpu_limit_within(self.ensemble(candidates, reference).condition(), objective)
+        return point, CurveSource.GENERIC_PRIOR
 
     def _gpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Single, Single]:
         assert self._gpu is not None
@@ -231,23 +238,25 @@ class CurvePrior:
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the best point of the curve that is safe, or the base prior's point without one."""
+        """Return the best point of the curve that is safe, or without one the point of the generic prior."""
         measured = {item.point: item for item in self._curve.points}
         posterior = self.ensemble(candidates, reference).condition()
         cost = posterior.mean_cost(objective)
         if objective.slowdown_limit is None:
-            risk = posterior.cost_exceedance(objective, 1.0)
+            is_safe = posterior.cost_exceedance(objective, 1.0) <= _MAX_LOSS_RISK
         else:
-            risk = posterior.time_exceedance(1.0 + objective.slowdown_limit)
+            is_safe = _keeps_limit(posterior, objective.slowdown_limit)
         safe = [
             (cost[index], point)
             for index, point in enumerate(candidates)
-            if point in measured and risk[index] <= _MAX_STATIC_RISK and cost[index] < 1.0
+            if point in measured and is_safe[index] and cost[index] < 1.0
         ]
-        if not safe:
+        if safe:
+            point = min(safe, key=lambda pair: pair[0])[1]
+            return point, measured[point].source
+        if objective.slowdown_limit is None:
             return self._base.static_point(candidates, reference, objective)
-        point = min(safe, key=lambda pair: pair[0])[1]
-        return point, measured[point].source
+        return _gpu_limit_within(posterior, objective), CurveSource.GENERIC_PRIOR
 
     def _observation(self, index: int, item: ResponsePoint) -> Observation:
         error = float(np.hypot(item.time_error or 0.0, self._extra_error))
@@ -274,6 +283,31 @@ def joint_prior(gpu: GpuHardware, cpu: CpuHardware) -> Prior:
 def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
     """Return a prior from measured responses, completed by a generic prior."""
     return CurvePrior(base, curve)
+
+
+def _keeps_limit(posterior: EnsemblePosterior, slowdown_limit: float) -> npt.NDArray[np.bool_]:
+    """Return whether each point is expected to keep a slowdown limit and hardly ever exceeds it clearly, [J].
+
+    The probability that the job exceeds the limit by more than `MARGIN` is at most `_MAX_LIMIT_RISK`.
+    """
+    risk = posterior.time_exceedance(1.0 + slowdown_limit + MARGIN)
+    expected = posterior.mean_log_time() <= np.log1p(slowdown_limit)
+    return np.asarray(expected & (risk <= _MAX_LIMIT_RISK))
+
+
+def _gpu_limit_within(posterior: EnsemblePosterior, objective: Objective) -> OperatingPoint:
+    """Return the GPU power limit of least expected cost that keeps the slowdown limit; UNTUNED without one.
+
+    Processors are not touched, and neither are the clocks of the GPUs.
+    """
+    assert objective.slowdown_limit is not None
+    cost, is_safe = posterior.mean_cost(objective), _keeps_limit(posterior, objective.slowdown_limit)
+    safe = [
+        (cost[index], point)
+        for index, point in enumerate(posterior.points)
+        if is_gpu_limit(point) and is_safe[index] and cost[index] < 1.0 - MIN_GAIN
+    ]
+    return min(safe, key=lambda pair: pair[0])[1] if safe else UNTUNED
 
 
 def _values(values: Sequence[float | None], missing: float) -> Single:

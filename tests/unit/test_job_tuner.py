@@ -168,14 +168,20 @@ def test_other_modes_change_nothing(make: Callable[..., Node], mode: str) -> Non
         assert tuning["chosen"] is None
 
 
-def test_without_progress_cpu_settings_stay_and_the_record_says_so(make: Callable[..., Node]) -> None:
+@pytest.mark.parametrize(
+    ("policy", "what"),
+    [("edp", "the setting follows"), ("energy", "almost certain to keep the slowdown limit")],
+)
+def test_without_progress_cpu_settings_stay_and_the_record_says_so(
+    make: Callable[..., Node], policy: str, what: str
+) -> None:
     node = make()
-    node.manager.begin(env(policy="edp"))
+    node.manager.begin(env(policy=policy))
     Program(node, reports=False).run(90)
     assert node.tree.snapshot() == node.original
     tuning = finish(node)
     assert (tuning["progress"], tuning["chosen"]) == ("none", {})
-    assert any("no trustworthy progress" in note for note in tuning["notes"])
+    assert any("no trustworthy progress" in note and what in note for note in tuning["notes"])
 
 
 def test_without_numpy_the_job_runs_and_the_record_says_so(

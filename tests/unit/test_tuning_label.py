@@ -47,6 +47,16 @@ def test_a_measured_setting_has_its_figures() -> None:
         (
             {
                 "chosen": CAPPED,
+                "chosen_source": "generic prior",
+                "progress": "none",
+                "slowdown_limit": 0.1,
+                "points": [],
+            },
+            "at most 10 % slower; no progress signal, but 99 of 100 jobs with this draw keep the limit.",
+        ),
+        (
+            {
+                "chosen": CAPPED,
                 "chosen_source": "this run",
                 "objective": "energy",
                 "slowdown_limit": 0.05,
@@ -82,6 +92,31 @@ def test_the_source_and_the_limit_are_named(values: dict[str, Any], words: str) 
             " then.",
         ),
         ({"chosen": {}, "probes": 0}, "No setting was tried for least energy-delay product."),
+        (
+            {"chosen": {}, "probes": 0, "progress": "none"},
+            "No setting was tried for least energy-delay product: the job has no progress signal.",
+        ),
+        (
+            {
+                "chosen": {},
+                "probes": 0,
+                "progress": "none",
+                "objective": "energy",
+                "slowdown_limit": 0.05,
+            },
+            "No setting was tried for least energy at most 5 % slower: the job has no progress signal, and no"
+            " power limit is certain enough to keep the slowdown limit.",
+        ),
+        (
+            {
+                "mode": "advise",
+                "chosen": CAPPED,
+                "chosen_source": "generic prior",
+                "progress": "reported",
+            },
+            "Tuning would have set GPU limit 250 W for least energy-delay product; the first one to try, from"
+            " a generic model of the hardware.",
+        ),
         (
             {"chosen": None, "probes": 0},
             "Not tuned for least energy-delay product: the job ended before a setting was chosen.",

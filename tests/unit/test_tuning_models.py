@@ -147,12 +147,46 @@ def test_a_curve_moves_the_prior_to_its_points():
         (300.0, Objective("edp"), 260.0),
         (90.0, Objective("edp"), None),
         (None, Objective("edp"), None),
-        (300.0, Objective("energy", 0.0), None),
+        (300.0, Objective("energy", 0.05), None),
     ],
 )
 def test_safe_point_follows_the_own_draw(draw, objective, expected):
     point = safe_point(LIMITS, Reference(600.0, draw), GPU, objective)
     assert point.gpu_limit_watts == expected
+
+
+@given(draw=st.floats(150.0, 400.0), limit_share=st.sampled_from([0.03, 0.05, 0.1]))
+@examples(20)
+def test_without_progress_a_slowdown_limit_is_almost_certainly_kept(draw, limit_share):
+    objective, reference = Objective("energy", limit_share), Reference(2 * draw, draw)
+    point, source = PRIORS["joint"].static_point((*LIMITS, *cpu_frequencies(CPU, 5)), reference, objective)
+    assert source is CurveSource.GENERIC_PRIOR
+    if point != UNTUNED:
+        assert point == limit(point.gpu_limit_watts), "processors are not touched"
+        slowdown = PRIORS["joint"].ensemble((point,), reference).log_time[:, 0]
+        assert np.mean(slowdown > math.log(1.01 + limit_share)) <= 0.015, "0.01 with deviations from samples"
+
+
+def test_a_wide_slowdown_limit_is_used_and_a_narrow_one_leaves_the_job_untuned():
+    fine, reference = [limit(value) for value in range(200, 400, 5)], Reference(800.0, 400.0)
+    points = {
+        share: PRIORS["gpu"].static_point(fine, reference, Objective("energy", share))[0]
+        for share in (0.0, 0.03, 0.1, 0.2)
+    }
+    assert points[0.0] == points[0.03] == UNTUNED
+    assert 350.0 > points[0.2].gpu_limit_watts >= 280.0
+    assert 400.0 > points[0.1].gpu_limit_watts > points[0.2].gpu_limit_watts
+
+
+def test_measurements_of_a_curve_exclude_the_limits_that_they_refute():
+    fine, reference = [limit(value) for value in range(200, 400, 5)], Reference(800.0, 400.0)
+    objective = Objective("energy", 0.2)
+    chosen = PRIORS["gpu"].static_point(fine, reference, objective)[0]
+    slow = ResponsePoint(limit(350.0), 1.4, 0.8, CurveSource.CHARACTERISATION, 0.01, 3)
+    curve = ResponseCurve("A", "b", (slow,))
+    assert chosen.gpu_limit_watts < 350.0
+    point, _ = curve_prior(PRIORS["gpu"], curve).static_point(fine, reference, objective)
+    assert point == UNTUNED or point.gpu_limit_watts > 350.0
 
 
 @given(low=st.floats(10.0, 500.0), span=st.floats(1.0, 2000.0), count=st.integers(2, 30))

@@ -32,8 +32,13 @@ _DECISION_MODULE = "slurm_energy.tuning.decision"
 _SAMPLES_MODULE = "slurm_energy.tuning.prior_samples"
 _PERIOD_MODULE = "slurm_energy.tuning.progress.period"
 NO_NUMPY_NOTE = "tuning: numpy is not installed on the node (extra 'tuning'): no search"
+NO_NUMPY_LIMIT_NOTE = f"{NO_NUMPY_NOTE}, and no setting because the job has a slowdown limit"
 NO_PROGRESS_NOTE = (
     "tuning: no trustworthy progress signal: no search, the setting follows the job's own power draw"
+)
+NO_PROGRESS_LIMIT_NOTE = (
+    "tuning: no trustworthy progress signal: no search, and only a setting that is almost certain to keep the"
+    " slowdown limit"
 )
 NO_KNOB_NOTE = "tuning: the job has no knob on this node that it may move"
 _CLASS_ERROR = 0.08
@@ -107,11 +112,12 @@ class LocalSources:
             source = advice.start_source if advice is not None else None
             return ConstantPoint(start, _summary(start, source, interval))
         if self._is_missing:
-            tuner.session.note(NO_NUMPY_NOTE)
+            tuner.session.note(NO_NUMPY_NOTE if objective.slowdown_limit is None else NO_NUMPY_LIMIT_NOTE)
             point = safe_point(points, reference, tunable.gpu, objective)
             return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value, interval))
         if not interval.has_progress:
-            tuner.session.note(NO_PROGRESS_NOTE)
+            is_limited = objective.slowdown_limit is not None
+            tuner.session.note(NO_PROGRESS_LIMIT_NOTE if is_limited else NO_PROGRESS_NOTE)
         return self._start_search(tuner, objective, points)
 
     def _start_search(

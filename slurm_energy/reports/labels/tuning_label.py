@@ -126,7 +126,7 @@ def _tuning_sentences(record: EnergyRecord) -> Iterator[str]:
             " untuned job."
         )
     elif chosen == UNTUNED:
-        yield f"No setting was tried for {_objective(tuning)}."
+        yield f"No setting was tried for {_objective(tuning)}{_why_untried(tuning)}."
     if tuning.get("exploration") is True:
         yield "This run tried a setting from which later runs of the program learn."
 
@@ -142,8 +142,21 @@ def _objective(tuning: Mapping[str, Any]) -> str:
     return name if limit is None else f"{name} at most {100 * limit:g} % slower"
 
 
+def _why_untried(tuning: Mapping[str, Any]) -> str:
+    """Return why no setting was tried, if the reason is a missing progress signal; otherwise nothing."""
+    if tuning.get("progress") != "none":
+        return ""
+    if tuning.get("slowdown_limit") is None:
+        return ": the job has no progress signal"
+    return ": the job has no progress signal, and no power limit is certain enough to keep the slowdown limit"
+
+
 def _source(tuning: Mapping[str, Any]) -> str:
     source = str(tuning.get("chosen_source") or "unknown source")
+    if source == "generic prior" and tuning.get("progress") not in (None, "none"):
+        return "the first one to try, from a generic model of the hardware"
+    if source == "generic prior" and tuning.get("slowdown_limit") is not None:
+        return "no progress signal, but 99 of 100 jobs with this draw keep the limit"
     return _SOURCES.get(source, source)
 
 
