@@ -34,7 +34,7 @@ from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.trials.observed_figures import observed_figures
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
 from slurm_energy.diagnosis.trials.verification import (
-    MAX_TRIAL_RUNS,
+    MAX_NOISY_RUNS,
     RunFigures,
     TrialDecision,
     TrialVerdict,
@@ -185,7 +185,7 @@ def play(name: str, shape: JobShape, random: Random, effect: Effect | None) -> L
     values = {one.kind.value: one.new for one in proposals[0].adjustments}
     after: list[RunFigures] = []
     decision = None
-    while len(after) < MAX_TRIAL_RUNS:
+    while len(after) < MAX_NOISY_RUNS:
         after.append(observed_run(next_run(shape, values, noise(random), effect), random))
         decision = decide(proposals[0], [*before, own], after, PERMITTED.slowdown_percent)
         if decision.verdict is not TrialVerdict.UNDECIDED:

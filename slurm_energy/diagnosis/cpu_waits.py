@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slurm_energy.diagnosis.job_view import JobView, between, mean_of
 from slurm_energy.diagnosis.observation import NodeObservation
 
@@ -54,6 +56,36 @@ def is_crowded(view: JobView) -> bool:
         return False
     limit = view.threshold("other_load")
     return all((other_load(view, node.node, window) or 0.0) >= limit for node in nodes)
+
+
+def contended_s(view: JobView) -> float | None:
+    """Return the seconds by which other work on its nodes delayed a job without GPUs; None if unknown.
+
+    While at least one task of the job is ready to run, the job makes progress in proportion to the share of
+    its ready tasks that have a CPU. Waits because the job has more tasks than CPUs do not count. The job
+    waits for its slowest node.
+    """
+    if view.gpus or not view.observation.nodes:
+        return None
+    shares = [_contended_share(view, node) for node in view.observation.nodes]
+    known = [share for share in shares if share is not None]
+    return max(known) * view.elapsed_s if len(known) == len(shares) else None
+
+
+def _contended_share(view: JobView, node: NodeObservation) -> float | None:
+    busy, waiting = view.node_series(node, "cpu_busy_cores"), view.node_series(node, "cpu_waiting_tasks")
+    cpus = view.node_series(node, "cpu_allocated_cores")
+    if busy is None or waiting is None or cpus is None:
+        return None
+    if (busy.start_s, busy.interval_s) != (waiting.start_s, waiting.interval_s):
+        return None
+    limit = max(cpus.known())
+    delays = []
+    for running, waits in zip(busy.values, waiting.values, strict=False):
+        if not math.isnan(running + waits):
+            usable = min(running + waits, limit)
+            delays.append(max(0.0, usable - running) / max(1.0, usable))
+    return mean_of(delays)
 
 
 def _mean_in(view: JobView, node: NodeObservation, signal: str, window: tuple[float, float]) -> float | None:

@@ -80,6 +80,35 @@ def test_adjustment_that_does_not_help_is_undone_and_not_offered_again(site):
     played(play())
 
 
+def test_runs_with_and_without_the_adjustment_alternate_while_noise_hides_the_gain(site):
+    async def play():
+        def varying(factor):
+            def shape_of(values):
+                shape = with_workers(values)
+                shape.startup_s *= factor
+                shape.elapsed_s *= factor
+                shape.loop.sample_cpu_s *= factor
+                shape.loop.sample_gpu_s *= factor
+                return shape
+
+            return shape_of
+
+        await site.run(varying(3.0))
+        await site.run(varying(0.4))
+        await applied(site)
+        offered = []
+        for _ in range(4):
+            _, values = await site.run(varying(1.0), "workers")
+            await site.loop.verify()
+            offered.append(bool(values))
+        assert offered == [True, False, True, False]
+        (trial,) = (await site.routes.show({}, ALICE))["trials"]
+        assert trial["state"] == "pending"
+        assert (len(trial["after"]), trial["controls"]) == (2, 2)
+
+    played(play())
+
+
 def test_failed_run_undoes_the_adjustment_and_a_cancelled_one_says_nothing(site):
     async def play():
         await applied(site)

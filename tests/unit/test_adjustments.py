@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from slurm_energy.adjustment import KINDS, Adjustment, AdjustmentKind
 from slurm_energy.adjustment_permissions import AdjustmentPermissions
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
-from slurm_energy.diagnosis.trials.verification import RunFigures, TrialVerdict, decide
+from slurm_energy.diagnosis.trials.verification import RunFigures, TrialVerdict, decide, is_unresolved
 from slurm_energy.errors import UsageError
 
 WORKERS, CPUS = AdjustmentKind.WORKERS, AdjustmentKind.CPUS_PER_TASK
@@ -86,7 +87,8 @@ def test_whole_change_is_proposed_with_its_gain_where_all_of_it_is_permitted():
 def test_change_goes_only_as_far_as_what_it_requires_is_permitted():
     (proposal,) = proposals("workers")
     assert proposal.described() == "workers 2 -> 3"
-    assert proposal.time_ratio == pytest.approx(0.9)
+    part = (1 / 2 - 1 / 3) / (1 / 2 - 1 / 8)  # the time lost is divided by the workers
+    assert proposal.time_ratio == pytest.approx(1 - 0.6 * part)
 
 
 def test_change_is_limited_to_the_permitted_range_and_never_reversed():
@@ -137,14 +139,16 @@ def verdict(before, after, proposal=PROPOSAL, slowdown=3):
 
 def test_saving_beyond_the_noise_is_kept():
     assert verdict([run()], [run(700.0, 8e5)]) is TrialVerdict.KEPT
-    assert verdict([run()], [run(1020.0, 8e5)]) is TrialVerdict.KEPT  # slower, but within the permission
+    assert (
+        verdict([run(), run()], [run(1020.0, 8e5)]) is TrialVerdict.KEPT
+    )  # slower, but within the permission
     assert verdict([run()], [run(700.0, None)]) is TrialVerdict.KEPT
 
 
 def test_adjustment_that_does_not_help_is_undone():
     assert verdict([run()], [run()]) is TrialVerdict.UNDONE
-    assert verdict([run()], [run(1200.0, 8e5)]) is TrialVerdict.UNDONE  # too slow
-    assert verdict([run()], [run(900.0, 1.2e6)]) is TrialVerdict.UNDONE  # more energy
+    assert verdict([run(), run()], [run(1200.0, 8e5)]) is TrialVerdict.UNDONE  # too slow
+    assert verdict([run(), run()], [run(900.0, 1.2e6)]) is TrialVerdict.UNDONE  # more energy
     assert verdict([run()], [run(500.0, 5e5, state="FAILED")]) is TrialVerdict.UNDONE
 
 
@@ -155,7 +159,67 @@ def test_small_saving_awaits_further_runs_and_is_undone_if_it_stays_within_the_n
     assert verdict(before, [small, small]) is TrialVerdict.UNDECIDED
     assert verdict(before, [small, small, small]) is TrialVerdict.UNDONE
     precise = 5 * [run()]
-    assert verdict(precise, 3 * [run(970.0, 9.7e5)]) is TrialVerdict.KEPT
+    assert verdict(precise, 3 * [run(970.0, 9.7e5)]) is TrialVerdict.UNDONE
+    assert verdict(precise, 3 * [run(945.0, 9.45e5)]) is TrialVerdict.KEPT
+
+
+def test_delay_by_other_work_on_the_nodes_is_left_out():
+    quiet = {"contended_s": 0.0, "contended_joules": 0.0}
+    before = [run(**quiet), run(2000.0, 1.5e6, contended_s=1000.0, contended_joules=5e5)]
+    after = [run(1400.0, 1e6, contended_s=800.0, contended_joules=4e5)]
+    decision = decide(PROPOSAL, before, after, 3)
+    assert decision.time_ratio == pytest.approx(0.6)
+    assert decision.energy_ratio == pytest.approx(0.6)
+    unknown = decide(PROPOSAL, [*before, run()], after, 3)
+    assert unknown.time_ratio is not None and unknown.time_ratio > 1
+
+
+def test_delays_by_other_work_raise_the_assumed_noise():
+    after = run(750.0, 7.5e5)
+    assert verdict([run()], [after]) is TrialVerdict.KEPT
+    delay = {"contended_s": 2000.0, "contended_joules": 2e6}
+    delayed = [
+        replace(one, elapsed_s=one.elapsed_s + 2000.0, energy_joules=one.energy_joules + 2e6, **delay)
+        for one in (run(), after)
+    ]
+    assert verdict(delayed[:1], delayed[1:]) is TrialVerdict.UNDECIDED
+
+
+def test_noise_beyond_the_predicted_gain_awaits_six_runs():
+    noisy = [run(500.0, 5e5), run(700.0, 7e5), run(1000.0), run(1430.0, 1.43e6), run(2000.0, 2e6)]
+    for count in range(1, 6):
+        decision = decide(PROPOSAL, noisy, count * [run()], 3)
+        assert decision.verdict is TrialVerdict.UNDECIDED
+        assert is_unresolved(PROPOSAL, decision, len(noisy) + count)
+    assert verdict(noisy, 6 * [run()]) is TrialVerdict.UNDONE
+    small = decide(PROPOSAL, 3 * [run()], [run(980.0, 9.8e5)], 3)
+    assert small.verdict is TrialVerdict.UNDECIDED  # the noise hides this gain, but not the predicted one
+    assert not is_unresolved(PROPOSAL, small, 4)
+
+
+def kept_share(true_ratio, noise):
+    """Return the share of 300 simulated trials that are kept, after two runs before and with controls."""
+    random, kept = Random(1), 0
+    for _ in range(300):
+        value = lambda ratio: 1000 * ratio * math.exp(random.gauss(0, noise))  # noqa: E731
+        before, after = [run(value(1), None), run(value(1), None)], []
+        while True:
+            after.append(run(value(true_ratio), None))
+            decision = decide(PROPOSAL, before[-5:], after, 3)
+            if decision.verdict is not TrialVerdict.UNDECIDED:
+                break
+            if is_unresolved(PROPOSAL, decision, len(before[-5:]) + len(after)):
+                before.append(run(value(1), None))
+        kept += decision.verdict is TrialVerdict.KEPT
+    return kept / 300
+
+
+@pytest.mark.parametrize(
+    ("noise", "useless", "useful"), [(0.02, 0.01, 0.99), (0.05, 0.04, 0.98), (0.1, 0.07, 0.9)]
+)
+def test_useless_adjustments_are_rarely_kept_whatever_the_noise(noise, useless, useful):
+    assert kept_share(1.0, noise) <= useless
+    assert kept_share(0.6, noise) >= useful
 
 
 def test_runs_of_different_length_are_compared_per_sample_or_step():

@@ -9,8 +9,10 @@ import pytest
 from test_diagnosis_rules import K, cpu_training, job_of, kinds, series
 
 from slurm_energy.config.diagnosis_section import DiagnosisConfig
+from slurm_energy.diagnosis.cpu_waits import contended_s
 from slurm_energy.diagnosis.diagnose import find_causes
 from slurm_energy.diagnosis.finding import FindingKind
+from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.observation import JobObservation, LostRun, ObservedAllocation
 from slurm_energy.diagnosis.steps import Hint, PhaseStatistics, RankSteps, StepIntervals, StepOutlier
 
@@ -41,6 +43,31 @@ def test_loader_that_waits_for_a_cpu_has_work() -> None:
     training = cpu_training(0.05, 1, 1.0)
     assert kinds(job_of(*signals, ranks=(training,))) == [K.DATA_STALL_CPU]
     assert kinds(job_of(*signals[:2], signals[3], ranks=(training,))) == [K.DATA_STALL]
+
+
+@pytest.mark.parametrize(
+    ("busy", "waiting", "share"),
+    [
+        (0.25, 0.75, 0.75),  # one task, which has a CPU for a quarter of the time
+        (0.1, 0.3, 0.3),  # one task, ready for 40 % of the time
+        (1.0, 1.0, 0.5),  # two tasks
+        (2.0, 3.0, 0.0),  # five tasks on two CPUs: the job delays itself
+        (1.0, 3.0, 0.5),  # four tasks on two CPUs, of which other work uses one
+        (0.5, 0.0, 0.0),
+    ],
+)
+def test_delay_by_other_work_is_the_share_of_ready_tasks_without_a_cpu(
+    busy: float, waiting: float, share: float
+) -> None:
+    signals = (
+        series("cpu_busy_cores", [busy] * 60),
+        series("cpu_allocated_cores", [2.0] * 60),
+        series("cpu_waiting_tasks", [waiting] * 60),
+    )
+    job = job_of(*signals)
+    delay_s = contended_s(JobView(job, DiagnosisConfig()))
+    assert delay_s == pytest.approx(share * job.context.elapsed_s)
+    assert contended_s(JobView(job_of(*signals[:2]), DiagnosisConfig())) is None
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ class ValuesInForce:
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
     """Return the values for a run submitted without options: only those that programs request themselves.
 
-    A pending trial that also needs options is left out, so that its adjustments are tried together.
+    A pending trial that also needs options is left out, so that its adjustments are tried together. So is one
+    whose next run shows the time without the adjustments.
 
     Args:
         trials: all trials of the program.
@@ -70,7 +71,7 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
 
     Args:
         trials: all trials of the program.
-        only_plain: leave out a pending trial that needs options.
+        only_plain: leave out a pending trial that needs options or awaits a run without its adjustments.
     """
     values: dict[str, int] = {}
     for trial in sorted((one for one in trials if one.state == KEPT), key=lambda one: one.decided or 0.0):
@@ -78,7 +79,7 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
     for trial in trials:
         if trial.state == PENDING:
             content = AdjustmentTrial.from_json(trial.body)
-            if not (only_plain and content.sbatch_options):
+            if not (only_plain and (content.sbatch_options or content.awaits_control)):
                 return ValuesInForce(values | own_values(content), trial.key)
     return ValuesInForce(values, None)
 

@@ -27,7 +27,7 @@ from slurm_energy.controller.records.store import Store
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal, propose
 from slurm_energy.diagnosis.trials.trial import AdjustmentTrial
 from slurm_energy.diagnosis.trials.verification import (
-    MAX_TRIAL_RUNS,
+    MAX_NOISY_RUNS,
     RunFigures,
     TrialDecision,
     TrialVerdict,
@@ -156,14 +156,17 @@ class AdjustmentTrials:
             reason = f"run {own[-1][0].run.job_id} did not request {', '.join(missing)}"
             decision = TrialDecision(TrialVerdict.UNUSED, reason)
             return await self._decided(stored, replace(trial, decision=decision))
-        if len(own) <= len(trial.after):
+        controls = sum(_is_control(trial, stored, *pair) for pair in ended)
+        if len(own) <= len(trial.after) and controls <= trial.controls:
             return None
-        after = await self._figures([run for run, _ in own[:MAX_TRIAL_RUNS]], program.uid)
-        before = await self._before(trial, program, runs)
+        after = await self._figures([run for run, _ in own[:MAX_NOISY_RUNS]], program.uid)
+        before = await self._before(trial, program, ended)
         if not after:
             return None
         decision = decide(trial.proposal, before, after, trial.slowdown_percent)
-        changed = replace(trial, before=tuple(before), after=tuple(after), decision=decision)
+        changed = replace(
+            trial, before=tuple(before), after=tuple(after), decision=decision, controls=controls
+        )
         return await self._decided(stored, changed)
 
     async def _decided(self, stored: StoredTrial, trial: AdjustmentTrial) -> TrialDecision | None:
@@ -201,6 +204,14 @@ class AdjustmentTrials:
             except NotFoundError:
                 continue
         return figures
+
+
+def _is_control(
+    trial: AdjustmentTrial, stored: StoredTrial, run: ProgramRun, offer: OfferedRun | None
+) -> bool:
+    """Return whether a run completed with the values from before a trial since the trial began."""
+    is_later = run.start > stored.created and run.state == _COMPLETED
+    return is_later and effective_values(offer) == trial.base
 
 
 def _never_requested(trial: AdjustmentTrial, stored: StoredTrial, ended: OfferedRuns) -> TrialDecision | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slurm_energy.diagnosis.cpu_waits import contended_s
 from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.rules.allocation import idle_tail_s
 from slurm_energy.diagnosis.trials.verification import RunFigures
@@ -27,7 +28,8 @@ def observed_figures(
         energy_joules: energy on all nodes; None if unknown.
         config: thresholds of activity.
     """
-    ranks = observation.ranks
+    ranks, view = observation.ranks, JobView(observation, config)
+    delay_s, watts = contended_s(view), view.waiting_watts
     return RunFigures(
         job=job,
         state=observation.context.state or "",
@@ -38,7 +40,9 @@ def observed_figures(
         ranks=len(ranks),
         nodes=len(observation.nodes),
         hints=common_hints(ranks),
-        tail_s=idle_tail_s(JobView(observation, config)),
+        tail_s=idle_tail_s(view),
+        contended_s=delay_s,
+        contended_joules=None if delay_s is None or watts is None else delay_s * watts,
     )
 
 

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
-from slurm_energy.diagnosis.trials.verification import RunFigures, TrialDecision, TrialVerdict
+from slurm_energy.diagnosis.trials.verification import (
+    RunFigures,
+    TrialDecision,
+    TrialVerdict,
+    is_unresolved,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class AdjustmentTrial:
         before: completed runs with the values of `base`.
         after: runs with the adjustments.
         decision: result of the last comparison; None: there was none.
+        controls: completed runs with the values of `base` since the trial began.
     """
 
     job: str
@@ -32,6 +38,18 @@ class AdjustmentTrial:
     before: tuple[RunFigures, ...] = ()
     after: tuple[RunFigures, ...] = ()
     decision: TrialDecision | None = None
+    controls: int = 0
+
+    @property
+    def awaits_control(self) -> bool:
+        """Whether the next run gets the values of `base`.
+
+        While the noise hides the predicted gain, runs with and without the adjustments alternate: the load of
+        the nodes may differ from that of the runs before the trial.
+        """
+        if self.decision is None or self.controls >= len(self.after):
+            return False
+        return is_unresolved(self.proposal, self.decision, len(self.before) + len(self.after))
 
     @property
     def values(self) -> dict[str, int]:
@@ -59,6 +77,7 @@ class AdjustmentTrial:
             "before": [run.to_json() for run in self.before],
             "after": [run.to_json() for run in self.after],
             "decision": None if self.decision is None else self.decision.to_json(),
+            "controls": self.controls,
         }
 
     @classmethod
@@ -73,6 +92,7 @@ class AdjustmentTrial:
             base=data["base"],
             before=tuple(RunFigures.from_json(run) for run in data["before"]),
             after=tuple(RunFigures.from_json(run) for run in data["after"]),
+            controls=data.get("controls", 0),
             decision=None
             if decision is None
             else TrialDecision(

@@ -1,15 +1,16 @@
 """Verification: whether runs with an adjustment use less time or energy than the runs before.
 
 Times and energies are compared per unit of progress: per sample if all runs report samples, per step if all
-report steps of the same size, else per run. Logarithms of ratios are compared with the run-to-run noise,
-which is estimated from the same runs and from an assumed noise that counts like two runs.
+report steps of the same size, else per run. Time and energy of waits for CPUs that other work on the nodes
+uses are left out if they are known for all runs. Logarithms of ratios are compared with the run-to-run noise,
+which is estimated from the same runs, but not below an assumed noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -17,16 +18,25 @@ from slurm_energy.adjustment import KINDS, Adjustment, AdjustmentKind
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
 
 MAX_TRIAL_RUNS: Final = 3
-"""Runs with an adjustment after which it is decided."""
+"""Runs with an adjustment after which it is decided, if they can show the predicted gain."""
+MAX_NOISY_RUNS: Final = 6
+"""The same, if the noise of these runs exceeds the predicted gain."""
 ASSUMED_NOISE: Final = 0.02
 """Relative standard deviation of time and energy between runs, assumed before any are known."""
-_ASSUMED_RUNS: Final = 2
-_CONFIDENCE: Final = 3.5
-"""Standard errors by which a difference exceeds the noise: Student's t at 99.5 %, 7 degrees of freedom."""
+_CONTENTION_NOISE: Final = 0.1
+"""Assumed noise of a run that other work delays all the time. The delay is known only approximately."""
+_CONFIDENCE: Final = (9.92, 5.84, 4.60, 4.03, 3.71, 3.50)
+"""Standard errors by which a difference exceeds the noise: Student's t at 99.5 %, 2 to 7 degrees of freedom.
+
+The noise is known from earlier jobs to two degrees, and each run beyond the first of both groups adds one.
+"""
 _SAME_WORK: Final = 0.02
 """Relative difference of the reported units up to which two runs did the same work."""
 _SAME_ACTIVITY: Final = 0.1
 """The same of the time to the last activity, for runs that report no units."""
+_MIN_OWN: Final = 0.05
+"""Minimum share of the time and energy of a run that remains without the delay by other work."""
+_MIN_RATIO: Final = 0.01
 _MIN_TAIL: Final = 0.02
 """Share of its time for which a run that a time limit ended was idle, if the limit did not cut its work."""
 _ENDED_WELL: Final = "COMPLETED"
@@ -56,6 +66,8 @@ class RunFigures:
         nodes: nodes with a record; 0 if unknown.
         hints: settings that every rank reported alike, by name, such as `num_workers`.
         tail_s: seconds without activity at the end; None if unknown.
+        contended_s: seconds by which other work on the nodes delayed the run; None if unknown.
+        contended_joules: energy in this time; None if unknown.
     """
 
     job: str
@@ -68,6 +80,8 @@ class RunFigures:
     nodes: int = 0
     hints: Mapping[str, float] = field(default_factory=dict)
     tail_s: float | None = None
+    contended_s: float | None = None
+    contended_joules: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
@@ -87,7 +101,8 @@ class TrialDecision:
         verdict: whether the adjustments stay.
         reason: the result in one sentence.
         unit: `sample`, `step` or `run`.
-        time_ratio: time per unit with the adjustments over that before; None if not comparable.
+        time_ratio: time per unit with the adjustments over that before, without delays by other work where
+            these are known; None if not comparable.
         energy_ratio: the same of the energy; None if unknown.
         noise: relative standard error of the ratios.
     """
@@ -121,8 +136,8 @@ def decide(
 
     Kept: the energy per unit fell by more than the noise and the time did not rise beyond the permission, or
     the time fell by more than the noise and the energy did not rise by more than the noise. While neither
-    this nor the contrary is certain, up to `MAX_TRIAL_RUNS` runs are awaited. Otherwise the adjustments are
-    undone.
+    this nor the contrary is certain, up to `MAX_TRIAL_RUNS` runs are awaited, or up to `MAX_NOISY_RUNS` while
+    the noise exceeds the predicted gain. Otherwise the adjustments are undone.
 
     Args:
         proposal: the adjustments with their predicted gain.
@@ -133,42 +148,99 @@ def decide(
     if refusal := _refusal(proposal.adjustments, before, after):
         return refusal
     unit, amounts_before, amounts_after = _units(proposal.adjustments, before, after)
+    noise = _assumed_noise((*before, *after))
+    own_before, own_after = _without_contention(before, after)
     times = _log_ratio(
-        [run.elapsed_s / amount for run, amount in zip(before, amounts_before, strict=True)],
-        [run.elapsed_s / amount for run, amount in zip(after, amounts_after, strict=True)],
+        [run.elapsed_s / amount for run, amount in zip(own_before, amounts_before, strict=True)],
+        [run.elapsed_s / amount for run, amount in zip(own_after, amounts_after, strict=True)],
+        noise,
     )
-    energies = _energy_log_ratio(before, amounts_before, after, amounts_after)
-    return _decision(unit, times, energies, slowdown_percent, len(after))
+    energies = _energy_log_ratio(own_before, amounts_before, own_after, amounts_after, noise)
+    return _decision(proposal, unit, times, energies, slowdown_percent, (len(before), len(after)))
+
+
+def is_unresolved(proposal: AdjustmentProposal, decision: TrialDecision, runs: int) -> bool:
+    """Return whether a trial is open because the noise of its runs exceeds the predicted gain.
+
+    Args:
+        proposal: the adjustments with their predicted gain.
+        decision: result of the comparison.
+        runs: number of compared runs, with and without the adjustments.
+    """
+    if decision.verdict is not TrialVerdict.UNDECIDED or decision.noise is None:
+        return False
+    return decision.noise * _confidence(runs) > _log_gain(proposal)
+
+
+def _confidence(runs: int) -> float:
+    """Return the standard errors by which a difference between two groups of runs exceeds the noise."""
+    return _CONFIDENCE[min(max(0, runs - 2), len(_CONFIDENCE) - 1)]
+
+
+def _log_gain(proposal: AdjustmentProposal) -> float:
+    """Return the logarithm of the larger predicted gain, of time or energy."""
+    ratio = min(proposal.time_ratio, 1.0 if proposal.energy_ratio is None else proposal.energy_ratio)
+    return -math.log(max(_MIN_RATIO, ratio))
+
+
+def _assumed_noise(runs: Sequence[RunFigures]) -> float:
+    """Return the relative standard deviation that is assumed between runs."""
+    shares = [min(1.0, (run.contended_s or 0.0) / run.elapsed_s) for run in runs if run.elapsed_s > 0]
+    contention = math.fsum(shares) / len(shares) if shares else 0.0
+    return ASSUMED_NOISE + _CONTENTION_NOISE * contention
+
+
+def _without_contention(
+    before: Sequence[RunFigures], after: Sequence[RunFigures]
+) -> tuple[Sequence[RunFigures], Sequence[RunFigures]]:
+    """Return the runs without time and energy of delays by other work, if these are known for all runs."""
+    if any(run.contended_s is None for run in (*before, *after)):
+        return before, after
+    with_energy = all(run.contended_joules is not None for run in (*before, *after))
+    first, last = ([_undelayed(run, with_energy=with_energy) for run in runs] for runs in (before, after))
+    return first, last
+
+
+def _undelayed(run: RunFigures, *, with_energy: bool) -> RunFigures:
+    elapsed_s = max(_MIN_OWN * run.elapsed_s, run.elapsed_s - (run.contended_s or 0.0))
+    joules = run.energy_joules
+    if joules is not None and with_energy:
+        joules = max(_MIN_OWN * joules, joules - (run.contended_joules or 0.0))
+    return replace(run, elapsed_s=elapsed_s, energy_joules=joules)
 
 
 def _decision(
+    proposal: AdjustmentProposal,
     unit: str,
     times: tuple[float, float],
     energies: tuple[float, float] | None,
     slowdown_percent: float,
-    runs: int,
+    counts: tuple[int, int],
 ) -> TrialDecision:
     time, time_error = times
     energy, energy_error = energies or (0.0, time_error)
+    error, confidence, runs = max(time_error, energy_error), _confidence(sum(counts)), counts[1]
+    time_error, energy_error = confidence * time_error, confidence * energy_error
     permitted = math.log1p(slowdown_percent / 100)
     saves_energy = energies is not None and energy < -energy_error and time <= permitted
     saves_time = time < -time_error and energy <= energy_error
     ratios = math.exp(time), math.exp(energy) if energies else None
-    noise = max(time_error, energy_error) / _CONFIDENCE
     if saves_energy or saves_time:
         text = "uses less energy" if saves_energy else "takes less time"
-        return TrialDecision(TrialVerdict.KEPT, f"{text} per {unit} beyond the noise", unit, *ratios, noise)
+        return TrialDecision(TrialVerdict.KEPT, f"{text} per {unit} beyond the noise", unit, *ratios, error)
     if time > permitted + time_error:
         reason = f"slower per {unit} than the permitted {slowdown_percent:g} %"
     elif energies is not None and energy > energy_error:
         reason = f"uses more energy per {unit} beyond the noise"
-    elif min(time, energy) >= 0 or runs >= MAX_TRIAL_RUNS:
+    elif runs >= MAX_NOISY_RUNS or (
+        confidence * error <= _log_gain(proposal) and (min(time, energy) >= 0 or runs >= MAX_TRIAL_RUNS)
+    ):
         reason = f"no saving per {unit} beyond the noise in {runs} {'run' if runs == 1 else 'runs'}"
     else:
         return TrialDecision(
-            TrialVerdict.UNDECIDED, "within the noise: awaits a further run", unit, *ratios, noise
+            TrialVerdict.UNDECIDED, "within the noise: awaits a further run", unit, *ratios, error
         )
-    return TrialDecision(TrialVerdict.UNDONE, reason, unit, *ratios, noise)
+    return TrialDecision(TrialVerdict.UNDONE, reason, unit, *ratios, error)
 
 
 def _refusal(
@@ -227,17 +299,18 @@ def _energy_log_ratio(
     amounts_before: Sequence[float],
     after: Sequence[RunFigures],
     amounts_after: Sequence[float],
+    assumed_noise: float,
 ) -> tuple[float, float] | None:
     """Return the log ratio of the energies and its error; None if the energy of a new run is unknown."""
     old = [run.energy_joules / n for run, n in zip(before, amounts_before, strict=True) if run.energy_joules]
     new = [run.energy_joules / n for run, n in zip(after, amounts_after, strict=True) if run.energy_joules]
-    return _log_ratio(old, new) if old and len(new) == len(after) else None
+    return _log_ratio(old, new, assumed_noise) if old and len(new) == len(after) else None
 
 
-def _log_ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """Return the mean log ratio of two groups of runs, and the difference that exceeds the noise.
+def _log_ratio(before: Sequence[float], after: Sequence[float], assumed_noise: float) -> tuple[float, float]:
+    """Return the mean log ratio of two groups of runs, and its standard error.
 
-    The variance is pooled over both groups, with `ASSUMED_NOISE` as a prior.
+    The variance is that of the runs in both groups, but at least that of the assumed noise.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]
@@ -245,6 +318,6 @@ def _log_ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, 
         (value - mean) ** 2 for group, mean in zip(groups, means, strict=True) for value in group
     )
     freedom = len(before) + len(after) - len(groups)
-    variance = (_ASSUMED_RUNS * ASSUMED_NOISE**2 + squares) / (_ASSUMED_RUNS + freedom)
+    variance = max(assumed_noise**2, squares / freedom if freedom else 0.0)
     error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
-    return means[1] - means[0], _CONFIDENCE * error
+    return means[1] - means[0], error
