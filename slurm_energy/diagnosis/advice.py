@@ -180,6 +180,7 @@ def _more_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 _ADVISERS: Final[Mapping[FindingKind, _Adviser]] = {
     FindingKind.DATA_STALL_CPU: more_workers,
+    FindingKind.DATA_STALL: more_workers,
     FindingKind.DATA_STALL_IO: staged_data,
     FindingKind.CHECKPOINT_STALL: _fewer_checkpoints,
     FindingKind.HOST_TO_DEVICE_COPY: pinned_memory,

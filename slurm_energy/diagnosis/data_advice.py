@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from slurm_energy.adjustment import AdjustmentKind
-from slurm_energy.diagnosis.finding import JobFinding
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.finding_advice import FindingAdvice, cpus_per_rank, joules_of_part
 from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange
@@ -20,7 +20,11 @@ _VERIFY_RUN = "duration and energy of the next run: senergy job OLD NEW --html F
 
 
 def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the number of loader workers that keeps up with the rest of the step."""
+    """Yield the number of loader workers that keeps up with the rest of the step.
+
+    Without GPUs, workers can use all CPUs: the computation uses none while it waits for data. Workers that
+    wait for something else than CPUs, such as storage in the network, need no CPUs of their own.
+    """
     if not view.ranks:
         yield from _workers_for_serial_loader(view, finding)
         return
@@ -34,12 +38,13 @@ def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         return
     work_s = workers * step_s if workers else data_s  # CPU time of the loader per step
     wanted = max(1, math.ceil(_SPARE_WORKERS * work_s / rest_s))
-    fits = max(1, math.floor(cpus) - 1)
+    waits_only = finding.kind is FindingKind.DATA_STALL
+    fits = max(1, math.floor(cpus) - (1 if view.gpus else 0))
     lines = [f"DataLoader(num_workers={wanted})"]
     text = f"With {wanted} loader workers per rank instead of {workers}, loading keeps up with the steps."
     change = AdvisedChange(AdjustmentKind.WORKERS, wanted, workers)
     changes = [change]
-    if wanted > fits:
+    if wanted > fits and not waits_only:
         alone = fits if fits > workers else None
         changes = [
             replace(change, requires=AdjustmentKind.CPUS_PER_TASK, alone=alone),
@@ -56,7 +61,8 @@ def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         "; ".join(lines),
         gain_s,
         joules_of_part(finding, gain_s),
-        "step times of this job, if workers scale",
+        "step times of this job, if workers scale"
+        + (" and wait for something else than CPUs" if waits_only else ""),
         _VERIFY_DATA,
         tuple(changes),
     )

@@ -57,6 +57,26 @@ def test_more_workers_than_cpus_need_more_cpus() -> None:
     assert changes[1] == {"kind": "cpus-per-task", "old": 2.0, "new": 10}
 
 
+def test_loader_that_waits_without_cpus_gets_more_workers_than_cpus() -> None:
+    steps = {"step": [2.0] * 300, "data": [1.5] * 300}
+    phases = {name: PhaseStatistics.of(values) for name, values in steps.items()}
+    rank = RankSteps("n1", 0, None, 5, phases, hints={"num_workers": 2})
+    signals = [("cpu_busy_cores", 0.3), ("cpu_allocated_cores", 2.0), ("io_pressure_percent", 1.0)]
+    advice = only(job_of(*(series(name, [value] * 60) for name, value in signals), ranks=(rank,)))
+    assert advice.kind.value == "data-stall"
+    assert advice.line == "DataLoader(num_workers=9)"
+    assert [change.to_json() for change in advice.changes] == [{"kind": "workers", "old": 2, "new": 9}]
+
+
+def test_workers_of_a_job_without_gpus_use_all_its_cpus() -> None:
+    steps = {"step": [2.0] * 300, "data": [1.5] * 300}
+    phases = {name: PhaseStatistics.of(values) for name, values in steps.items()}
+    rank = RankSteps("n1", 0, None, 5, phases, hints={"num_workers": 1})
+    signals = [("cpu_busy_cores", 1.25), ("cpu_allocated_cores", 2.0), ("io_pressure_percent", 1.0)]
+    advice = only(job_of(*(series(name, [value] * 60) for name, value in signals), ranks=(rank,)))
+    assert advice.changes[0].alone == 2
+
+
 def test_no_advice_without_the_figures_that_it_needs() -> None:
     steps = {"step": [2.0] * 300, "data": [1.5] * 300}
     phases = {name: PhaseStatistics.of(values) for name, values in steps.items()}

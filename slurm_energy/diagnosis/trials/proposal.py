@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from slurm_energy.adjustment import Adjustment, AdjustmentKind
 from slurm_energy.adjustment_permissions import AdjustmentPermissions
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange, ChangeSet
+
+_DIVIDING: Final = frozenset(
+    {
+        AdjustmentKind.WORKERS,
+        AdjustmentKind.BATCH_SIZE,
+        AdjustmentKind.CHECKPOINT_INTERVAL,
+        AdjustmentKind.ACCUMULATION,
+        AdjustmentKind.CPUS_PER_TASK,
+    }
+)
+"""Kinds whose value divides the time that is lost: the first part of a change gains most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,7 @@ def propose(
 ) -> list[AdjustmentProposal]:
     """Return the proposals for a job, that with the largest predicted gain first.
 
-    A change beyond the permitted range goes as far as permitted; its gain is scaled in proportion.
+    A change beyond the permitted range goes as far as permitted, with this part of its gain.
 
     Args:
         change_sets: changes that the advice about the job names.
@@ -93,7 +104,7 @@ def _permitted(
     changes: Mapping[AdjustmentKind, AdvisedChange],
     permissions: AdjustmentPermissions,
 ) -> Iterator[tuple[Adjustment, float]]:
-    """Yield the permitted part of a change, and its share of the advised change; nothing if there is none."""
+    """Yield the permitted part of a change, and its share of the gain; nothing if there is none."""
     if change.kind not in permissions.ranges:
         return
     target = change.new
@@ -112,4 +123,6 @@ def _permitted(
     distance = change.new - change.old
     share = (value - change.old) / distance if distance else 0.0
     if 0 < share <= 1:
-        yield Adjustment(change.kind, value, change.old), share
+        if change.kind in _DIVIDING and change.old > 0 and value > 0:
+            share *= change.new / value  # (1/old - 1/value) / (1/old - 1/new)
+        yield Adjustment(change.kind, value, change.old), min(1.0, share)
