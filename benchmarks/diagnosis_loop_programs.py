@@ -2,10 +2,12 @@
 
 Programs of training_program.py that take values from `slurm_energy.adjusted` run as jobs of a lab, see
 diagnosis_programs.py: two runs as they are, `senergy diagnose --apply`, and runs until senergyctld has
-decided. Each program has one cause that can be shown on CPUs. In one of them a lock lets one worker prepare a
-sample at a time, so that more workers do not help.
+decided. The programs take turns. Each of them has one cause that can be shown on CPUs
+(diagnosis_loop_cases.py). The adjustments of two of them are useless: a lock lets one worker prepare a sample
+at a time, or a checkpoint holds all results since the last one.
 
-Prints a table with predicted and measured changes, and `CLAIM program_loop_right ratio=... target=>=1`.
+Prints a table with predicted and measured changes, `CLAIM program_loop_improved_H ratio=... target=>=0.8` and
+`CLAIM program_loop_undone_H ratio=... target=>=1`.
 Needs root, and PyTorch for /usr/bin/python3 (Debian: python3-torch).
 """
 
@@ -19,15 +21,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from claims import at_least, publish
+from claims import Claim, at_least, publish
+from diagnosis_loop_cases import HALVES, LoopCase, loop_cases
 from diagnosis_programs import (
-    CPU_SHARE,
-    CPUS,
-    NODE,
     PROGRAM,
     PYTHON,
     SLOW_DISK,
@@ -42,103 +41,143 @@ from diagnosis_programs import (
 from slurm_energy_lab.cluster import layout, lifecycle, nodes_file
 from slurm_energy_lab.cluster.specification import LabSpec
 
-RUNS_BEFORE, MAX_RUNS = 2, 3
-READS_PER_S = 300
+RUNS_BEFORE, MAX_ROUNDS = 2, 11
 DECISION_S = 180.0
+CPUS = 2
+"""CPUs of the emulated node. The machine needs as many."""
+NODE = {
+    "cpu.packages": 1,
+    "cpu.cores_per_package": CPUS,
+    "cpu.threads_per_core": 1,
+    "cpu.numa_nodes": 1,
+    "cpu.turbo_bins": [[CPUS, 3400000]],
+}
 
 
-@dataclass(frozen=True)
-class LoopCase:
-    """A program and the decision that is right about its adjustment."""
+class PlayedCase:
+    """A program in the loop.
 
-    name: str
-    permission: str
-    options: str
-    expected: str = "kept"
-    ranks: int = 1
+    Args:
+        case: the program.
+        seconds: duration of its training in each run.
+    """
+
+    def __init__(self, case: LoopCase, seconds: int) -> None:
+        launch, options = "", ()
+        if case.ranks > 1:
+            cpus = CPUS // case.ranks
+            launch = f"srun -n{case.ranks} -c{cpus} "
+            options = (f"--ntasks={case.ranks}", f"--cpus-per-task={cpus}")
+        command = f"{launch}{PYTHON} {PROGRAM} --adjusted --seconds {seconds} {case.options}"
+        self.case = case
+        self._program = DiagnosedProgram(case.name, (), command, tuple(options))
+        self._jobs: list[str] = []
+        self._runs_after = 0
+        self.trial: dict[str, Any] = {"state": "none", "decision": None}
+        self.findings = ""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether senergyctld awaits further runs."""
+        return bool(self.trial["state"] == "pending")
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the decision is the right one."""
+        return bool(self.trial["state"] == self.case.expected)
+
+    def run(self, lab: ProgramLab, folder: Path) -> None:
+        """Run the program once."""
+        log = folder / f"{self.case.name.replace(' ', '-')}-{len(self._jobs)}.log"
+        self._jobs.append(lab.job(self._program, log))
+        self._runs_after += self.is_pending
+
+    def apply(self, lab: ProgramLab) -> None:
+        """Apply the advice about the last run."""
+        diagnosis = lab.diagnosis(self._jobs[-1])
+        self.findings = ", ".join(finding["kind"] for finding in diagnosis["findings"])
+        permit = ("--permit", self.case.permission)
+        lab.run("senergy", "diagnose", self._jobs[-1], "--apply", *permit, check=False)
+        if trials := self._trials(lab):
+            self.trial = trials[-1]
+
+    def await_decision(self, lab: ProgramLab) -> None:
+        """Wait until senergyctld has compared all runs, or has decided."""
+        deadline = time.monotonic() + DECISION_S
+        while self.is_pending:
+            self.trial = self._trials(lab)[-1]
+            compared = len(self.trial["after"]) + self.trial["controls"]
+            if compared >= self._runs_after or time.monotonic() > deadline:
+                return
+            time.sleep(2)
+
+    def row(self) -> str:
+        """Return the row of the table."""
+        trial, decision = self.trial, self.trial["decision"] or {}
+        if trial["state"] == "none":
+            return f"| {self.case.name} | none | | | | | findings: {self.findings or 'none'} |"
+        values = ", ".join(f"{one['kind']} {one['new']}" for one in trial["adjustments"])
+        predicted = [percent(trial.get(f"predicted_{one}_ratio")) for one in ("time", "energy")]
+        measured = [percent(decision.get(f"measured_{one}_ratio")) for one in ("time", "energy")]
+        runs = f"{len(trial['before'])}, {len(trial['after'])}"
+        noise = decision.get("noise")
+        error = "unknown" if noise is None else f"{100 * noise:.0f} %"
+        cells = (self.case.name, values, ", ".join(predicted), ", ".join(measured), error, runs)
+        return f"| {' | '.join(cells)} | {trial['state']}: {decision.get('reason')} |"
+
+    def _trials(self, lab: ProgramLab) -> list[dict[str, Any]]:
+        answer = json.loads(lab.run("senergy", "diagnose", self._jobs[-1], "--adjustments", "--json"))
+        return list(answer["trials"])
 
 
-def cases(folder: Path) -> list[LoopCase]:
-    """Return the programs."""
-    (folder / "lock").touch()
-    slow = "--model perceptron --width 256 --batch 32 --transform-ms 4 --workers 1"
-    disk = f"--workers 2 --file {folder}/data --read-kib 32 --control-group {SLOW_DISK}/cgroup.procs"
-    saved = f"--checkpoint {folder}/model.pt --checkpoint-every 1"
-    return [
-        LoopCase("too few workers", "workers=0..2", slow),
-        LoopCase("workers that wait for a lock", "workers=0..2", f"{slow} --lock {folder}/lock", "undone"),
-        LoopCase("slow disk", "stage-data", f"--model convolution --width 12 --batch 48 {disk}"),
-        LoopCase("tiny batch", "batch-size=1..64", "--model perceptron --width 500 --batch 2 --workers 1"),
-        LoopCase(
-            "checkpoint in every step", "checkpoint-interval", f"--model perceptron --width 900 {saved}"
-        ),
-        LoopCase("uneven ranks", "balance", "--width 12 --batch 64 --slow-batch 320", ranks=2),
-        LoopCase("slow exchange", "accumulation", "--model perceptron --width 1500 --batch 16", ranks=2),
-    ]
+def percent(ratio: float | None) -> str:
+    """Return a ratio as a change in percent."""
+    return "unknown" if ratio is None else f"{100 * (ratio - 1):+.0f} %"
 
 
-def play(lab: ProgramLab, case: LoopCase, folder: Path, seconds: int) -> dict[str, Any]:
-    """Run the loop for one program and return its last trial, or its findings if no advice can be applied."""
-    launch = ""
-    options: tuple[str, ...] = ()
-    if case.ranks > 1:
-        cpus = CPUS // case.ranks
-        launch = f"srun -n{case.ranks} -c{cpus} "
-        options = (f"--ntasks={case.ranks}", f"--cpus-per-task={cpus}")
-    command = f"{launch}{PYTHON} {PROGRAM} --adjusted --seconds {seconds} {case.options}"
-    program = DiagnosedProgram(case.name, (), command, options)
-    for number in range(RUNS_BEFORE):
-        job_id = lab.job(program, folder / f"before-{number}.log")
-    diagnosis = lab.diagnosis(job_id)
-    lab.run("senergy", "diagnose", job_id, "--apply", "--permit", case.permission, check=False)
-    if not json.loads(lab.run("senergy", "diagnose", job_id, "--adjustments", "--json"))["trials"]:
-        kinds = ", ".join(finding["kind"] for finding in diagnosis["findings"])
-        reason = f"no adjustment proposed; findings: {kinds or 'none'}"
-        return {"state": "none", "decision": {"reason": reason}}
-    for number in range(MAX_RUNS):
-        lab.job(program, folder / f"after-{number}.log")
-        trial = decided(lab, job_id, number + 1)
-        if trial["state"] != "pending":
-            break
-    return trial
-
-
-def decided(lab: ProgramLab, job_id: str, runs: int) -> dict[str, Any]:
-    """Return the last trial of a job's program, as soon as it covers some runs."""
-    deadline = time.monotonic() + DECISION_S
-    while True:
-        answer = json.loads(lab.run("senergy", "diagnose", job_id, "--adjustments", "--json"))
-        trial: dict[str, Any] = answer["trials"][-1]
-        if trial["state"] != "pending" or len(trial["after"]) >= runs or time.monotonic() > deadline:
-            return trial
-        time.sleep(2)
+def play(lab: ProgramLab, cases: list[LoopCase], folder: Path, seconds: int, rounds: int) -> list[PlayedCase]:
+    """Run the loop for programs in turn, so that a slow hour of the machine meets all of them alike."""
+    played = [PlayedCase(case, seconds) for case in cases]
+    for _ in range(RUNS_BEFORE):
+        for one in played:
+            one.run(lab, folder)
+    for one in played:
+        one.apply(lab)
+        print(f"{one.case.name}: {one.findings}", file=sys.stderr, flush=True)
+    for _ in range(rounds):
+        pending = [one for one in played if one.is_pending]
+        for one in pending:
+            one.run(lab, folder)
+        for one in pending:
+            one.await_decision(lab)
+            if not one.is_pending:
+                print(one.row(), file=sys.stderr, flush=True)
+    return played
 
 
 @contextmanager
-def running_lab() -> Iterator[tuple[ProgramLab, Path]]:
+def running_lab(reads_per_s: int) -> Iterator[tuple[ProgramLab, Path]]:
     """Context manager that yields a lab and a folder."""
     SLOW_DISK.mkdir(exist_ok=True)
-    set_disk(READS_PER_S)
+    set_disk(reads_per_s)
     nodes = (nodes_file.NodeSpec("n1", "xeon-8358", overrides=NODE),)
     energy = {"diagnosis": {"thresholds": THRESHOLDS}, "controller": {"enrich_interval_s": 5.0}}
     place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-lab-"))
     with tempfile.TemporaryDirectory(prefix="senergy-loop-") as name:
         write_data(Path(name) / "data")
         try:
-            spec = LabSpec(nodes, energy=energy, accounting=False, cpu_share=CPU_SHARE)
+            spec = LabSpec(nodes, energy=energy, accounting=False, cpu_share=float(CPUS))
             yield ProgramLab(lifecycle.up(place, spec)), Path(name)
         finally:
             lifecycle.down(place)
             SLOW_DISK.rmdir()
 
 
-def percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{100 * (ratio - 1):+.0f} %"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=int, default=22, help="duration of each run")
+    parser.add_argument("--half", choices=tuple(HALVES), default="H")
+    parser.add_argument("--seconds", type=int, default=10, help="duration of the training in each run")
+    parser.add_argument("--rounds", type=int, default=MAX_ROUNDS, help="maximum runs after the advice")
     parser.add_argument("--only", metavar="PATTERN", default="", help="only programs whose name matches")
     parser.add_argument("--json", metavar="FILE", help="write the claims to a file")
     parser.add_argument("--details", metavar="FILE", help="write the trials to a file")
@@ -146,25 +185,30 @@ def main() -> int:
     if (missing := missing_requirement()) is not None:
         print(f"diagnosis_loop_programs.py: {missing}", file=sys.stderr)
         return 1
-    trials: list[dict[str, Any]] = []
-    right = 0
-    with running_lab() as (lab, folder):
-        print("| program | predicted time, energy | measured time, energy | noise | decision |")
-        print("|---|---|---|---|---|")
-        selected = [case for case in cases(folder) if re.search(args.only, case.name)]
-        for case in selected:
-            trial = play(lab, case, folder, args.seconds)
-            trials.append(trial | {"case": case.name})
-            decision = trial["decision"] or {}
-            right += trial["state"] == case.expected
-            predicted = [percent(trial.get(f"predicted_{one}_ratio")) for one in ("time", "energy")]
-            measured = [percent(decision.get(f"measured_{one}_ratio")) for one in ("time", "energy")]
-            noise = decision.get("noise")
-            cells = f"{', '.join(predicted)} | {', '.join(measured)} | {percent(noise and 1 + noise)}"
-            print(f"| {case.name} | {cells} | {trial['state']}: {decision.get('reason')} |", flush=True)
+    half = HALVES[args.half]
+    with running_lab(half.reads_per_s) as (lab, folder):
+        selected = [case for case in loop_cases(half, folder) if re.search(args.only, case.name)]
+        played = play(lab, selected, folder, args.seconds, args.rounds)
+    print(
+        "| program | adjustment | predicted time, energy | measured time, energy | noise | runs | decision |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for one in played:
+        print(one.row())
     if args.details:
-        Path(args.details).write_text(json.dumps(trials, indent=1) + "\n")
-    return publish([at_least("program_loop_right", right / len(selected), 1.0)], args.json)
+        details = [one.trial | {"case": one.case.name, "findings": one.findings} for one in played]
+        Path(args.details).write_text(json.dumps(details, indent=1) + "\n")
+    return publish(list(claims_of(args.half, played)), args.json)
+
+
+def claims_of(half: str, played: list[PlayedCase]) -> Iterator[Claim]:
+    """Yield the share of improved programs, and that of useless adjustments that were undone."""
+    helpful = [one.is_right for one in played if one.case.expected == "kept"]
+    useless = [one.is_right for one in played if one.case.expected == "undone" and one.trial["decision"]]
+    if helpful:
+        yield at_least(f"program_loop_improved_{half}", sum(helpful) / len(helpful), 0.8)
+    if useless:
+        yield at_least(f"program_loop_undone_{half}", sum(useless) / len(useless), 1.0)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,14 @@ def main() -> int:
     parser.add_argument("--transform-ms", type=float, default=0.0, help="CPU time to prepare a sample")
     parser.add_argument("--file", help="file that the samples are read from, without the page cache")
     parser.add_argument("--read-kib", type=int, default=64, help="data read per sample")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="wait for each sample without CPU use")
+    parser.add_argument("--compressed-kib", type=int, default=0, help="data decompressed per sample")
     parser.add_argument("--control-group", help="cgroup.procs of the control group that limits reads")
     parser.add_argument("--checkpoint", help="file of the checkpoints")
     parser.add_argument("--checkpoint-every", type=int, default=0, help="steps between checkpoints")
+    parser.add_argument(
+        "--growing-checkpoint", action="store_true", help="write as much for each step since the last one"
+    )
     parser.add_argument("--nan-at", type=int, default=0, help="step at which the loss becomes NaN")
     parser.add_argument("--no-recorder", action="store_true", help="do not report steps")
     parser.add_argument(
@@ -90,6 +96,7 @@ class Images(Dataset[Any]):
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._descriptor: int | None = None
+        self._compressed = zlib.compress(bytes(range(64)) * (16 * args.compressed_kib))
 
     def __len__(self) -> int:
         return 1 << 20
@@ -104,6 +111,9 @@ class Images(Dataset[Any]):
     def _sample(self, index: int) -> tuple[torch.Tensor, int]:
         end_s = time.thread_time() + self._args.transform_ms / 1000
         image = torch.randn(1, SIDE, SIDE)
+        time.sleep(self._args.latency_ms / 1000)
+        if self._args.compressed_kib:
+            image += zlib.decompress(self._compressed)[index % 64] / 256
         if self._args.file:
             image += self._read(index)
         while time.thread_time() < end_s:
@@ -158,7 +168,7 @@ def train(args: argparse.Namespace, size: int) -> int:
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = DataLoader(Images(args), batch_size=args.batch, num_workers=args.workers, shuffle=True)
-    end_s, count, saved_s = time.monotonic() + args.seconds, 0, time.monotonic()
+    end_s, count, saved_s, saved_count = time.monotonic() + args.seconds, 0, time.monotonic(), 0
     for count, (images, labels) in enumerate(steps(args, loader, model, optimizer), 1):
         is_exchange = count % args.accumulation == 0
         with contextlib.nullcontext() if is_exchange or size == 1 else model.no_sync():
@@ -175,7 +185,9 @@ def train(args: argparse.Namespace, size: int) -> int:
         if is_checkpoint(args, count, saved_s):
             saved_s = time.monotonic()
             with phase(args, "checkpoint"):
-                save(model, optimizer, args.checkpoint)
+                for _ in range(count - saved_count if args.growing_checkpoint else 1):
+                    save(model, optimizer, args.checkpoint)
+            saved_count = count
         if is_over(end_s, size):
             break
     print(f"{count} steps")

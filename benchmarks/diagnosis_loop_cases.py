@@ -1,0 +1,132 @@
+"""The programs of diagnosis_loop_programs.py, in halves that differ in model, batch and strength."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnosis_programs import SLOW_DISK
+
+MAX_WORKERS = "workers=0..2"
+"""Loader processes that a machine with two CPUs can use."""
+BATCHES = "batch-size=1..64"
+
+
+@dataclass(frozen=True)
+class LoopCase:
+    """A program and the decision that is right about its adjustment.
+
+    Attributes:
+        name: planted cause.
+        permission: permitted adjustments.
+        options: options of training_program.py.
+        expected: `kept`, or `undone` where the adjustment is useless.
+        ranks: processes.
+    """
+
+    name: str
+    permission: str
+    options: str
+    expected: str = "kept"
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class LoopHalf:
+    """Parameters of the programs of a half, as options of training_program.py.
+
+    Attributes:
+        reads_per_s: reads that the slow disk performs in a second.
+        disk: model, batch and size of a read from the slow disk.
+        remote: model, batch and latency of each read.
+        workers: model, batch and CPU time per sample of a loader with one worker.
+        compressed: model, batch and size of the compressed samples.
+        serial: model, batch and CPU time per sample of a program without workers.
+        tiny: models with batches of a few samples.
+        checkpoints: models with frequent checkpoints.
+        growing: model with checkpoints that hold all results since the last one.
+        uneven: model and batches of two ranks.
+        exchange: model and batch of two ranks with large gradients.
+    """
+
+    reads_per_s: int
+    disk: str
+    remote: str
+    workers: str
+    compressed: str
+    serial: str
+    tiny: tuple[str, str]
+    checkpoints: tuple[str, str]
+    growing: str
+    uneven: str
+    exchange: str
+
+
+HALVES = {
+    "G": LoopHalf(
+        reads_per_s=300,
+        disk="--model convolution --width 12 --batch 48 --read-kib 32",
+        remote="--model perceptron --width 256 --batch 32 --latency-ms 5",
+        workers="--model perceptron --width 256 --batch 32 --transform-ms 4",
+        compressed="--model perceptron --width 300 --batch 32 --compressed-kib 1500",
+        serial="--model convolution --width 8 --batch 32 --transform-ms 2",
+        tiny=("--model perceptron --width 500 --batch 2", "--model convolution --width 6 --batch 2"),
+        checkpoints=(
+            "--model perceptron --width 900 --checkpoint-every 1",
+            "--model convolution --width 64 --batch 16 --checkpoint-every 2",
+        ),
+        growing="--model perceptron --width 600 --checkpoint-every 1",
+        uneven="--model convolution --width 12 --batch 64 --slow-batch 320",
+        exchange="--model perceptron --width 1500 --batch 16",
+    ),
+    "H": LoopHalf(
+        reads_per_s=220,
+        disk="--model perceptron --width 256 --batch 32 --read-kib 64",
+        remote="--model convolution --width 8 --batch 16 --latency-ms 4",
+        workers="--model convolution --width 8 --batch 24 --transform-ms 5",
+        compressed="--model recurrent --width 32 --batch 16 --compressed-kib 2500",
+        serial="--model perceptron --width 400 --batch 48 --transform-ms 1.5",
+        tiny=("--model perceptron --width 420 --batch 3", "--model recurrent --width 24 --batch 2"),
+        checkpoints=(
+            "--model perceptron --width 700 --checkpoint-every 1",
+            "--model perceptron --width 1200 --batch 32 --checkpoint-every 3",
+        ),
+        growing="--model convolution --width 48 --batch 24 --checkpoint-every 1",
+        uneven="--model convolution --width 10 --batch 48 --slow-batch 288",
+        exchange="--model perceptron --width 1200 --batch 12",
+    ),
+}
+"""Rules and programs were changed on half G; half H was defined before its first run."""
+
+
+def loop_cases(half: LoopHalf, folder: Path) -> list[LoopCase]:
+    """Return the programs of a half. `folder` holds their data, locks and checkpoints."""
+    (folder / "lock").touch()
+    disk = f"--workers 2 --file {folder}/data --control-group {SLOW_DISK}/cgroup.procs"
+    saved = f"--checkpoint {folder}/model.pt"
+    one = "--workers 1"
+    return [
+        LoopCase("slow disk", "stage-data", f"{half.disk} {disk}"),
+        LoopCase("slow remote storage", MAX_WORKERS, f"{half.remote} {one}"),
+        LoopCase("too few workers", MAX_WORKERS, f"{half.workers} {one}"),
+        LoopCase("decompression by one worker", MAX_WORKERS, f"{half.compressed} {one}"),
+        LoopCase("no workers", MAX_WORKERS, f"{half.serial} --workers 0"),
+        LoopCase("tiny batch", BATCHES, f"{half.tiny[0]} {one}"),
+        LoopCase("tiny batch, other model", BATCHES, f"{half.tiny[1]} {one}"),
+        LoopCase("checkpoint in every step", "checkpoint-interval", f"{half.checkpoints[0]} {saved}"),
+        LoopCase("frequent checkpoints", "checkpoint-interval", f"{half.checkpoints[1]} {saved}"),
+        LoopCase("uneven ranks", "balance", half.uneven, ranks=2),
+        LoopCase("slow exchange", f"accumulation,{BATCHES}", half.exchange, ranks=2),
+        LoopCase(
+            "workers that wait for a lock",
+            MAX_WORKERS,
+            f"{half.workers} {one} --lock {folder}/lock",
+            "undone",
+        ),
+        LoopCase(
+            "checkpoints of all results since the last one",
+            "checkpoint-interval",
+            f"{half.growing} --growing-checkpoint {saved}",
+            "undone",
+        ),
+    ]
