@@ -79,10 +79,11 @@ def _offer_suspension(
         return
     rows = table.rows[jobs]
     end_by_s = queue.latest_start_s[rows] + queue.time_s[rows]
-    none = np.zeros(len(rows), np.int64)
-    starts, costs = planned_starts(
-        CheckpointableJobs(queue.now_s, queue.time_s[rows], end_by_s, none), curve, options
+    none, restart_s = np.zeros(len(rows), np.int64), np.full(len(rows), options.restart_s)
+    columns = CheckpointableJobs(
+        queue.now_s, queue.time_s[rows], end_by_s, none, restart_s, ran_s=np.zeros(len(rows))
     )
+    starts, costs = planned_starts(columns, curve, options)
     slot = np.searchsorted(table.starts_s, np.nan_to_num(starts), side="right") - 1
     valid = np.isfinite(starts) & (slot < table.count[jobs]) & (slot >= 0)
     jobs, slot, costs, rows = jobs[valid], slot[valid], costs[valid], rows[valid]
@@ -166,12 +167,12 @@ def _reserve_planned(
     return reserved
 
 
-def reserve_urgent(queue: DeferralQueue, table: StartTable, fit: SlotFit) -> None:
+def reserve_urgent(queue: DeferralQueue, starts_s: Floats, fit: SlotFit) -> None:
     """Take the resources of the jobs that are not deferrable, each at the first slot that has room."""
     if not fit.limited:
         return
     urgent = np.flatnonzero(~queue.deferrable)
-    starts = np.arange(len(table.starts_s))
+    starts = np.arange(len(starts_s))
     for job in urgent.tolist():
         ends = fit.spans(starts, queue.time_s[job])[1]
         resources = int(queue.hardware[job]), float(queue.units[job]), float(queue.power_watts[job])
@@ -216,7 +217,7 @@ def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: Signal
     now = best_now(table, score, options)
     score[now, 0] = -np.inf
     fit = SlotFit(table.starts_s, queue.capacity)
-    reserve_urgent(queue, table, fit)
+    reserve_urgent(queue, table.starts_s, fit)
     order = np.lexsort((table.rows, queue.latest_start_s[table.rows], ~now))
     return plan_of(queue, table, place(queue, table, score, fit, order), signal)
 

@@ -7,6 +7,7 @@ in each slot with the forecasts of that time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.signals import SignalColumns, SignalName
 
 _MAX_SLOTS = 4 * 24 * 7
+_EQUAL = 1e-9  # relative difference of costs that comes from rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,33 @@ class CheckpointableJobs:
         left_s: predicted remaining run time.
         end_by_s: latest end: latest start plus predicted run time.
         suspensions: number of earlier suspensions of the job.
+        restart_s: time that a checkpoint and a restart of the job cost together.
+        ran_s: time since the current run of the job began; not used for jobs that do not run.
     """
 
     now_s: float
     left_s: Floats
     end_by_s: Floats
     suspensions: Ints
+    restart_s: Floats
+    ran_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class SuspensionPlan:
+    """Suspensions of running jobs; columns have shape (n,), in the order of the `CheckpointableJobs`.
+
+    Attributes:
+        suspend: whether the job should be suspended now.
+        resume_s: best time of its resumption; NaN: it is not suspended.
+        cost_now: expected cost per watt if the job runs on until a later suspension; NaN: unknown.
+        cost: expected cost per watt if it is suspended now, with its restart; NaN: unknown.
+    """
+
+    suspend: Bools
+    resume_s: Floats
+    cost_now: Floats
+    cost: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +98,36 @@ def slot_choice(slot_cost: Floats, work: int, restart_slots: float) -> SlotChoic
 
 def plan_suspensions(
     jobs: CheckpointableJobs, signals: SignalColumns | None, signal: SignalName, options: DeferralOptions
-) -> Bools:
-    """Return which running jobs should be suspended now, shape (n,).
+) -> SuspensionPlan:
+    """Return which running jobs should be suspended now, and until when.
 
     A job is suspended if waiting for later slots saves more than `min_saving` of its remaining cost, and if
-    it can still resume and end in time. A job is suspended at most `max_suspensions` times.
+    it can still resume and end in time. A job is suspended at most `max_suspensions` times, after it has run
+    for `min_run_s` at least, and for `min_suspension_s` at least.
     """
-    pause = np.zeros(len(jobs.left_s), np.bool_)
+    count = len(jobs.left_s)
+    plan = SuspensionPlan(np.zeros(count, np.bool_), *(np.full(count, np.nan) for _ in range(3)))
     curve = cost_curve(signals, signal)
     if curve is None:
-        return pause
-    for members, slots, work in _groups(jobs, options):
+        return plan
+    least = max(1, math.ceil(options.min_suspension_s / options.slot_s - 1e-9))
+    for members, slots, work, restart_s in _groups(jobs, options):
+        if least >= slots:
+            continue
         slot_cost = _slot_costs(curve, jobs.now_s, slots, options)
-        choice = slot_choice(slot_cost, int(np.max(work)), options.restart_s / options.slot_s)
+        choice = slot_choice(slot_cost, int(np.max(work)), restart_s / options.slot_s)
         run_on = slot_cost[0] + choice.running[1, work - 1]
-        saving = run_on - choice.suspended[1, work]
-        pause[members] = saving > options.min_saving * np.abs(run_on)
-    return pause
+        later = choice.suspended[least, work]
+        enough = np.isfinite(later) & (run_on - later > options.min_saving * np.abs(run_on))
+        plan.suspend[members] = enough & (jobs.ran_s[members] >= options.min_run_s)
+        plan.cost_now[members], plan.cost[members] = run_on, later
+        stay = choice.suspended[least + 1 :, work]
+        resume = restart_s / options.slot_s * slot_cost[least:, None]
+        resume = resume + (slot_cost[least:, None] + choice.running[least + 1 :, work - 1])
+        resumes = resume <= stay + _EQUAL * np.abs(stay)  # the earliest of equal times
+        plan.resume_s[members] = jobs.now_s + options.slot_s * (least + np.argmax(resumes, axis=0))
+    plan.resume_s[~plan.suspend] = np.nan
+    return plan
 
 
 def planned_starts(
@@ -109,9 +145,9 @@ def planned_starts(
         there on. Both are NaN where the latest end leaves no choice. Shape (n,).
     """
     starts, costs = np.full(len(jobs.left_s), np.nan), np.full(len(jobs.left_s), np.nan)
-    for members, slots, work in _groups(jobs, options):
+    for members, slots, work, restart_s in _groups(jobs, options):
         slot_cost = _slot_costs(curve, jobs.now_s, slots, options)
-        choice = slot_choice(slot_cost, int(np.max(work)), options.restart_s / options.slot_s)
+        choice = slot_choice(slot_cost, int(np.max(work)), restart_s / options.slot_s)
         begins = slot_cost[:, None] + choice.running[1:, work - 1] <= choice.waiting[1:, work]
         slot = np.argmax(begins, axis=0)
         aligned = np.floor((jobs.now_s + slot * options.slot_s) / options.slot_s) * options.slot_s
@@ -120,23 +156,25 @@ def planned_starts(
     return starts, costs
 
 
-def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints]]:
-    """Yield the jobs that have a choice, by the number of slots up to their latest end.
+def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints, float]]:
+    """Yield the jobs that have a choice, by the number of slots up to their latest end and the restart.
 
     Returns:
-        Rows of the jobs, the number of slots, and the slots of remaining work of each job.
+        Rows of the jobs, the number of slots, the slots of remaining work of each job, and the time of a
+        restart.
     """
     slot_s = options.slot_s
     work = np.ceil(jobs.left_s / slot_s - 1e-9).astype(np.int64)
     remaining = np.maximum(0, options.max_suspensions - jobs.suspensions)
     # Each later restart takes time before the latest end.
-    spare_s = jobs.end_by_s - options.restart_s * remaining - jobs.now_s
+    spare_s = jobs.end_by_s - jobs.restart_s * remaining - jobs.now_s
     slots = np.floor(np.nan_to_num(spare_s, nan=0.0) / slot_s + 1e-9).astype(np.int64)
     able = (remaining > 0) & (work >= 1) & (slots > work) & (work < _MAX_SLOTS)
     slots = np.minimum(slots, _MAX_SLOTS)
-    for horizon in np.unique(slots[able]).tolist():
-        members = np.flatnonzero(able & (slots == horizon))
-        yield members, horizon, work[members]
+    groups = {(slots[row], jobs.restart_s[row]) for row in np.flatnonzero(able).tolist()}
+    for horizon, restart_s in sorted(groups):
+        members = np.flatnonzero(able & (slots == horizon) & (jobs.restart_s == restart_s))
+        yield members, int(horizon), work[members], float(restart_s)
 
 
 def _slot_costs(curve: CostCurve, now_s: float, slots: int, options: DeferralOptions) -> Floats:

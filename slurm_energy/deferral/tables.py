@@ -77,6 +77,8 @@ class DeferralOptions:
         suspend: whether running checkpointable jobs may be suspended in expensive slots.
         restart_s: time that a checkpoint and a restart cost together.
         max_suspensions: maximum number of suspensions of one job.
+        min_run_s: minimum time for which a job runs before it is suspended.
+        min_suspension_s: minimum time for which a job is suspended.
         reserve_weight: standard deviations of the demand of urgent arrivals that are kept free in addition to
             its mean.
         start_margin_s: time between the latest planned start and the latest start, in which jobs wait for
@@ -93,6 +95,8 @@ class DeferralOptions:
     suspend: bool = True
     restart_s: float = 120.0
     max_suspensions: int = 3
+    min_run_s: float = 0.0
+    min_suspension_s: float = 0.0
     reserve_weight: float = 0.0
     start_margin_s: float = START_MARGIN_S
     weights: dict[str, float] = field(default_factory=dict)

@@ -38,7 +38,7 @@ def cedla(queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
     table = start_table(queue, curve, options)
     score = table.score(options)
     fit = SlotFit(table.starts_s, queue.capacity)
-    reserve_urgent(queue, table, fit)
+    reserve_urgent(queue, table.starts_s, fit)
     if fit.limited:
         slots = assign(queue, table, score, fit, options)
     else:

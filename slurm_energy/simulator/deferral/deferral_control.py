@@ -241,12 +241,14 @@ class DeferralControl:
         left_s = np.array([self._left_s(run, now_s) for run in runs])
         whole_s = work.predicted_time_s[self._shape[rows]]
         columns = CheckpointableJobs(
-            now_s, left_s, self._original_latest_s(rows) + whole_s, self.suspensions[rows]
+            *(now_s, left_s, self._original_latest_s(rows) + whole_s, self.suspensions[rows]),
+            restart_s=np.full(len(rows), self._deferral.options.restart_s),
+            ran_s=np.array([now_s - run.start_s for run in runs]),
         )
-        pause = plan_suspensions(
+        plan = plan_suspensions(
             columns, self._feed.columns(now_s), self._deferral.signal, self._deferral.options
         )
-        for run in [run for run, paused in zip(runs, pause.tolist(), strict=True) if paused]:
+        for run in [run for run, suspended in zip(runs, plan.suspend.tolist(), strict=True) if suspended]:
             self.suspensions[run.job] += 1
             self._suspend(run)
             self.held[run.job] = math.inf

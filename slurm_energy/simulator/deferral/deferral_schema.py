@@ -86,6 +86,8 @@ class DeferralSection:
     suspend: bool = key(True, "Suspend running checkpointable jobs in expensive slots.")
     restart_s: float = key(120.0, "Time that a checkpoint and a restart cost together.", _not_negative)
     max_suspensions: int = key(3, "Maximum number of suspensions of a job.", between(0, 1000))
+    min_run_s: float = key(0.0, "Minimum run time before a suspension.", _not_negative)
+    min_suspension_s: float = key(0.0, "Minimum length of a suspension.", _not_negative)
 
     def options(self) -> DeferralOptions:
         """Return the parameters of the deferral policies."""
@@ -100,6 +102,8 @@ class DeferralSection:
             suspend=self.suspend,
             restart_s=self.restart_s,
             max_suspensions=self.max_suspensions,
+            min_run_s=self.min_run_s,
+            min_suspension_s=self.min_suspension_s,
         )
 
 
