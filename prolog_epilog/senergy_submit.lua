@@ -44,9 +44,10 @@ local BOUNDS = {
     cpu_freq_mhz = true,
     gpu_clock_mhz = true,
     slack_s = true,
+    restart_s = true,
 }
-local SLACK_UNITS = { s = 1, m = 60, h = 3600, d = 86400 }
-local SLACK_MAX_S = 999999999
+local DURATION_UNITS = { s = 1, m = 60, h = 3600, d = 86400 }
+local DURATION_MAX_S = 999999999
 local SIGNALS_UNITS = { s = 1, m = 60 }
 local SIGNALS_MAX_S = 300
 local TUNING_MODES = { off = true, advise = true, on = true }
@@ -331,26 +332,29 @@ local function clock_seconds(text)
     return (tonumber(days or 0) * 24 + fields[1]) * 3600 + (fields[2] or 0) * 60 + (fields[3] or 0)
 end
 
--- Returns a slack in whole seconds, or nil.
-local function slack_seconds(value)
+-- Returns a duration in whole seconds, or nil.
+local function duration_seconds(value)
     local micros, unit = read_decimal(value, 9, 6)
-    local seconds = micros and SLACK_UNITS[unit] and math.floor(micros * SLACK_UNITS[unit] / MICRO)
+    local seconds = micros and DURATION_UNITS[unit] and math.floor(micros * DURATION_UNITS[unit] / MICRO)
     seconds = seconds or clock_seconds(value)
-    return seconds and seconds >= 1 and seconds <= SLACK_MAX_S and seconds or nil
+    return seconds and seconds >= 1 and seconds <= DURATION_MAX_S and seconds or nil
 end
 
--- The bounds are 0 if the site defers no jobs. A slack then has no effect; energy.so warns of it.
-local function check_slack(value, rules)
-    local seconds, bounds = slack_seconds(value), rules.slack_s
-    if not seconds then
-        local form = " is not a duration; write it as 30m, 4h or 1d, or as for --time: 4:00:00 or 1-12"
-        return shown(value) .. form
+-- Returns the check of a duration. The bounds are 0 if the site defers or suspends no jobs. The flag then has no
+-- effect; energy.so warns of it.
+local function duration_check(name)
+    return function(value, rules)
+        local seconds, bounds = duration_seconds(value), rules[name]
+        if not seconds then
+            local form = " is not a duration; write it as 30m, 4h or 1d, or as for --time: 4:00:00 or 1-12"
+            return shown(value) .. form
+        end
+        local micros = seconds * MICRO
+        if bounds and bounds.high > 0 and (micros < bounds.low or micros > bounds.high) then
+            return shown(value) .. " is out of bounds; " .. bounds_text(bounds, "s")
+        end
+        return nil
     end
-    local micros = seconds * MICRO
-    if bounds and bounds.high > 0 and (micros < bounds.low or micros > bounds.high) then
-        return shown(value) .. " is out of bounds; " .. bounds_text(bounds, "s")
-    end
-    return nil
 end
 
 local function check_signals(value)
@@ -374,7 +378,8 @@ local FLAGS = {
     ENERGY_MODEL = { "--energy-model", label_check("model name") },
     ENERGY_TAG = { "--energy-tag", label_check("tag") },
     ENERGY_ALTERNATIVES = { "--energy-alternatives", check_shapes },
-    ENERGY_SLACK = { "--energy-slack", check_slack },
+    ENERGY_SLACK = { "--energy-slack", duration_check("slack_s") },
+    ENERGY_CHECKPOINTABLE = { "--energy-checkpointable", duration_check("restart_s") },
     ENERGY_SIGNALS = { "--energy-signals", check_signals },
 }
 
@@ -544,7 +549,7 @@ end
 local function deferrable_seconds(values)
     local slack = 0
     for _, item in ipairs(values) do
-        slack = item.name == "ENERGY_SLACK" and slack_seconds(item.value) or slack
+        slack = item.name == "ENERGY_SLACK" and duration_seconds(item.value) or slack
     end
     return slack
 end

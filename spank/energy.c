@@ -134,8 +134,10 @@ static int read_option(int value, const char *argument, int remote) {
     if (is_step())
         slurm_info("--%s: settings belong to the job: this step keeps those of the job",
                    flag_names[flag].option);
-    else if (flag == FLAG_SLACK && !slack_has_effect(policies()))
+    else if (flag == FLAG_SLACK && !duration_has_effect(flag, policies()))
         slurm_info("--energy-slack: this site does not defer jobs: the job starts as without the flag");
+    else if (flag == FLAG_CHECKPOINTABLE && !duration_has_effect(flag, policies()))
+        slurm_info("--energy-checkpointable: this site does not suspend jobs: the flag has no effect");
     flags[flag].given = true;
     flags[flag].inherited = inherited;
     return 0;

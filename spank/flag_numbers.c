@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define SLACK_MAX_S 999999999
+#define DURATION_MAX_S 999999999
 #define SIGNALS_DIGITS_MAX 4
 #define SIGNALS_MAX_S 300
 
@@ -129,8 +129,8 @@ static bool parse_clock(const char *value, uint64_t *seconds) {
     return true;
 }
 
-/* Parses a duration into whole seconds, 1 to SLACK_MAX_S; false if invalid. */
-static bool parse_slack(const char *value, uint64_t *seconds) {
+/* Parses a duration into whole seconds, 1 to DURATION_MAX_S; false if invalid. */
+static bool parse_duration(const char *value, uint64_t *seconds) {
     static const struct {
         char unit;
         unsigned seconds;
@@ -143,19 +143,23 @@ static bool parse_slack(const char *value, uint64_t *seconds) {
             *seconds = micros / MICRO * units[i].seconds + micros % MICRO * units[i].seconds / MICRO;
             valid = true;
         }
-    return (valid || parse_clock(value, seconds)) && *seconds >= 1 && *seconds <= SLACK_MAX_S;
+    return (valid || parse_clock(value, seconds)) && *seconds >= 1 && *seconds <= DURATION_MAX_S;
 }
 
-bool slack_has_effect(const struct policy_file *file) {
+static const char *bounds_of_duration(enum flag flag) { return flag == FLAG_SLACK ? "slack_s" : "restart_s"; }
+
+bool duration_has_effect(enum flag flag, const struct policy_file *file) {
     struct bounds bounds;
-    return !policies_bounds(file, "slack_s", &bounds) || bounds.high.whole > 0;
+    return !policies_bounds(file, bounds_of_duration(flag), &bounds) || bounds.high.whole > 0;
 }
 
-bool check_slack(const char *value, const struct policy_file *file, char *normal, struct line *line) {
+bool check_duration(enum flag flag, const char *value, const struct policy_file *file, char *normal,
+                    struct line *line) {
     struct bounds bounds = {{0, 0}, {0, 0}};
-    bool bounded = policies_bounds(file, "slack_s", &bounds) && slack_has_effect(file);
+    bool bounded =
+        policies_bounds(file, bounds_of_duration(flag), &bounds) && duration_has_effect(flag, file);
     uint64_t seconds = 0;
-    if (!parse_slack(value, &seconds)) {
+    if (!parse_duration(value, &seconds)) {
         line_append_shown(line, value);
         line_append(line, " is not a duration; write it as 30m, 4h or 1d, or as for --time: 4:00:00 or 1-12");
         return false;

@@ -14,7 +14,8 @@
 /* Amounts in W, MHz, percent or seconds, within the bounds of the policy file. */
 bool check_number(enum flag flag, const char *value, const struct policy_file *file, char *normal,
                   struct line *line);
-bool check_slack(const char *value, const struct policy_file *file, char *normal, struct line *line);
+bool check_duration(enum flag flag, const char *value, const struct policy_file *file, char *normal,
+                    struct line *line);
 bool check_signals(const char *value, char *normal, struct line *line);
 bool check_tuning(const char *value, char *normal, struct line *line);
 bool check_profile(const char *value, const struct policy_file *file, char *normal, struct line *line);

@@ -27,6 +27,11 @@ const struct flag_name flag_names[FLAG_COUNT] = {
                            "GPUs per node that would do as well: gpu:a100:4,gpu:h100:2", false},
     [FLAG_SLACK] = {"energy-slack", "ENERGY_SLACK", "TIME",
                     "time by which the start may be delayed for cheap or clean power: 30m, 4h or 1d", false},
+    [FLAG_CHECKPOINTABLE] =
+        {"energy-checkpointable", "ENERGY_CHECKPOINTABLE", "TIME",
+         "the job saves its state at SIGTERM and may be suspended by a requeue; time that "
+         "a restart costs: 5m",
+         false},
     [FLAG_SIGNALS] = {"energy-signals", "ENERGY_SIGNALS", "INTERVAL",
                       "interval at which signals of the job are sampled: off, or 1s to 5m", false},
 };
@@ -46,7 +51,8 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
     case FLAG_ALTERNATIVES:
         return check_shapes(value, normal, &line);
     case FLAG_SLACK:
-        return check_slack(value, file, normal, &line);
+    case FLAG_CHECKPOINTABLE:
+        return check_duration(flag, value, file, normal, &line);
     case FLAG_SIGNALS:
         return check_signals(value, normal, &line);
     case FLAG_TUNING:

@@ -31,6 +31,7 @@ enum flag {
     FLAG_TAG,
     FLAG_ALTERNATIVES,
     FLAG_SLACK,
+    FLAG_CHECKPOINTABLE,
     FLAG_SIGNALS,
     FLAG_COUNT
 };
@@ -46,8 +47,7 @@ extern const struct flag_name flag_names[FLAG_COUNT];
 
 /*
  * Checks one value and writes its normal form: amounts as plain decimal numbers in W, MHz or percent, counts
- * without leading zeros, power profiles in NVML's spelling, a slack and the interval of signals in whole
- * seconds as in 14400s.
+ * without leading zeros, power profiles in NVML's spelling, durations in whole seconds as in 14400s.
  *
  * `user` is the submitting user. NULL stands for root, who may submit for other users and may use every
  * policy here. Returns false with one printable line in `message` that names flag, value and allowed values.
@@ -65,7 +65,10 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
 bool flags_check_combination(const char *const normal[FLAG_COUNT], const struct policy_file *file,
                              char message[FLAG_MESSAGE_MAX + 1]);
 
-/* Whether the site defers jobs, so that --energy-slack has an effect; true without a policy file. */
-bool slack_has_effect(const struct policy_file *file);
+/*
+ * Whether the site defers jobs (FLAG_SLACK) or suspends them (FLAG_CHECKPOINTABLE), so that the flag has an
+ * effect; true without a policy file.
+ */
+bool duration_has_effect(enum flag flag, const struct policy_file *file);
 
 #endif

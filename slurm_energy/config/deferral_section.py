@@ -67,6 +67,21 @@ class DeferralConfig:
         between(0, 10),
     )
 
+    suspend: bool = key(
+        False,
+        "Suspend running jobs with --energy-checkpointable in expensive hours: they are requeued, and start "
+        "again within their slack.",
+    )
+    max_suspensions: int = key(3, "Maximum number of suspensions of a job.", between(1, 100))
+    min_run_s: float = key(
+        3600.0, "Minimum time for which a job runs before it is suspended, in seconds.", between(0, 3.2e7)
+    )
+    min_suspension_s: float = key(
+        3600.0,
+        "Minimum length of a suspension in seconds; a shorter one is not started.",
+        between(1, 3.2e7),
+    )
+
     @property
     def enabled(self) -> bool:
         """Whether jobs are deferred."""

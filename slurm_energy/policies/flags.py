@@ -11,7 +11,7 @@ from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES, canonical_na
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.policies.catalogue import MONITOR, OBJECTIVES, PolicyInfo, catalogue, default_policy
 from slurm_energy.policies.shapes import parse_shapes
-from slurm_energy.policies.slack import check_slack
+from slurm_energy.policies.slack import check_restart, check_slack
 from slurm_energy.policies.suggestion import nearest_name
 from slurm_energy.quantities import (
     parse_megahertz,
@@ -34,6 +34,7 @@ FLAGS = {
     "ENERGY_TAG": "--energy-tag",
     "ENERGY_ALTERNATIVES": "--energy-alternatives",
     "ENERGY_SLACK": "--energy-slack",
+    "ENERGY_CHECKPOINTABLE": "--energy-checkpointable",
     "ENERGY_SIGNALS": "--energy-signals",
 }
 LIMIT_FLAGS = (
@@ -104,7 +105,9 @@ def validate_flags(
     bounds = config.accepted_bounds
     # Validated only; the queue engine reads the shapes itself.
     parse_shapes(given.get("ENERGY_ALTERNATIVES", ""), FLAGS["ENERGY_ALTERNATIVES"])
-    check_slack(given.get("ENERGY_SLACK"), config.deferral)  # senergyctld reads the slack itself
+    # Validated only; senergyctld reads both durations itself.
+    check_slack(given.get("ENERGY_SLACK"), config.deferral)
+    check_restart(given.get("ENERGY_CHECKPOINTABLE"), config.deferral)
     # Validated only; senergyd reads the interval from the flags of the running job.
     parse_sampling_interval(given.get("ENERGY_SIGNALS", "off"), FLAGS["ENERGY_SIGNALS"])
     slowdown = _bounded(given, "ENERGY_SLOWDOWN", parse_percent, bounds.slowdown_percent, "%")

@@ -32,6 +32,8 @@ def policy_file_text(config: Config) -> str:
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
     deferral = config.deferral
     lines.append(f"slack_s 1 {int(deferral.max_slack_s)}" if deferral.enabled else "slack_s 0 0")
+    suspends = deferral.enabled and deferral.suspend
+    lines.append(f"restart_s 1 {int(deferral.max_slack_s)}" if suspends else "restart_s 0 0")
     if deferral.enabled:
         lines.append(f"deferral-delay {math.ceil(deferral.submit_delay_s)}")
     lines.append(f"power-profiles {','.join(POWER_PROFILES)}")

@@ -1,4 +1,4 @@
-"""Slack of a job, the value of --energy-slack: the time by which its start may be delayed."""
+"""Durations of jobs: the slack of --energy-slack and the restart of --energy-checkpointable."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 
 FLAG: Final = "--energy-slack"
+RESTART_FLAG: Final = "--energy-checkpointable"
 MAX_SLACK_S: Final = 999_999_999
 _FORM: Final = "write it as 30m, 4h or 1d, or as for --time: 4:00:00 or 1-12"
 _WITH_UNIT = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,6}))?([smhd])", re.ASCII)
@@ -19,7 +20,7 @@ _MICRO: Final = 1_000_000
 
 
 def parse_slack(text: str, name: str = FLAG) -> int:
-    """Parse a slack and return whole seconds.
+    """Parse a slack or the time of a restart and return whole seconds.
 
     Args:
         text: a number with the unit s, m, h or d such as `30m`, `1.5h`, or a time as Slurm's `--time`
@@ -48,11 +49,30 @@ def check_slack(text: str | None, settings: DeferralConfig) -> None:
     Raises:
         UsageError: the text is not a duration, or exceeds the maximum of the site.
     """
+    _check(text, FLAG, settings.enabled, settings)
+
+
+def check_restart(text: str | None, settings: DeferralConfig) -> None:
+    """Check the time that a restart of a checkpointable job costs.
+
+    Where jobs are not suspended, any duration is accepted and has no effect.
+
+    Args:
+        text: the flag's value; None: not given.
+        settings: section `[deferral]` of the configuration.
+
+    Raises:
+        UsageError: the text is not a duration, or exceeds the maximum slack of the site.
+    """
+    _check(text, RESTART_FLAG, settings.enabled and settings.suspend, settings)
+
+
+def _check(text: str | None, name: str, has_effect: bool, settings: DeferralConfig) -> None:
     if text is None:
         return
-    seconds, highest = parse_slack(text), int(settings.max_slack_s)
-    if settings.enabled and seconds > highest:
-        raise UsageError(f"{FLAG}: '{shown(text)}' is out of bounds", todo=f"1 to {highest} s")
+    seconds, highest = parse_slack(text, name), int(settings.max_slack_s)
+    if has_effect and seconds > highest:
+        raise UsageError(f"{name}: '{shown(text)}' is out of bounds", todo=f"1 to {highest} s")
 
 
 def _seconds(text: str) -> int | None:

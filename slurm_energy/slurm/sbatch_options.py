@@ -27,7 +27,7 @@ _WITH_VALUE: Final = _names(
     "reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp",
     "tres-bind tres-per-task uid wait-all-nodes wckey wrap energy-policy energy-cap energy-gpu-cap",
     "energy-slowdown energy-tuning energy-cpu-freq energy-gpu-clock energy-power-profile",
-    "energy-model energy-tag energy-alternatives energy-slack energy-signals",
+    "energy-model energy-tag energy-alternatives energy-slack energy-checkpointable energy-signals",
 )
 _MAYBE_VALUE: Final = _names("exclusive get-user-env nice oom-kill-step propagate resv-ports")
 _ALONE: Final = _names(

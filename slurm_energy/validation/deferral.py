@@ -14,6 +14,7 @@ from slurm_energy.validation.check_context import CheckContext
 _SIGNALS: Final = {"cheapest": ("price",), "cleanest": ("carbon",), "cedla": ("price",)}
 _CONSTANT: Final = ("constant", "yearly")
 _FILES: Final = (("renewable_file", "renewable_share"), ("outside_file", "outside_celsius"))
+_SUSPENSION_KEYS: Final = ("max_suspensions", "min_run_s", "min_suspension_s")
 _BUILT_IN: Final = ("off", *_SIGNALS)
 
 
@@ -27,6 +28,10 @@ def check(context: CheckContext) -> Iterator[Finding]:
                 if key.name != "policy" and context.is_set(name, key.name):
                     yield context.warning(name, key.name, "has no effect: deferral.policy is 'off'")
         return
+    if not settings.suspend:
+        for name in _SUSPENSION_KEYS:
+            if context.is_set("deferral", name):
+                yield context.warning("deferral", name, "has no effect: deferral.suspend is false")
     if settings.policy not in _BUILT_IN and context.config.priority.policy_file is None:
         why = f"'{settings.policy}' is not one of {', '.join(_BUILT_IN)}"
         yield context.error("deferral", "policy", why, "or set priority.policy_file, which may register it")

@@ -445,6 +445,12 @@ def test_a_slack_beyond_the_maximum_of_the_site_is_refused(lua, tmp_path):
     questions = [("ENERGY_SLACK", "carl", value) for value in ("4h", "5h")]
     message = "--energy-slack: '5h' is out of bounds; allowed: 1 to 14400 s"
     assert ask(lua, tmp_path / "policies", *questions) == [(True, "", ""), (False, message, "")]
+    (tmp_path / "policies").write_text(policy_file_text(configuration.parse(DEFERRAL + "suspend = true\n")))
+    questions = [("ENERGY_CHECKPOINTABLE", "carl", value) for value in ("5m", "5h", "x")]
+    message = message.replace("slack", "checkpointable")
+    form = "--energy-checkpointable: 'x' is not a duration; write it as 30m, 4h or 1d, or as for --time: "
+    answers = [(True, "", ""), (False, message, ""), (False, form + "4:00:00 or 1-12", "")]
+    assert ask(lua, tmp_path / "policies", *questions) == answers
 
 
 DEFERRAL = '[deferral]\npolicy = "cheapest"\nmax_slack_s = 14400\ninterval_s = 20\n'

@@ -26,7 +26,8 @@ SPANK = REPOSITORY / "spank"
 DRIVER = Path(__file__).parent / "native" / "flags_driver.c"
 FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-slowdown", "energy-tuning"]
 FLAGS += ["energy-cpu-freq", "energy-gpu-clock", "energy-power-profile"]
-FLAGS += ["energy-model", "energy-tag", "energy-alternatives", "energy-slack", "energy-signals"]
+FLAGS += ["energy-model", "energy-tag", "energy-alternatives", "energy-slack"]
+FLAGS += ["energy-checkpointable", "energy-signals"]
 POLICIES = """\
 senergy-policies 1
 policy monitor
@@ -335,6 +336,11 @@ def test_a_slack_beyond_the_maximum_of_the_site_is_refused(bare):
     message = "--energy-slack: '5h' is out of bounds; allowed: 1 to 14400 s"
     assert bare.ask("energy-slack", "5h") == (False, "", message)
     assert bare.ask("energy-slack", "4h") == (True, "", "14400s")
+    assert bare.ask("energy-checkpointable", "500d")[0]  # without suspension any duration
+    bare.policy_file.write_text(policy_file_text(configuration.parse(DEFERRAL + "suspend = true\n")))
+    message = "--energy-checkpointable: '5h' is out of bounds; allowed: 1 to 14400 s"
+    assert bare.ask("energy-checkpointable", "5h") == (False, "", message)
+    assert bare.ask("energy-checkpointable", "5m") == (True, "", "300s")
 
 
 def test_a_slack_is_accepted_where_no_job_is_deferred(bare):

@@ -44,6 +44,7 @@ _FLAG_NAMES = {
     "ENERGY_TAG": "tag",
     "ENERGY_ALTERNATIVES": "alternatives",
     "ENERGY_SLACK": "slack",
+    "ENERGY_CHECKPOINTABLE": "checkpointable",
     "ENERGY_SIGNALS": "signals",
 }
 _BOUNDED = {
