@@ -19,6 +19,7 @@ SHAPE: Final = "shape"
 REQUEUE: Final = "requeue"
 DEFER: Final = "defer"
 RELEASE: Final = "release"
+SUSPEND: Final = "suspend"
 _CHUNK: Final = 500
 _SAME_SUBMIT_S: Final = 1.5  # sacct and slurmctld round to seconds
 _OF_RECORDS: Final = (
@@ -45,12 +46,14 @@ class Decision:
         job_id, submit: job id and submission time, which together identify the job.
         time: time at which Slurm accepted the change.
         kind: `shape`: the job now requests other GPUs. `requeue`: the job was preempted for another job.
-            `defer`: its start is delayed. `release`: it is no longer delayed.
+            `defer`: its start is delayed. `release`: it is no longer delayed. `suspend`: it was requeued to
+            continue later.
         why: reason, one line of text.
         details: further values, which depend on `kind`. `shape`: `offered` (list of the GPU requests that
             were compared), `chosen`, `requested_gres` and `excluded_nodes`; the last two are the values
             before the first change. `requeue`: `for_job` (id of the job that preempted it) and `lost_joules`.
             `defer`: the plan, see `controller.deferral.jobs`. `release`: `planned_start_s` and `held_s`.
+            `suspend`: see `controller.deferral.suspended_jobs`.
     """
 
     job_id: int

@@ -32,6 +32,7 @@ class DeferredJob:
         predicted_s: predicted run time; None: unknown.
         held_s: time for which the job was held in earlier holds.
         held_since_s: start of the current hold; None: it is not held.
+        suspensions: number of times that the job was suspended while it ran.
     """
 
     job_id: int
@@ -51,6 +52,7 @@ class DeferredJob:
     predicted_s: float | None = None
     held_s: float = 0.0
     held_since_s: float | None = None
+    suspensions: int = 0
 
     def is_of(self, job_id: int, submit_s: float) -> bool:
         """Return whether these are the facts of a job, whose id may have been used before."""

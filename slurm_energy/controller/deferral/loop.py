@@ -19,6 +19,7 @@ from slurm_energy.config import Config
 from slurm_energy.controller.deferral.begin_times import BeginTimes
 from slurm_energy.controller.deferral.jobs import DeferredJob, restored_jobs
 from slurm_energy.controller.deferral.routes import DeferralRoutes
+from slurm_energy.controller.deferral.suspended_jobs import restored_suspensions
 from slurm_energy.controller.grid.source import GridFactorSource
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records.store import Store
@@ -205,7 +206,8 @@ class DeferralLoop:
         cycle: DeferralCycle = await run(self._thread, planner.plan, signals, self._clock())
         self._deferrable = cycle.deferrable
         # Stored first: after kill -9 the next process must know how long the jobs have been held.
-        await self._store_decisions(config, [job.decision() for job in cycle.started])
+        made = [job.decision() for job in (*cycle.started, *cycle.suspended)]
+        await self._store_decisions(config, made)
         self.permit()
         ended, problems = await run(self._thread, planner.apply, cycle)
         self._planned_s = self._clock()
@@ -231,6 +233,7 @@ class DeferralLoop:
             before = self._clock() - _LOOKBACK_S
             stored = await self._store.read(decisions.since, config.cluster.name, before)
             planner.jobs = restored_jobs(stored)
+            planner.suspensions.restore(restored_suspensions(stored))
             self._planner, self._configured, self._next_arrivals_s = planner, config, 0.0
         elif config is not self._configured:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._planner.configure, config)

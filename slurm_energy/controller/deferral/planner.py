@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,7 +15,12 @@ from slurm_energy.accounting.history.arrivals import PastArrival
 from slurm_energy.config import Config
 from slurm_energy.controller.deferral.begin_holds import BeginTimeHolds, pending_name
 from slurm_energy.controller.deferral.begin_times import BeginTimes
+from slurm_energy.controller.deferral.deferral_cycle import DeferralCycle
+from slurm_energy.controller.deferral.held_share import shared_fairly
 from slurm_energy.controller.deferral.jobs import DeferredJob
+from slurm_energy.controller.deferral.slack_columns import SLACK, duration_column
+from slurm_energy.controller.deferral.suspended_jobs import SuspendedJob
+from slurm_energy.controller.deferral.suspensions import Suspensions
 from slurm_energy.controller.deferral.table import DeferrableRows, deferral_table
 from slurm_energy.deferral import (
     DeferralOptions,
@@ -26,8 +30,7 @@ from slurm_energy.deferral import (
     latest_start_s,
     policy,
 )
-from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.policies.slack import parse_slack
+from slurm_energy.errors import UnavailableError
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictor
 from slurm_energy.priority.prediction_guard import Mispredictions, PredictionGuard
 from slurm_energy.priority.scheduling_tables import add_components, leader_rows
@@ -40,29 +43,6 @@ from slurm_energy.slurm.queue.squeue_source import group_job_ids
 
 _CHANGED_S = 1.0  # Slurm's times are whole seconds
 _SIGNALS = {"g": SignalName.CARBON}
-
-
-@dataclass(slots=True)
-class DeferralCycle:
-    """Result of planning.
-
-    Attributes:
-        now_s: Unix seconds.
-        queue: all jobs.
-        leader: row that represents each row, see `scheduling_tables.leader_rows`.
-        group: id by which each row's job, array or heterogeneous job is known.
-        wanted: jobs to hold, the most important first.
-        started: facts of jobs that are to be held for the first time; to be stored before they are held.
-        deferrable: number of deferrable jobs.
-    """
-
-    now_s: float
-    queue: QueueColumns
-    leader: Ints
-    group: Ints
-    wanted: list[DeferredJob] = field(default_factory=list)
-    started: list[DeferredJob] = field(default_factory=list)
-    deferrable: int = 0
 
 
 class DeferralPlanner:
@@ -78,6 +58,7 @@ class DeferralPlanner:
 
     Attributes:
         jobs: facts of the pending jobs that are or were deferred, by job id.
+        suspensions: the suspended jobs.
         arrivals: jobs of the past, from which the resources that later jobs need are forecast.
 
     Raises:
@@ -97,6 +78,8 @@ class DeferralPlanner:
         self._history, self._updater = history, updater
         self._holds = BeginTimeHolds(updater, begin_times)
         self._opted_out: set[int] = set()
+        self.suspensions = Suspensions(updater)
+        self._continued: dict[int, SuspendedJob] = {}
         self.jobs: dict[int, DeferredJob] = {}
         self.arrivals: Sequence[PastArrival] = ()
         self.configure(config)
@@ -116,7 +99,12 @@ class DeferralPlanner:
             uncertainty_weight=config.deferral.uncertainty_weight,
             min_saving=config.deferral.min_saving_percent / 100.0,
             start_margin_s=config.deferral.start_margin_s,
+            suspend=config.deferral.suspend,
+            max_suspensions=config.deferral.max_suspensions,
+            min_run_s=config.deferral.min_run_s,
+            min_suspension_s=config.deferral.min_suspension_s,
         )
+        self.suspensions.configure(self._settings, self._options, self._currency)
 
     def stop(self) -> None:
         """Stop changes of jobs that another thread makes."""
@@ -146,8 +134,8 @@ class DeferralPlanner:
         cycle = DeferralCycle(now_s, queue, leader, group)
         rows, eligible_s, latest_s = self._deferrable(queue, leader, group, now_s)
         cycle.deferrable = len(rows)
-        if len(rows):
-            plan, table = self._make_plan(queue, leader, group, rows, eligible_s, latest_s, signals, now_s)
+        if len(rows) or self.suspensions.may_suspend(queue):
+            plan, table = self._make_plan(cycle, rows, eligible_s, latest_s, signals)
             self._use_plan(cycle, rows, eligible_s, plan, table)
         return cycle
 
@@ -172,6 +160,9 @@ class DeferralPlanner:
             end_s = min(job.planned_start_s, job.latest_start_s)
             until_s |= dict.fromkeys(members.get(job.job_id, ()), end_s)
         problems = self._holds.hold(list(until_s), begin_s, now_s, until_s, self._settings.hold_s)
+        if cycle.suspended:
+            failures = self.suspensions.suspend(queue, cycle.suspended, self._settings.hold_s)
+            problems = (*problems, *failures)
         return self._note_ends(cycle), problems
 
     def release_all(self, now_s: float) -> tuple[list[DeferredJob], tuple[str, ...]]:
@@ -201,6 +192,12 @@ class DeferralPlanner:
                     self._holds.adopt(record, begin_s, now_s)
                 else:
                     job.end_hold(now_s)
+        self.suspensions.forget_ended(queue)
+        self._continued = self.suspensions.of_rows(queue)
+        for row in self._continued:
+            record, begin_s = int(queue.job_id[row]), float(queue.eligible_s[row])
+            if queue.state[row] == PENDING and begin_s > now_s and record not in self._holds.moved_jobs:
+                self._holds.adopt(record, begin_s, now_s)
         records = {int(queue.job_id[row]) for row in rows}
         self._opted_out &= records
 
@@ -222,13 +219,14 @@ class DeferralPlanner:
                         job.eligible_s = begin_s
                 elif begin_s < moved.set_s - _CHANGED_S and job_id in self._holds.jobs:
                     self._opted_out.add(job_id)
+                    self.suspensions.exclude(job_id)
                     self._holds.forget(job_id)
 
     def _deferrable(
         self, queue: QueueColumns, leader: Ints, group: Ints, now_s: float
     ) -> tuple[Ints, Floats, Floats]:
         """Return the rows of the deferrable jobs, when they became eligible, and their latest starts."""
-        slack_s, deadline_s = self._slack(queue), queue.deadline_s
+        slack_s, deadline_s = duration_column(queue, SLACK), queue.deadline_s
         rows: Ints = np.flatnonzero(
             self._may_wait(queue, leader) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
         )
@@ -240,6 +238,9 @@ class DeferralPlanner:
         latest_s = latest_start_s(
             eligible_s, slack_s[rows], deadline_s, queue.time_limit_s[rows], self._settings.max_slack_s
         )
+        for at, row in enumerate(rows.tolist()):
+            if suspended := self._continued.get(row):
+                eligible_s[at], latest_s[at] = queue.submit_s[row], suspended.resume_by_s
         later = latest_s > now_s
         return rows[later], eligible_s[later], latest_s[later]
 
@@ -247,23 +248,13 @@ class DeferralPlanner:
         """Return the mask of the pending jobs that may be held.
 
         Jobs that wait for other jobs are planned, too: otherwise they would start as soon as those jobs end,
-        before the next plan. A job that has run before is not deferred again.
+        before the next plan. A job that has run before is not deferred again, unless it was suspended.
         """
         own = leader == np.arange(queue.count)
         opted_out = np.isin(queue.job_id, list(self._opted_out))
-        may: Bools = (queue.state == PENDING) & own & ~queue.held & (queue.restart_count == 0) & ~opted_out
+        new = (queue.restart_count == 0) | np.isin(np.arange(queue.count), list(self._continued))
+        may: Bools = (queue.state == PENDING) & own & ~queue.held & new & ~opted_out
         return may
-
-    @staticmethod
-    def _slack(queue: QueueColumns) -> Floats:
-        slack_s = np.full(queue.count, np.nan)
-        for row in range(queue.count):
-            if text := queue.flags[row].get("ENERGY_SLACK"):
-                try:
-                    slack_s[row] = parse_slack(text)
-                except UsageError:  # a client without our check sent it
-                    continue
-        return slack_s
 
     def _eligible_s(self, queue: QueueColumns, group: Ints, row: int) -> float:
         """Return the time at which the job could have started without deferral.
@@ -287,26 +278,31 @@ class DeferralPlanner:
 
     def _make_plan(
         self,
-        queue: QueueColumns,
-        leader: Ints,
-        group: Ints,
+        cycle: DeferralCycle,
         rows: Ints,
         eligible_s: Floats,
         latest_s: Floats,
         signals: SignalColumns,
-        now_s: float,
     ) -> tuple[DeferralPlan, DeferralQueue]:
+        queue, leader, now_s = cycle.queue, cycle.leader, cycle.now_s
         predicted = add_components(queue, leader, self._predictor.predict(queue))
+        time_s = self.suspensions.remaining_time_s(queue, predicted.time_s)
         try:
             nodes = self._nodes()
         except UnavailableError:
             nodes = ()
-        jobs = DeferrableRows(rows, eligible_s, latest_s, self._planned_s(group[rows]))
+        jobs = DeferrableRows(rows, eligible_s, latest_s, self._planned_s(cycle.group[rows]))
         table = deferral_table(
-            *(queue, leader, jobs, predicted.time_s, predicted.power_watts),
+            *(queue, leader, jobs, time_s, predicted.power_watts),
             *(nodes, self.arrivals, self._settings.reserve_weight, signals, now_s),
         )
-        return self._policy.plan(table, self._options), table
+        plan = self._policy.plan(table, self._options)
+        if self.suspensions.may_suspend(queue):
+            signal = _SIGNALS.get(plan.unit, SignalName.PRICE)
+            cycle.suspended = self.suspensions.choose(
+                queue, time_s, predicted.power_watts, nodes, table, plan, signal
+            )
+        return plan, table
 
     def _planned_s(self, group: Ints) -> Floats:
         """Return the planned starts of held jobs, given by group id; NaN: the job is not held."""
@@ -326,9 +322,11 @@ class DeferralPlanner:
         assert signals is not None
         signal = _SIGNALS.get(plan.unit, SignalName.PRICE)
         self._keep_imminent_starts(cycle, rows, plan)
+        self._keep_suspended(rows, plan, table)
         starts_s = plan.start_s[: len(rows)]
         deferred = np.flatnonzero(starts_s > np.maximum(cycle.now_s, eligible_s) + _CHANGED_S)
-        for at in self._shared_fairly(queue, rows, deferred, plan):
+        held, limit = set(self._holds.jobs), self._settings.max_held_jobs
+        for at in shared_fairly(queue, rows, deferred, plan.cost_now - plan.cost, held, limit):
             row = int(rows[at])
             job_id, submit_s = int(cycle.group[row]), float(queue.submit_s[row])
             known = self.jobs.get(job_id)
@@ -345,6 +343,7 @@ class DeferralPlanner:
             job.cost_now, job.cost_planned = _known(plan.cost_now[at]), _known(plan.cost[at])
             job.cost_deviation = _known(plan.deviation[at])
             job.predicted_s = _known(table.time_s[at])
+            job.suspensions = suspended.suspensions if (suspended := self._continued.get(row)) else 0
             job.signal_now = signals.at(signal, cycle.now_s)
             job.signal_planned = signals.at(signal, job.planned_start_s)
             if known is None:
@@ -365,22 +364,13 @@ class DeferralPlanner:
             if 0.0 < left_s <= self._settings.hold_s and job.cost_planned < plan.cost_now[at]:
                 plan.start_s[at], plan.cost[at] = job.planned_start_s, job.cost_planned
 
-    def _shared_fairly(
-        self, queue: QueueColumns, rows: Ints, deferred: Ints, plan: DeferralPlan
-    ) -> list[int]:
-        """Return the jobs to hold, at most `max_held_jobs`, with the same share of it for each user."""
-        saving = np.nan_to_num(plan.cost_now - plan.cost)
-        held = set(self._holds.jobs)
-        own_first = sorted(
-            deferred.tolist(), key=lambda at: (int(queue.job_id[rows[at]]) not in held, -saving[at], at)
-        )
-        rank: dict[int, int] = {}
-        ranked: list[tuple[int, int]] = []
-        for at in own_first:
-            uid = int(queue.uid[rows[at]])
-            rank[uid] = rank.get(uid, -1) + 1
-            ranked.append((rank[uid], at))
-        return [at for _, at in sorted(ranked, key=lambda pair: pair[0])][: self._settings.max_held_jobs]
+    def _keep_suspended(self, rows: Ints, plan: DeferralPlan, table: DeferralQueue) -> None:
+        """Let suspended jobs wait for the minimum length of a suspension, but not beyond their slack."""
+        for at, row in enumerate(rows.tolist()):
+            if suspended := self._continued.get(row):
+                end_s = suspended.since_s + self._settings.min_suspension_s
+                end_s = min(end_s, float(table.latest_start_s[at]))
+                plan.start_s[at] = max(float(plan.start_s[at]), end_s)
 
     def _note_ends(self, cycle: DeferralCycle) -> list[DeferredJob]:
         """Return the facts of jobs whose hold has ended in this cycle."""

@@ -27,15 +27,19 @@ def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
     until = format_time(facts.get("planned_start_s"), style.time_format, style.now)
     latest = format_time(facts.get("latest_start_s"), style.time_format, style.now)
     words = [f"until {until}", *_signal_words(facts), f"at the latest {latest}"]
-    return [f"deferred   {', '.join(words)}{_saving_text(facts)}"]
+    label = "suspended " if facts.get("suspensions") else "deferred  "
+    return [f"{label} {', '.join(words)}{_saving_text(facts)}"]
 
 
 def deferral_change(decision: Mapping[str, Any], style: Style) -> str:
-    """Return the change by a decision of kind `defer` or `release`, for `senergy job`."""
+    """Return the change by a decision of kind `defer`, `release` or `suspend`, for `senergy job`."""
     if decision["kind"] == "release":
         return f"no longer deferred, after {format_duration(decision.get('held_s') or 0.0)}"
     until = format_time(decision.get("planned_start_s"), style.time_format, style.now)
-    words = [f"deferred until {until}", *_signal_words(decision)]
+    change = "deferred"
+    if decision["kind"] == "suspend":
+        change = f"suspended after {format_duration(decision.get('work_s') or 0.0)} of work,"
+    words = [f"{change} until {until}", *_signal_words(decision)]
     return ", ".join(words) + _saving_text(decision)
 
 

@@ -1,0 +1,35 @@
+"""Result of one cycle of planning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurm_energy.controller.deferral.jobs import DeferredJob
+from slurm_energy.controller.deferral.suspended_jobs import SuspendedJob
+from slurm_energy.scheduling.queue import Ints
+from slurm_energy.slurm.queue.columns import QueueColumns
+
+
+@dataclass(slots=True)
+class DeferralCycle:
+    """Result of planning.
+
+    Attributes:
+        now_s: Unix seconds.
+        queue: all jobs.
+        leader: row that represents each row, see `scheduling_tables.leader_rows`.
+        group: id by which each row's job, array or heterogeneous job is known.
+        wanted: jobs to hold, the most important first.
+        started: facts of jobs that are to be held for the first time; to be stored before they are held.
+        deferrable: number of deferrable jobs.
+        suspended: jobs to suspend; to be stored before they are suspended.
+    """
+
+    now_s: float
+    queue: QueueColumns
+    leader: Ints
+    group: Ints
+    wanted: list[DeferredJob] = field(default_factory=list)
+    started: list[DeferredJob] = field(default_factory=list)
+    deferrable: int = 0
+    suspended: list[SuspendedJob] = field(default_factory=list)

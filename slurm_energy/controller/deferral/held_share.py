@@ -1,0 +1,36 @@
+"""Division of the limit on held jobs among users. It needs numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.slurm.queue.columns import QueueColumns
+
+
+def shared_fairly(
+    queue: QueueColumns, rows: Ints, deferred: Ints, saving: Floats, held: Collection[int], limit: int
+) -> list[int]:
+    """Return the jobs to hold, at most `limit`, with the same share of it for each user.
+
+    Args:
+        queue: all jobs.
+        rows: rows of the deferrable jobs, shape (d,).
+        deferred: the jobs to choose from, as indices of `rows`.
+        saving: expected saving of each pending job, the deferrable ones first; NaN: unknown.
+        held: ids of the jobs that are held, which come first.
+        limit: maximum number of jobs.
+    """
+    gain = np.nan_to_num(saving)
+    own_first = sorted(
+        deferred.tolist(), key=lambda at: (int(queue.job_id[rows[at]]) not in held, -gain[at], at)
+    )
+    rank: dict[int, int] = {}
+    ranked: list[tuple[int, int]] = []
+    for at in own_first:
+        uid = int(queue.uid[rows[at]])
+        rank[uid] = rank.get(uid, -1) + 1
+        ranked.append((rank[uid], at))
+    return [at for _, at in sorted(ranked, key=lambda pair: pair[0])][:limit]

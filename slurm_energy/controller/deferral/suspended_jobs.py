@@ -1,0 +1,90 @@
+"""Facts about suspended jobs, as they are stored and continued after a restart. Plain data without numpy.
+
+A job is suspended by a requeue: slurmctld ends its run and starts it again at a later begin time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.accounting.decisions import SUSPEND, Decision
+
+_EARLIER_S: Final = 2.0  # Slurm's times are whole seconds
+_LATER_S: Final = 900.0  # KillWait, and the epilog
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedJob:
+    """A suspension of a job. Times are Unix seconds.
+
+    Attributes:
+        job_id, submit_s: job id and submission time of the run that was ended.
+        restart_count: number of requeues before that run.
+        since_s: time of the suspension.
+        suspensions: number of suspensions of the job, with this one.
+        latest_start_s: time by which the job had to start for the first time.
+        deadline_start_s: latest start that its deadline permits; None: the job has no deadline.
+        work_s: time for which it has worked in all runs, without restarts.
+        restart_s: time that a restart costs.
+        resume_by_s: time by which it must start again.
+        planned_start_s: planned time of its next start.
+        policy, currency, unit, cost_now, cost_planned, signal_now, signal_planned: as in `DeferredJob`.
+    """
+
+    job_id: int
+    submit_s: float
+    restart_count: int
+    since_s: float
+    suspensions: int
+    latest_start_s: float
+    deadline_start_s: float | None
+    work_s: float
+    restart_s: float
+    resume_by_s: float
+    planned_start_s: float
+    policy: str
+    currency: str
+    unit: str
+    cost_now: float | None = None
+    cost_planned: float | None = None
+    signal_now: float | None = None
+    signal_planned: float | None = None
+
+    def precedes(self, restart_count: int, submit_s: float) -> bool:
+        """Return whether a run of the job with these facts continues the suspended one.
+
+        Slurm gives a requeued job a new submission time. A run after another requeue, by a failed node or a
+        user, does not continue it.
+        """
+        since_s = submit_s - self.since_s
+        return restart_count == self.restart_count + 1 and -_EARLIER_S <= since_s <= _LATER_S
+
+    def decision(self) -> Decision:
+        """Return the entry of the audit trail about the suspension."""
+        details = dataclasses.asdict(self)
+        for key in ("job_id", "submit_s"):
+            del details[key]
+        why = f"suspended by {self.policy}: the rest of its work is expected to be better later"
+        return Decision(self.job_id, self.submit_s, self.since_s, SUSPEND, why, details)
+
+
+def restored_suspensions(decisions: Iterable[Decision]) -> list[SuspendedJob]:
+    """Return the suspensions of an earlier process from its audit trail.
+
+    Entries that another release wrote in another form are left out. A suspension that was stored and not
+    carried out is harmless: no run of the job continues it.
+    """
+    names = {field.name for field in dataclasses.fields(SuspendedJob)}
+    restored: list[SuspendedJob] = []
+    for one in decisions:
+        if one.kind != SUSPEND:
+            continue
+        facts: dict[str, Any] = {key: value for key, value in one.details.items() if key in names}
+        try:
+            restored.append(SuspendedJob(job_id=one.job_id, submit_s=one.submit, **facts))
+        except TypeError:
+            continue
+    return restored

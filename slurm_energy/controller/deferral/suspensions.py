@@ -1,0 +1,261 @@
+"""Suspension of running jobs by requeues, and what is known about suspended jobs. It needs numpy.
+
+slurmctld holds a requeued job itself: it does not start it before the begin time, which is moved ahead like
+those of other deferred jobs. If senergyctld dies at any point, the job starts again by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.config.deferral_section import DeferralConfig
+from slurm_energy.controller.deferral.capacity import requested_units, resource_kinds
+from slurm_energy.controller.deferral.slack_columns import CHECKPOINTABLE, SLACK, duration_column
+from slurm_energy.controller.deferral.suspended_jobs import SuspendedJob
+from slurm_energy.deferral import DeferralOptions, DeferralPlan, DeferralQueue, latest_start_s
+from slurm_energy.deferral.resumption_room import Resumptions, has_room
+from slurm_energy.deferral.suspension import CheckpointableJobs, SuspensionPlan, plan_suspensions
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.signals import SignalName
+from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
+from slurm_energy.slurm.queue.job_update import JobUpdater
+from slurm_energy.slurm.queue.node_resources import NodeResources
+
+MAX_PER_CYCLE = 4
+"""Maximum number of jobs suspended in one cycle: many jobs that end together load storage and slurmctld."""
+_REFUSED_S = 3600.0
+_MARGIN_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Running jobs that may be suspended; columns have shape (c,).
+
+    Attributes:
+        rows: rows in the queue.
+        work_s: time for which each job has worked in all its runs.
+        left_s: predicted remaining run time.
+        latest_s: time by which it had to start for the first time.
+        deadline_s: latest start that its deadline permits; NaN: none.
+        resume_by_s: time by which it must start again.
+        columns: the jobs for the decision.
+    """
+
+    rows: Ints
+    work_s: Floats
+    left_s: Floats
+    latest_s: Floats
+    deadline_s: Floats
+    resume_by_s: Floats
+    columns: CheckpointableJobs
+
+
+class Suspensions:
+    """Suspended jobs, and the choice of those to suspend.
+
+    Args:
+        updater: changes jobs.
+    """
+
+    def __init__(self, updater: JobUpdater) -> None:
+        self._updater = updater
+        self._settings, self._options, self._currency = DeferralConfig(), DeferralOptions(), ""
+        self._suspended: dict[int, list[SuspendedJob]] = {}
+        self._excluded_until_s: dict[int, float] = {}
+
+    def configure(self, settings: DeferralConfig, options: DeferralOptions, currency: str) -> None:
+        """Use the section `[deferral]`, the parameters of the decision, and the currency of costs."""
+        self._settings, self._options, self._currency = settings, options, currency
+
+    def restore(self, suspensions: Iterable[SuspendedJob]) -> None:
+        """Continue with the suspensions of an earlier process."""
+        for one in suspensions:
+            self._suspended.setdefault(one.job_id, []).append(one)
+
+    def exclude(self, job_id: int, until_s: float = math.inf) -> None:
+        """Suspend a job no more before `until_s` in Unix seconds."""
+        self._excluded_until_s[job_id] = until_s
+
+    def of_rows(self, queue: QueueColumns) -> dict[int, SuspendedJob]:
+        """Return the suspension that each pending or running job continues, by row."""
+        continued = {}
+        for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():
+            run = int(queue.restart_count[row]), float(queue.submit_s[row])
+            for one in self._suspended[int(queue.job_id[row])]:
+                if one.precedes(*run):
+                    continued[row] = one
+        return continued
+
+    def forget_ended(self, queue: QueueColumns) -> None:
+        """Forget jobs that have left the queue. Jobs are absent from it while their run ends."""
+        present = set(queue.job_id.tolist())
+        now_s = queue.taken_unix_s
+        for job_id, suspensions in list(self._suspended.items()):
+            if job_id not in present and now_s > suspensions[-1].since_s + _REFUSED_S:
+                del self._suspended[job_id]
+        for job_id, until_s in list(self._excluded_until_s.items()):
+            if job_id not in present or now_s > until_s:
+                del self._excluded_until_s[job_id]
+
+    def remaining_time_s(self, queue: QueueColumns, time_s: Floats) -> Floats:
+        """Return the predicted run times, for continued jobs those of the rest of their work and the restart.
+
+        Args:
+            queue: all jobs.
+            time_s: predicted run time of the whole job, shape (n,).
+        """
+        left_s = time_s.copy()
+        for row, one in self.of_rows(queue).items():
+            left_s[row] = max(1.0, time_s[row] - one.work_s) + one.restart_s
+        return left_s
+
+    def may_suspend(self, queue: QueueColumns) -> bool:
+        """Return whether any running job may be suspended."""
+        return self._settings.suspend and bool(np.any(self._may(queue)))
+
+    def choose(
+        self,
+        queue: QueueColumns,
+        time_s: Floats,
+        power_watts: Floats,
+        nodes: Sequence[NodeResources],
+        table: DeferralQueue,
+        plan: DeferralPlan,
+        signal: SignalName,
+    ) -> list[SuspendedJob]:
+        """Return the jobs to suspend now, at most `MAX_PER_CYCLE`, the largest saving first.
+
+        Args:
+            queue: all jobs.
+            time_s: predicted run times from `remaining_time_s`.
+            power_watts: predicted mean powers.
+            nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
+            table: the pending jobs.
+            plan: their planned starts.
+            signal: the signal to minimise.
+        """
+        jobs = self._candidates(queue, time_s, table.now_s)
+        chosen = plan_suspensions(jobs.columns, table.signals, signal, self._options)
+        watts = power_watts[jobs.rows]
+        saving = np.where(chosen.suspend, (chosen.cost_now - chosen.cost) * watts, -np.inf)
+        wanted = np.argsort(-saving, kind="stable")[: min(MAX_PER_CYCLE, int(np.sum(chosen.suspend)))]
+        if not len(wanted):
+            return []
+        hardware, units = requested_units(queue, resource_kinds(queue, nodes))
+        rows = jobs.rows[wanted]
+        resumptions = Resumptions(
+            *(table.now_s + jobs.left_s[wanted], chosen.resume_s[wanted]),
+            *(jobs.left_s[wanted] + jobs.columns.restart_s[wanted], watts[wanted]),
+            *(units[rows], hardware[rows]),
+        )
+        wanted = wanted[has_room(table, plan, resumptions, self._options.slot_s)]
+        return [self._facts(at, queue, jobs, chosen, watts, table, signal) for at in wanted.tolist()]
+
+    def suspend(self, queue: QueueColumns, jobs: Sequence[SuspendedJob], hold_s: float) -> list[str]:
+        """Suspend jobs: requeue each, and set its begin time at most `hold_s` ahead.
+
+        slurmctld itself delays a requeued job by the validity of its credentials (120 s by default), so that
+        the job does not start before its begin time is set.
+
+        Returns:
+            The failures, one line each.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        rows = {int(job_id): row for row, job_id in enumerate(queue.job_id.tolist())}
+        names = {one.job_id: queue.scontrol_name(rows[one.job_id]) for one in jobs}
+        for one in jobs:
+            self._suspended.setdefault(one.job_id, []).append(one)
+        result = self._updater.requeue(names)
+        problems = [f"job {job} cannot be suspended: {why}" for job, why in result.refused.items()]
+        for one in jobs:
+            if one.job_id in result.done:
+                begin_s = int(min(one.since_s + hold_s, one.planned_start_s, one.resume_by_s))
+                held = self._updater.set_begin([one.job_id], names, begin_s)
+                problems += [f"job {job} cannot be held: {why}" for job, why in held.refused.items()]
+            elif one.job_id in result.refused:
+                self.exclude(one.job_id, one.since_s + _REFUSED_S)
+        return problems
+
+    def _may(self, queue: QueueColumns) -> Bools:
+        """Return the mask of the running jobs that may be suspended as far as their slack permits.
+
+        Job arrays and heterogeneous jobs are held as one, and are therefore not suspended one by one. A job
+        that was requeued for another reason has no known begin of its slack.
+        """
+        checkpointable = [CHECKPOINTABLE in flags for flags in queue.flags]
+        may: Bools = (queue.state == RUNNING) & queue.requeue & np.isfinite(queue.start_s)
+        may &= np.array(checkpointable, np.bool_) & (queue.array_job_id == 0) & (queue.het_job_id == 0)
+        may &= ~np.isin(queue.job_id, list(self._excluded_until_s))
+        may &= (queue.restart_count == 0) | np.isin(np.arange(queue.count), list(self.of_rows(queue)))
+        return may
+
+    def _candidates(self, queue: QueueColumns, time_s: Floats, now_s: float) -> _Candidates:
+        settings, continued = self._settings, self.of_rows(queue)
+        rows: Ints = np.flatnonzero(self._may(queue))
+        restart_s = duration_column(queue, CHECKPOINTABLE)[rows]
+        deadline_s = queue.deadline_s[rows] - queue.time_limit_s[rows] - settings.deadline_margin_s
+        latest_s = self._latest_start_s(queue, rows, deadline_s)
+        ran_s = np.maximum(0.0, now_s - queue.start_s[rows])
+        work_s, suspensions = ran_s.copy(), np.zeros(len(rows), np.int64)
+        for at, row in enumerate(rows.tolist()):
+            if one := continued.get(row):
+                latest_s[at], suspensions[at] = one.latest_start_s, one.suspensions
+                work_s[at] = one.work_s + max(0.0, ran_s[at] - restart_s[at])
+        left_s = np.maximum(0.0, time_s[rows] - ran_s)
+        # Waits, suspensions and restarts together delay the job by its slack at most. slurmctld grants it its
+        # full time limit again, which must end before its deadline.
+        resume_s = latest_s + work_s - restart_s
+        resume_s = np.where(np.isnan(deadline_s), resume_s, np.minimum(resume_s, deadline_s))
+        margin_s = _MARGIN_SHARE * np.maximum(0.0, resume_s - now_s)
+        margin_s = np.minimum(self._options.start_margin_s, margin_s)
+        end_by_s = resume_s - margin_s + restart_s + left_s
+        columns = CheckpointableJobs(now_s, left_s, end_by_s, suspensions, restart_s, ran_s)
+        return _Candidates(rows, work_s, left_s, latest_s, deadline_s, resume_s, columns)
+
+    def _latest_start_s(self, queue: QueueColumns, rows: Ints, deadline_s: Floats) -> Floats:
+        """Return the latest first starts of jobs in their first run; NaN: a job has no slack.
+
+        The slack counts from the submission also for a job that began later at the request of its user:
+        slurmctld no longer shows the requested begin time.
+        """
+        submit_s, slack_s = queue.submit_s[rows], duration_column(queue, SLACK)[rows]
+        if not self._settings.deadline_is_slack:
+            deadline_s = np.where(np.isnan(slack_s), np.nan, deadline_s)
+        return latest_start_s(submit_s, slack_s, deadline_s, np.zeros(len(rows)), self._settings.max_slack_s)
+
+    def _facts(
+        self,
+        at: int,
+        queue: QueueColumns,
+        jobs: _Candidates,
+        chosen: SuspensionPlan,
+        watts: Floats,
+        table: DeferralQueue,
+        signal: SignalName,
+    ) -> SuspendedJob:
+        row, planned_s, signals = int(jobs.rows[at]), float(chosen.resume_s[at]), table.signals
+        deadline_s = float(jobs.deadline_s[at])
+        return SuspendedJob(
+            *(int(queue.job_id[row]), float(queue.submit_s[row]), int(queue.restart_count[row])),
+            since_s=table.now_s,
+            suspensions=int(jobs.columns.suspensions[at]) + 1,
+            latest_start_s=float(jobs.latest_s[at]),
+            deadline_start_s=None if math.isnan(deadline_s) else deadline_s,
+            work_s=float(jobs.work_s[at]),
+            restart_s=float(jobs.columns.restart_s[at]),
+            resume_by_s=float(jobs.resume_by_s[at]),
+            planned_start_s=min(planned_s, float(jobs.resume_by_s[at])),
+            policy=self._settings.policy,
+            currency=self._currency,
+            unit="g" if signal is SignalName.CARBON else "currency",
+            cost_now=float(chosen.cost_now[at] * watts[at]),
+            cost_planned=float(chosen.cost[at] * watts[at]),
+            signal_now=None if signals is None else signals.at(signal, table.now_s),
+            signal_planned=None if signals is None else signals.at(signal, planned_s),
+        )

@@ -1,0 +1,75 @@
+"""Check that suspended jobs find their resources again when they are to resume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.deferral.planning import reserve_urgent
+from slurm_energy.deferral.slot_fit import SlotFit
+from slurm_energy.deferral.tables import DeferralPlan, DeferralQueue
+from slurm_energy.deferral.window_costs import candidate_starts
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Resumptions:
+    """Running jobs that are to be suspended, in the order in which they get resources; shape (n,).
+
+    Attributes:
+        end_s: predicted end of the run if the job is not suspended.
+        resume_s: planned time of the resumption.
+        time_s: predicted run time from then on, with the restart.
+        power_watts, units, hardware: as in `DeferralQueue`.
+    """
+
+    end_s: Floats
+    resume_s: Floats
+    time_s: Floats
+    power_watts: Floats
+    units: Floats
+    hardware: Ints
+
+
+def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s: float) -> Bools:
+    """Return which jobs find their resources when they resume, shape (n,).
+
+    The resources that all of these jobs release now are free for others. Pending jobs that are not deferrable
+    take theirs first, then deferrable ones at their planned starts, then the resumed jobs. These leave room
+    for jobs that have not arrived yet.
+
+    Args:
+        queue: the pending jobs, and the resources that running jobs leave free.
+        plan: planned starts of the pending jobs.
+        jobs: the jobs to suspend.
+        slot_s: length of a slot.
+    """
+    last_s = float(np.max(np.append(jobs.resume_s + jobs.time_s, jobs.end_s), initial=queue.now_s))
+    starts_s = candidate_starts(queue.now_s, last_s, slot_s)
+    fit = SlotFit(starts_s, queue.capacity)
+    room = np.ones(len(jobs.end_s), np.bool_)
+    if not fit.limited:
+        return room
+    used_s = np.maximum(jobs.end_s - queue.now_s, 0.0)
+    for job in range(len(room)):
+        span = _span(starts_s, queue.now_s, float(used_s[job]))
+        fit.take(*span, int(jobs.hardware[job]), -float(jobs.units[job]), -float(jobs.power_watts[job]))
+    reserve_urgent(queue, starts_s, fit)
+    for job in np.flatnonzero(queue.deferrable).tolist():
+        resources = int(queue.hardware[job]), float(queue.units[job]), float(queue.power_watts[job])
+        fit.take(*_span(starts_s, float(plan.start_s[job]), float(queue.time_s[job])), *resources)
+    for job in range(len(room)):
+        span = _span(starts_s, float(jobs.resume_s[job]), float(jobs.time_s[job]))
+        resources = int(jobs.hardware[job]), float(jobs.units[job]), float(jobs.power_watts[job])
+        room[job] = fit.fits(*span, *resources)
+        if room[job]:
+            fit.take(*span, *resources)
+    return room
+
+
+def _span(starts_s: Floats, start_s: float, time_s: float) -> tuple[int, int]:
+    """Return the first slot and the slot after the last of a job that starts at `start_s`."""
+    first = max(0, int(np.searchsorted(starts_s, start_s, side="right")) - 1)
+    after = int(np.searchsorted(starts_s, start_s + time_s, side="left"))
+    return first, max(after, first + 1)
