@@ -53,18 +53,20 @@ def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s
         return room
     used_s = np.maximum(jobs.end_s - queue.now_s, 0.0)
     for job in range(len(room)):
-        span = _span(starts_s, queue.now_s, float(used_s[job]))
-        fit.take(*span, int(jobs.hardware[job]), -float(jobs.units[job]), -float(jobs.power_watts[job]))
+        first, after = _span(starts_s, queue.now_s, float(used_s[job]))
+        units, watts = float(jobs.units[job]), float(jobs.power_watts[job])
+        fit.take(first, after, int(jobs.hardware[job]), -units, -watts)
     reserve_urgent(queue, starts_s, fit)
     for job in np.flatnonzero(queue.deferrable).tolist():
-        resources = int(queue.hardware[job]), float(queue.units[job]), float(queue.power_watts[job])
-        fit.take(*_span(starts_s, float(plan.start_s[job]), float(queue.time_s[job])), *resources)
+        first, after = _span(starts_s, float(plan.start_s[job]), float(queue.time_s[job]))
+        units, watts = float(queue.units[job]), float(queue.power_watts[job])
+        fit.take(first, after, int(queue.hardware[job]), units, watts)
     for job in range(len(room)):
-        span = _span(starts_s, float(jobs.resume_s[job]), float(jobs.time_s[job]))
-        resources = int(jobs.hardware[job]), float(jobs.units[job]), float(jobs.power_watts[job])
-        room[job] = fit.fits(*span, *resources)
+        first, after = _span(starts_s, float(jobs.resume_s[job]), float(jobs.time_s[job]))
+        kind, units, watts = int(jobs.hardware[job]), float(jobs.units[job]), float(jobs.power_watts[job])
+        room[job] = fit.fits(first, after, kind, units, watts)
         if room[job]:
-            fit.take(*span, *resources)
+            fit.take(first, after, kind, units, watts)
     return room
 
 
