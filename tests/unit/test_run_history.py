@@ -13,8 +13,10 @@ import pytest
 from store_examples import NOW, Accounting, item, job, record
 
 from slurm_energy.accounting import engine
+from slurm_energy.accounting.decisions import DEFER, SUSPEND, Decision, save
 from slurm_energy.accounting.history import run_history, start_predictions
 from slurm_energy.accounting.schema import migrations
+from slurm_energy.oracle.history.observed_run import RunEnding
 from slurm_energy.slurm.tres import RequestedResources, parse_tres
 
 TRES = "cpu=4,mem=1G,node=2,gres/gpu:a100=2"
@@ -109,6 +111,19 @@ def test_runs_of_a_requeued_job_are_distinguished(store):
         (10.0, "NODE_FAIL"),
         (100.0, "COMPLETED"),
     ]
+
+
+def test_the_rest_of_a_suspended_run_is_only_a_lower_bound_of_the_run_time(store):
+    store.deliver(item(job_id=7, start=1000.0, end=1010.0), item(job_id=8, start=2000.0, end=2100.0))
+    made = [Decision(7, 500.0, 899.0, SUSPEND, "x"), Decision(8, 500.0, 899.0, DEFER, "x")]
+    with engine.connect(store.path) as connection:
+        save(connection, "c1", made)
+    store.learn(
+        job(7, submit=901.0, start=1000.0, end=1010.0), job(8, submit=901.0, start=2000.0, end=2100.0)
+    )
+    runs = sorted(learn(store), key=lambda run: run.name)
+    assert [run.state for run in runs] == ["CONTINUED", "COMPLETED"]
+    assert not RunEnding.of_state("CONTINUED").by_itself
 
 
 def test_measured_time_counts_unless_it_contradicts_slurm(store):

@@ -28,8 +28,10 @@ from sqlalchemy import (
     update,
 )
 
+from slurm_energy.accounting.decisions import SUSPEND
 from slurm_energy.accounting.engine import transaction
 from slurm_energy.accounting.records.row_pages import read_pages
+from slurm_energy.accounting.schema.tables import decisions as _decisions
 from slurm_energy.accounting.schema.tables import history as _history
 from slurm_energy.accounting.schema.tables import jobs as _jobs
 from slurm_energy.accounting.schema.tables import predictions as _predictions
@@ -52,11 +54,13 @@ MISSING_AFTER_S: Final = 3600.0
 
 BATCH: Final = 500
 _PAGE_ROWS: Final = 2000
+_CONTINUED: Final = "CONTINUED"
+_REQUEUE_S: Final = 900.0  # Slurm submits a requeued job again when its run has ended
 
 _PENDING: Final = text("finished AND NOT learned")  # as in the condition of the index
 _JOB_COLUMNS: Final = _jobs.c[
-    "id", "cluster", "job_id", "user", "account", "partition", "name", "state", "start", "end", "elapsed_s",
-    "nodes", "time_limit_s", "requested", "allocated",
+    "id", "cluster", "job_id", "submit", "user", "account", "partition", "name", "state", "start", "end",
+    "elapsed_s", "nodes", "time_limit_s", "requested", "allocated",
 ]  # fmt: skip
 _RECORD_COLUMNS: Final = _records.c["energy_joules", "start", "end", "policy", "body"]
 # Built once, with parameters: SQLAlchemy takes longer to build a statement than SQLite to execute it.
@@ -71,6 +75,12 @@ _PREDICTED: Final = (
     .where(_predictions.c.cluster == bindparam("cluster"), _predictions.c.job_id == bindparam("job_id"))
     .where(_predictions.c.start.between(bindparam("first"), bindparam("last")))
     .order_by(_predictions.c.start)
+    .limit(1)
+)
+_SUSPENDED: Final = (
+    select(_decisions.c.id)
+    .where(_decisions.c.cluster == bindparam("cluster"), _decisions.c.job_id == bindparam("job_id"))
+    .where(_decisions.c.kind == SUSPEND, _decisions.c.time.between(bindparam("first"), bindparam("last")))
     .limit(1)
 )
 # MariaDB has no OFFSET without a LIMIT. At most one run is in excess, except after an upgrade.
@@ -92,7 +102,8 @@ class FinishedRun(NamedTuple):
     Attributes:
         end: Unix seconds.
         duration_s: run time in seconds.
-        state: job state, as Slurm writes it.
+        state: job state, as Slurm writes it. `CONTINUED`: the last run of a job that was suspended, which did
+            only a part of its work.
         energy_joules: energy of the run on all nodes.
         gpu_joules: energy of all GPUs.
         predicted_s: run time in seconds that was predicted at the start.
@@ -240,7 +251,7 @@ def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> Fini
     return FinishedRun(
         end=job.end or records.end,
         duration_s=_duration(job.start, job.end, job.elapsed_s, measured_s),
-        state=job.state,
+        state=_CONTINUED if _continues_a_suspended_run(connection, job) else job.state,
         energy_joules=_total(records.joules) if complete else None,
         user=job.user,
         account=job.account,
@@ -302,6 +313,12 @@ def _predicted_s(connection: Connection, job: Row[Any]) -> float | None:
         return None
     span = {"first": job.start - SAME_START_S, "last": job.start + SAME_START_S}
     return connection.execute(_PREDICTED, {"cluster": job.cluster, "job_id": job.job_id, **span}).scalar()
+
+
+def _continues_a_suspended_run(connection: Connection, job: Row[Any]) -> bool:
+    span = {"first": job.submit - _REQUEUE_S, "last": job.submit + SAME_START_S}
+    key = {"cluster": job.cluster, "job_id": job.job_id, **span}
+    return connection.execute(_SUSPENDED, key).scalar() is not None
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:

@@ -29,7 +29,8 @@ from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.slurm.command import CommandRunner
 
 if TYPE_CHECKING:
-    from slurm_energy.controller.deferral.planner import DeferralCycle, DeferralPlanner
+    from slurm_energy.controller.deferral.deferral_cycle import DeferralCycle
+    from slurm_energy.controller.deferral.planner import DeferralPlanner
     from slurm_energy.controller.deferral.signal_files import SignalFiles
     from slurm_energy.signals import SignalColumns
 
@@ -206,7 +207,8 @@ class DeferralLoop:
         cycle: DeferralCycle = await run(self._thread, planner.plan, signals, self._clock())
         self._deferrable = cycle.deferrable
         # Stored first: after kill -9 the next process must know how long the jobs have been held.
-        made = [job.decision() for job in (*cycle.started, *cycle.suspended)]
+        made = [job.decision() for job in cycle.started]
+        made += [job.decision() for job in cycle.suspended]
         await self._store_decisions(config, made)
         self.permit()
         ended, problems = await run(self._thread, planner.apply, cycle)
