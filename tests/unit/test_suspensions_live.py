@@ -84,6 +84,7 @@ def test_a_job_is_requeued_in_an_expensive_hour_and_continues_in_the_cheap_one()
         (SUSPEND, {"het_job_id": 7}),
         (SUSPEND, {"restart_count": 1}),
         (SUSPEND, {"restart": "4h"}),
+        (SUSPEND, {"restart": "soon"}),
         (SUSPEND + "max_slack_s = 3600\n", {}),
         (SUSPEND.replace("600", "2000"), {}),
         (SUSPEND.replace("1800", "40000"), {}),

@@ -18,7 +18,7 @@ from slurm_energy.controller.deferral.begin_times import BeginTimes
 from slurm_energy.controller.deferral.deferral_cycle import DeferralCycle
 from slurm_energy.controller.deferral.held_share import shared_fairly
 from slurm_energy.controller.deferral.jobs import DeferredJob
-from slurm_energy.controller.deferral.slack_columns import SLACK, duration_column
+from slurm_energy.controller.deferral.slack_columns import duration_column
 from slurm_energy.controller.deferral.suspended_jobs import SuspendedJob
 from slurm_energy.controller.deferral.suspensions import Suspensions
 from slurm_energy.controller.deferral.table import DeferrableRows, deferral_table
@@ -226,7 +226,7 @@ class DeferralPlanner:
         self, queue: QueueColumns, leader: Ints, group: Ints, now_s: float
     ) -> tuple[Ints, Floats, Floats]:
         """Return the rows of the deferrable jobs, when they became eligible, and their latest starts."""
-        slack_s, deadline_s = duration_column(queue, SLACK), queue.deadline_s
+        slack_s, deadline_s = duration_column(queue, "ENERGY_SLACK"), queue.deadline_s
         rows: Ints = np.flatnonzero(
             self._may_wait(queue, leader) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
         )

@@ -9,9 +9,6 @@ from slurm_energy.policies.slack import parse_slack
 from slurm_energy.scheduling.queue import Floats
 from slurm_energy.slurm.queue.columns import QueueColumns
 
-SLACK = "ENERGY_SLACK"
-CHECKPOINTABLE = "ENERGY_CHECKPOINTABLE"
-
 
 def duration_column(queue: QueueColumns, flag: str) -> Floats:
     """Return the duration in seconds that each job gives with a flag; NaN: none. Shape (n,)."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from slurm_energy.config.deferral_section import DeferralConfig
 from slurm_energy.controller.deferral.capacity import requested_units, resource_kinds
-from slurm_energy.controller.deferral.slack_columns import CHECKPOINTABLE, SLACK, duration_column
+from slurm_energy.controller.deferral.slack_columns import duration_column
 from slurm_energy.controller.deferral.suspended_jobs import SuspendedJob
 from slurm_energy.deferral import DeferralOptions, DeferralPlan, DeferralQueue, latest_start_s
 from slurm_energy.deferral.resumption_room import Resumptions, has_room
@@ -188,7 +188,7 @@ class Suspensions:
         Job arrays and heterogeneous jobs are held as one, and are therefore not suspended one by one. A job
         that was requeued for another reason has no known begin of its slack.
         """
-        checkpointable = [CHECKPOINTABLE in flags for flags in queue.flags]
+        checkpointable = ["ENERGY_CHECKPOINTABLE" in flags for flags in queue.flags]
         may: Bools = (queue.state == RUNNING) & queue.requeue & np.isfinite(queue.start_s)
         may &= np.array(checkpointable, np.bool_) & (queue.array_job_id == 0) & (queue.het_job_id == 0)
         may &= ~np.isin(queue.job_id, list(self._excluded_until_s))
@@ -198,7 +198,7 @@ class Suspensions:
     def _candidates(self, queue: QueueColumns, time_s: Floats, now_s: float) -> _Candidates:
         settings, continued = self._settings, self.of_rows(queue)
         rows: Ints = np.flatnonzero(self._may(queue))
-        restart_s = duration_column(queue, CHECKPOINTABLE)[rows]
+        restart_s = duration_column(queue, "ENERGY_CHECKPOINTABLE")[rows]
         deadline_s = queue.deadline_s[rows] - queue.time_limit_s[rows] - settings.deadline_margin_s
         latest_s = self._latest_start_s(queue, rows, deadline_s)
         ran_s = np.maximum(0.0, now_s - queue.start_s[rows])
@@ -224,7 +224,7 @@ class Suspensions:
         The slack counts from the submission also for a job that began later at the request of its user:
         slurmctld no longer shows the requested begin time.
         """
-        submit_s, slack_s = queue.submit_s[rows], duration_column(queue, SLACK)[rows]
+        submit_s, slack_s = queue.submit_s[rows], duration_column(queue, "ENERGY_SLACK")[rows]
         if not self._settings.deadline_is_slack:
             deadline_s = np.where(np.isnan(slack_s), np.nan, deadline_s)
         return latest_start_s(submit_s, slack_s, deadline_s, np.zeros(len(rows)), self._settings.max_slack_s)
