@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from slurm_energy.agent.state import checkpoint_encoding
-from slurm_energy.agent.state.checkpoint_encoding import EncodedList, encode
+from slurm_energy.agent.state.checkpoint_encoding import EncodedList, EncodedValue, encode
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=20),
@@ -47,6 +47,13 @@ def test_items_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_encoding.json, "dumps", dumps)
     assert len(json.loads(encode({"ended": items}))["ended"]) == 2000
     assert sum(lengths) < 100
+
+
+def test_an_encoded_value_keeps_its_first_state() -> None:
+    value = {"jobs": [1]}
+    period = EncodedValue(value)
+    value["jobs"].append(2)
+    assert json.loads(encode({"closed": [period, period]})) == {"closed": [{"jobs": [1]}, {"jobs": [1]}]}
 
 
 def test_other_objects_are_refused() -> None:

@@ -162,6 +162,23 @@ def process(
     file.write_bytes(title.encode() + b"\0")
 
 
+def test_many_jobs_without_group_share_the_search(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a node without control groups for jobs, each reading of each job would list the same directories."""
+    listed: list[str] = []
+
+    def list_directory(path: str) -> list[str]:
+        listed.append(str(path))
+        return []
+
+    monkeypatch.setattr(os, "listdir", list_directory)
+    counts = []
+    for jobs in (1, 30):
+        listed.clear()
+        JobCpuTimeReader(tree.root, "n1").read([JobProcesses(job_id) for job_id in range(jobs)])
+        counts.append(sum(CG in path for path in listed))
+    assert counts[0] == counts[1] > 0
+
+
 def test_without_groups_the_stepd_s_tree_is_added_up(tree: Tree) -> None:
     process(tree, 1, 0, 1000)
     process(tree, 100, 1, 3, waited=7, title="slurmstepd: [12.batch]")

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from test_job_manager import Node, env
 
 from slurm_energy.agent.jobs import progress_reports
+from slurm_energy.agent.signals import loop as loop_module
 from slurm_energy.agent.signals import observation as observation_module
 from slurm_energy.agent.signals import step_reports
 from slurm_energy.agent.signals.loop import SignalLoop
@@ -394,7 +395,9 @@ def looped(sampling: Passes, story: Callable[[SignalLoop], Awaitable[None]]) -> 
             await asyncio.gather(task, return_exceptions=True)
             thread.shutdown()
 
-    asyncio.run(run_story())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_module, "_MAX_DELAY_S", 0.05)
+        asyncio.run(run_story())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -451,6 +454,21 @@ def test_jobs_that_begin_together_share_a_pass() -> None:
         await until(lambda: sampling.passes.count(1) == 2)
         await asyncio.sleep(0.05)
         assert sampling.passes.count(1) == 2
+
+    looped(sampling, story)
+
+
+def test_a_job_that_ends_at_once_costs_no_pass_over_sensors() -> None:
+    sampling = Passes()
+
+    async def story(loop: SignalLoop) -> None:
+        await until(lambda: sampling.passes == [0])
+        sampling.begin(10.0)
+        loop.wake()
+        await asyncio.sleep(0)
+        sampling.interval_s = None
+        await until(lambda: len(sampling.passes) == 2)
+        assert sampling.passes == [0, 0]
 
     looped(sampling, story)
 

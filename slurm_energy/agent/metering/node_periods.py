@@ -17,15 +17,17 @@ from typing import Any, Final
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.component_account import ComponentAccount
-from slurm_energy.agent.state.checkpoint_encoding import EncodedList
+from slurm_energy.agent.state.checkpoint_encoding import EncodedList, EncodedValue
 from slurm_energy.errors import EnergyError
 from slurm_energy.known_fields import build_from
 from slurm_energy.node_period import NodePeriod, PeriodEnergy, PeriodJob
 
 log = logging.getLogger(__name__)
 
-_MAX_ENDED_JOBS: Final = 2000
-"""A period ends early when more jobs have ended in it. Other jobs run, so this is below `MAX_PERIOD_JOBS`."""
+_MAX_ENDED_JOBS: Final = 500
+"""A period ends early when more jobs have ended in it, because every checkpoint contains them.
+
+Other jobs run, so this is below `MAX_PERIOD_JOBS`."""
 _LATE_SAMPLE_S: Final = 2.0
 """A sample that is late by at most this much after a full period still counts as taken at its end."""
 _CLOCK_STEP_S: Final = 5.0
@@ -103,6 +105,7 @@ class NodePeriods:
         self._cluster = cluster
         self._open: OpenPeriod | None = None
         self._starts: list[int] = []
+        self._closed_json: dict[str, EncodedValue] = {}
 
     @property
     def seconds_left(self) -> float:
@@ -179,7 +182,7 @@ class NodePeriods:
             opened["ended"] = opened.pop("ended_json")
         return {
             "open": opened,
-            "closed": [period.to_json() for period in self.closed],
+            "closed": self._encoded_closed(),
             "starts": self._starts,
             "cluster": self._cluster,
             "unix": self._unix_at(boottime),
@@ -224,6 +227,15 @@ class NodePeriods:
             self._store(opened, end, running, None)
             self._accounts = current
             self._open = None if boottime is None else self._opened(end, boottime, running, None)
+
+    def _encoded_closed(self) -> list[EncodedValue]:
+        """Return the closed periods as JSON. Each is encoded once, because every checkpoint contains it."""
+        earlier = self._closed_json
+        self._closed_json = {
+            period.period_id: earlier.get(period.period_id) or EncodedValue(period.to_json())
+            for period in self.closed
+        }
+        return list(self._closed_json.values())
 
     def _boundary(self, start: int) -> int:
         return (start // self.period_s + 1) * self.period_s

@@ -13,12 +13,15 @@ from slurm_energy.agent.worker_thread import TimerGrid, WorkerThread
 
 _MAX_CPU_SHARE: Final = 0.02
 """Maximum share of one core that sampling may take; passes that cost more become rarer."""
-_MAX_DELAY_S: Final = 0.25
-"""Maximum delay of the first pass of a job, so that many jobs that begin together share it."""
+_MAX_DELAY_S: Final = 1.0
+"""Delay of the first pass of a job, at most half of the interval. Jobs that begin within it share the pass.
+
+Most jobs have their first Slurm step by then, which would otherwise need another pass. A job that ends before
+it costs no pass."""
 
 
 class SignalLoop:
-    """Makes a pass over the sensors at the shortest interval of a running job, and when a job begins.
+    """Makes a pass over the sensors at the shortest interval of a running job, and soon after a job begins.
 
     Args:
         sampling: jobs and recordings.
@@ -35,10 +38,7 @@ class SignalLoop:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Start a pass if a new job is to be sampled, so that the first interval of the job starts with it.
-
-        The pass is delayed for a short time if the last one has just ended.
-        """
+        """Request a pass if a new job is to be sampled, so that the job's first interval starts early."""
         if not self._wake.is_set() and self._sampling.has_new_job:
             self._wake.set()
 
@@ -58,8 +58,11 @@ class SignalLoop:
             elif loop.time() < max(due_s, free_s):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), max(due_s, free_s) - loop.time())
-            if self._wake.is_set() and loop.time() < free_s:
-                await asyncio.sleep(min(_MAX_DELAY_S, free_s - loop.time()))
+            if self._wake.is_set():
+                await self._delay(interval_s, due_s - loop.time())
+                if self._sampling.interval_s is None:
+                    self._wake.clear()
+                    continue
             interval_s = self._sampling.interval_s or interval_s  # a job with another one may have begun
             if interval_s != grid.interval_s:
                 grid = TimerGrid(loop.time(), interval_s)
@@ -67,6 +70,12 @@ class SignalLoop:
             result = await self._read()
             free_s = loop.time() + result.cpu_s / _MAX_CPU_SHARE
             due_s = grid.next(loop.time())
+
+    @staticmethod
+    async def _delay(interval_s: float, due_in_s: float) -> None:
+        """Wait for other jobs that begin, but not beyond the time of the next regular pass."""
+        delay_s = min(_MAX_DELAY_S, interval_s / 2)
+        await asyncio.sleep(min(delay_s, due_in_s) if due_in_s > 0 else delay_s)
 
     async def close(self) -> None:
         """End the thread after its current pass, and close the files of the jobs."""

@@ -10,6 +10,19 @@ _TOKEN: Final = secrets.token_hex(16)
 """Text that no string in a checkpoint contains."""
 
 
+class EncodedValue:
+    """A value that does not change, stored as its JSON text.
+
+    Args:
+        value: the value, which JSON must be able to hold.
+    """
+
+    __slots__ = ("json_text",)
+
+    def __init__(self, value: Any) -> None:
+        self.json_text = json.dumps(value)
+
+
 class EncodedList:
     """A growing list that is stored as its JSON text."""
 
@@ -30,11 +43,11 @@ class EncodedList:
 
 
 def encode(data: dict[str, Any]) -> bytes:
-    """Return data as JSON. It may contain objects of the class `EncodedList`."""
-    lists: list[EncodedList] = []
+    """Return data as JSON. It may contain objects of the classes `EncodedList` and `EncodedValue`."""
+    lists: list[EncodedList | EncodedValue] = []
 
     def placeholder(value: Any) -> str:
-        if not isinstance(value, EncodedList):
+        if not isinstance(value, EncodedList | EncodedValue):
             raise TypeError(f"{type(value).__name__} cannot be stored")
         lists.append(value)
         return f"{_TOKEN}{len(lists) - 1}"

@@ -11,7 +11,7 @@ As a last resort the CPU times of the process tree are added up.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +59,30 @@ class _Group:
 
 
 @dataclass(slots=True)
+class _GroupParents:
+    """The directories of which Slurm's control groups of jobs are children, listed once per reading.
+
+    All jobs without a known group are searched in them with every reading.
+    """
+
+    root: Path
+    node: str
+    _listed: list[tuple[str, str]] | None = None
+
+    def listed(self) -> list[tuple[str, str]]:
+        """Return the directories, each with the name of the file that contains the CPU time of a child."""
+        if self._listed is None:
+            base = os.path.join(self.root, CGROUP_MOUNT)
+            names = (f"slurm_{self.node}", "slurm")
+            tops = [f"{base}/{controller}/{name}" for controller in _V1_CONTROLLERS for name in names]
+            users = [user for top in tops for user in entries(top, prefix="uid_")]
+            scopes = [one for mount in (base, f"{base}/unified") for one in slurm_scopes(mount, self.node)]
+            self._listed = [(user, "cpuacct.usage") for user in users]
+            self._listed += [(scope, "cpu.stat") for scope in scopes]
+        return self._listed
+
+
+@dataclass(slots=True)
 class JobCpuTimeReader:
     """Reader of the CPU time of jobs, with one open file per job.
 
@@ -80,8 +104,9 @@ class JobCpuTimeReader:
         """
         result: dict[int, int | None] = {}
         ungrouped: list[JobProcesses] = []
+        parents = _GroupParents(self.root, self.node)
         for job in jobs:
-            time_ns = self._from_group(job)
+            time_ns = self._from_group(job, parents)
             result[job.job_id] = time_ns
             if time_ns is None:
                 ungrouped.append(job)
@@ -94,7 +119,8 @@ class JobCpuTimeReader:
 
         This function is fast, because it does not search for the groups of the other jobs.
         """
-        times = {job.job_id: self._from_group(job) for job in jobs if job.job_id in self._groups}
+        parents = _GroupParents(self.root, self.node)
+        times = {job.job_id: self._from_group(job, parents) for job in jobs if job.job_id in self._groups}
         return {job_id: time_ns for job_id, time_ns in times.items() if time_ns is not None}
 
     def find_group(self, job: JobProcesses) -> bool:
@@ -133,10 +159,10 @@ class JobCpuTimeReader:
             self.forget(job_id)
         self._trees.clear()
 
-    def _from_group(self, job: JobProcesses) -> int | None:
+    def _from_group(self, job: JobProcesses, parents: _GroupParents) -> int | None:
         group = self._groups.get(job.job_id)
         if group is None:
-            path = self._find(job)
+            path = self._find(job, parents)
             group = self._opened(job, path) if path else None
             if group is None:
                 return None
@@ -162,7 +188,7 @@ class JobCpuTimeReader:
             group.descriptor = descriptor
         return group.highest_ns
 
-    def _find(self, job: JobProcesses) -> str | None:
+    def _find(self, job: JobProcesses, parents: _GroupParents) -> str | None:
         """Return the file with a job's CPU time, found through its processes or Slurm's paths.
 
         None if there is none.
@@ -171,17 +197,8 @@ class JobCpuTimeReader:
         for pid in job.pids:
             if (path := self._group_of_process(pid, names)) is not None:
                 return path
-        return next(iter(self._slurm_groups(names)), None)
-
-    def _slurm_groups(self, names: frozenset[str]) -> Iterable[str]:
-        base = os.path.join(self.root, CGROUP_MOUNT)
-        for controller in _V1_CONTROLLERS:
-            for top in (f"slurm_{self.node}", "slurm"):
-                users = entries(f"{base}/{controller}/{top}", prefix="uid_")
-                yield from _existing(f"{user}/{name}/cpuacct.usage" for name in names for user in users)
-        for mount in (base, f"{base}/unified"):
-            scopes = slurm_scopes(mount, self.node)
-            yield from _existing(f"{scope}/{name}/cpu.stat" for name in names for scope in scopes)
+        paths = (f"{folder}/{name}/{file}" for folder, file in parents.listed() for name in names)
+        return next((path for path in paths if os.path.exists(path)), None)
 
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
         """Return the CPU time file of the job's control group that contains a process; None if there is none.
@@ -280,10 +297,6 @@ def slurm_scopes(mount: str, node: str) -> list[str]:
     """
     slices = entries(mount, suffix=".slice")
     return [f"{path}/{scope}" for scope in (f"{node}_{SCOPE}", SCOPE) for path in slices]
-
-
-def _existing(paths: Iterable[str]) -> Iterator[str]:
-    return (path for path in paths if os.path.exists(path))
 
 
 def _open(path: str) -> int:
