@@ -51,7 +51,7 @@ class Slurm(JobUpdater):
     def read(self) -> QueueColumns:
         names = {name for job in self.jobs for name in job}
         columns = {name: [job.get(name, _DEFAULTS.get(name)) for job in self.jobs] for name in names}
-        job_ids = columns.pop("job_id")
+        job_ids = columns.pop("job_id", [])
         columns["dependent"] = [
             job["eligible_s"] > self.now_s or job.get("dependent", False) for job in self.jobs
         ]

@@ -184,9 +184,39 @@ def test_a_user_who_moves_the_begin_time_back_is_not_suspended_again() -> None:
     site.slurm.change(job, eligible_s=NOW + 130.0)
     site.cycle(NOW + 150.0)
     assert site.slurm.begin(job) == NOW + 130.0 and site.planner.held == 0
-    site.slurm.start(job)
+    start_later(site, job, NOW + 160.0)
     site.cycle(NOW + 1500.0)
     assert state(site, job)["state"] == RUNNING
+
+
+def start_later(site: Site, job: int, now_s: float) -> None:
+    """Start a job, which is absent from the queue while its nodes boot."""
+    jobs, site.slurm.jobs = site.slurm.jobs, []
+    site.cycle(now_s)
+    site.slurm.jobs = jobs
+    site.slurm.start(job)
+
+
+def test_a_job_is_suspended_a_limited_number_of_times() -> None:
+    site = Site(SUSPEND + "max_suspensions = 2\n")
+    days = [(NOW + HOUR * h, NOW + HOUR * (h + 1), 0.2 if h % 3 else 0.02) for h in range(-24, 48)]
+    site.series = {"price_per_kwh": GridSeries(SeriesSource("csv"), days, HOUR)}
+    job = add_running(site.slurm, "20h", "1m")
+    for now_s in (NOW + 1.1 * HOUR, NOW + 4.1 * HOUR, NOW + 7.1 * HOUR):
+        site.cycle(now_s)
+        site.cycle(now_s + 1.8 * HOUR)
+        start_later(site, job, now_s + 2 * HOUR)
+        site.slurm.change(job, time_limit_s=4 * TIME_S + site.slurm.now_s - NOW)  # it never ends
+    numbers = [one.details["suspensions"] for one in site.stored if one.kind == "suspend"]
+    assert numbers == [1, 2] and state(site, job)["restart_count"] == 2
+
+
+def test_no_job_is_suspended_beyond_the_limit_on_held_jobs() -> None:
+    site = Site(SUSPEND + "max_held_jobs = 1\n")
+    add_running(site.slurm), add_running(site.slurm)
+    site.cycle()
+    site.cycle(NOW + 30.0)
+    assert kinds(site.stored).count("suspend") == 1
 
 
 @examples(6)

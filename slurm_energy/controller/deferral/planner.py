@@ -192,7 +192,7 @@ class DeferralPlanner:
                     self._holds.adopt(record, begin_s, now_s)
                 else:
                     job.end_hold(now_s)
-        self.suspensions.forget_ended(queue)
+        self.suspensions.forget_old(now_s)
         self._continued = self.suspensions.of_rows(queue)
         for row in self._continued:
             record, begin_s = int(queue.job_id[row]), float(queue.eligible_s[row])
@@ -219,7 +219,7 @@ class DeferralPlanner:
                         job.eligible_s = begin_s
                 elif begin_s < moved.set_s - _CHANGED_S and job_id in self._holds.jobs:
                     self._opted_out.add(job_id)
-                    self.suspensions.exclude(job_id)
+                    self.suspensions.exclude(job_id, queue.taken_unix_s)
                     self._holds.forget(job_id)
 
     def _deferrable(
@@ -300,7 +300,8 @@ class DeferralPlanner:
         if self.suspensions.may_suspend(queue):
             signal = _SIGNALS.get(plan.unit, SignalName.PRICE)
             cycle.suspended = self.suspensions.choose(
-                queue, time_s, predicted.power_watts, nodes, table, plan, signal
+                *(queue, time_s, predicted.power_watts, nodes, table, plan, signal),
+                limit=self._settings.max_held_jobs - self.held,
             )
         return plan, table
 

@@ -28,6 +28,7 @@ from slurm_energy.slurm.queue.node_resources import NodeResources
 MAX_PER_CYCLE = 4
 """Maximum number of jobs suspended in one cycle: many jobs that end together load storage and slurmctld."""
 _REFUSED_S = 3600.0
+_KEPT_S = 40 * 86400.0
 _MARGIN_SHARE = 0.75
 
 
@@ -76,9 +77,9 @@ class Suspensions:
         for one in suspensions:
             self._suspended.setdefault(one.job_id, []).append(one)
 
-    def exclude(self, job_id: int, until_s: float = math.inf) -> None:
-        """Suspend a job no more before `until_s` in Unix seconds."""
-        self._excluded_until_s[job_id] = until_s
+    def exclude(self, job_id: int, now_s: float, seconds: float = _KEPT_S) -> None:
+        """Do not suspend a job for `seconds` from `now_s` on."""
+        self._excluded_until_s[job_id] = now_s + seconds
 
     def of_rows(self, queue: QueueColumns) -> dict[int, SuspendedJob]:
         """Return the suspension that each pending or running job continues, by row."""
@@ -90,16 +91,15 @@ class Suspensions:
                     continued[row] = one
         return continued
 
-    def forget_ended(self, queue: QueueColumns) -> None:
-        """Forget jobs that have left the queue. Jobs are absent from it while their run ends."""
-        present = set(queue.job_id.tolist())
-        now_s = queue.taken_unix_s
-        for job_id, suspensions in list(self._suspended.items()):
-            if job_id not in present and now_s > suspensions[-1].since_s + _REFUSED_S:
-                del self._suspended[job_id]
-        for job_id, until_s in list(self._excluded_until_s.items()):
-            if job_id not in present or now_s > until_s:
-                del self._excluded_until_s[job_id]
+    def forget_old(self, now_s: float) -> None:
+        """Forget what is too old to matter.
+
+        Absence from the queue is no sign that a job has ended: jobs whose run begins or ends are not in it.
+        """
+        kept = {job: all_ for job, all_ in self._suspended.items() if all_[-1].since_s > now_s - _KEPT_S}
+        self._suspended = kept
+        excluded = {job: until_s for job, until_s in self._excluded_until_s.items() if until_s > now_s}
+        self._excluded_until_s = excluded
 
     def remaining_time_s(self, queue: QueueColumns, time_s: Floats) -> Floats:
         """Return the predicted run times, for continued jobs those of the rest of their work and the restart.
@@ -126,8 +126,9 @@ class Suspensions:
         table: DeferralQueue,
         plan: DeferralPlan,
         signal: SignalName,
+        limit: int,
     ) -> list[SuspendedJob]:
-        """Return the jobs to suspend now, at most `MAX_PER_CYCLE`, the largest saving first.
+        """Return the jobs to suspend now, the largest saving first.
 
         Args:
             queue: all jobs.
@@ -137,12 +138,15 @@ class Suspensions:
             table: the pending jobs.
             plan: their planned starts.
             signal: the signal to minimise.
+            limit: maximum number of jobs; never more than `MAX_PER_CYCLE`.
         """
         jobs = self._candidates(queue, time_s, table.now_s)
         chosen = plan_suspensions(jobs.columns, table.signals, signal, self._options)
         watts = power_watts[jobs.rows]
         saving = np.where(chosen.suspend, (chosen.cost_now - chosen.cost) * watts, -np.inf)
-        wanted = np.argsort(-saving, kind="stable")[: min(MAX_PER_CYCLE, int(np.sum(chosen.suspend)))]
+        wanted = np.argsort(-saving, kind="stable")[
+            : max(0, min(MAX_PER_CYCLE, limit, int(np.sum(chosen.suspend))))
+        ]
         if not len(wanted):
             return []
         hardware, units = requested_units(queue, resource_kinds(queue, nodes))
@@ -179,7 +183,7 @@ class Suspensions:
                 held = self._updater.set_begin([one.job_id], names, begin_s)
                 problems += [f"job {job} cannot be held: {why}" for job, why in held.refused.items()]
             elif one.job_id in result.refused:
-                self.exclude(one.job_id, one.since_s + _REFUSED_S)
+                self.exclude(one.job_id, one.since_s, _REFUSED_S)
         return problems
 
     def _may(self, queue: QueueColumns) -> Bools:
