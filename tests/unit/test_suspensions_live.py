@@ -75,7 +75,7 @@ def test_a_job_is_requeued_in_an_expensive_hour_and_continues_in_the_cheap_one()
 @pytest.mark.parametrize(
     ("toml", "more"),
     [
-        ("", {}),
+        (SUSPEND.replace("true", "false"), {}),
         (SUSPEND, {"restart": ""}),
         (SUSPEND, {"slack": ""}),
         (SUSPEND, {"slack": "1h"}),
@@ -105,8 +105,32 @@ def test_a_job_is_suspended_only_if_it_finds_its_cpus_again() -> None:
     site.cycle()
     assert state(site, job)["state"] == RUNNING  # the waiting job would take its place for eight hours
     site.slurm.change(long, time_limit_s=HOUR)
+    site.slurm.change(job, time_limit_s=2 * (RAN_S + 3 * HOUR))
+    falls = [(NOW + HOUR * h, NOW + HOUR * (h + 1), 0.2 if h < 2 else 0.1) for h in range(-24, 48)]
+    site.series = {"price_per_kwh": GridSeries(SeriesSource("csv"), falls, HOUR)}
     site.cycle(NOW + 30.0)
-    assert state(site, job)["state"] == PENDING
+    assert state(site, job)["state"] == PENDING  # its own CPUs, which it releases, are free when it resumes
+    assert site.stored[-1].details["planned_start_s"] < NOW + 3 * HOUR
+
+
+def test_a_deadline_leaves_room_for_the_full_time_limit() -> None:
+    site = Site(SUSPEND)
+    add_running(site.slurm, deadline_s=CHEAP_S + HOUR + 2 * TIME_S)
+    site.cycle()
+    facts = site.stored[0].details
+    assert facts["resume_by_s"] == facts["deadline_start_s"] == CHEAP_S + HOUR - 1800.0
+
+
+def test_a_suspension_lasts_for_its_minimum_although_the_price_falls() -> None:
+    site = Site(SUSPEND)
+    job = add_running(site.slurm)
+    site.cycle()
+    low = [(start, end, 0.01) for start, end, _ in site.series["price_per_kwh"].samples]
+    site.series = {"price_per_kwh": GridSeries(SeriesSource("csv"), low, HOUR)}
+    site.cycle(NOW + 120.0)
+    assert site.slurm.begin(job) > NOW + 120.0
+    site.cycle(NOW + 1700.0)
+    assert site.slurm.begin(job) == NOW + 1800.0
 
 
 def test_few_jobs_are_suspended_at_once_and_the_largest_saving_is_first() -> None:
@@ -174,6 +198,9 @@ def test_a_requeue_by_others_is_no_suspension() -> None:
     after = restarted(site, stored)
     after.cycle(NOW + 2 * HOUR + 60.0)
     assert after.planner.held == 0 and after.slurm.moves == []
+    site.slurm.change(job, restart_count=2, submit_s=NOW + 60.0)  # its user requeued it after our requeue
+    after.cycle(NOW + 2 * HOUR + 120.0)
+    assert after.planner.held == 0 and after.slurm.moves == []
 
 
 def test_a_user_who_moves_the_begin_time_back_is_not_suspended_again() -> None:
@@ -207,8 +234,9 @@ def test_a_job_is_suspended_a_limited_number_of_times() -> None:
         site.cycle(now_s + 1.8 * HOUR)
         start_later(site, job, now_s + 2 * HOUR)
         site.slurm.change(job, time_limit_s=4 * TIME_S + site.slurm.now_s - NOW)  # it never ends
-    numbers = [one.details["suspensions"] for one in site.stored if one.kind == "suspend"]
-    assert numbers == [1, 2] and state(site, job)["restart_count"] == 2
+    facts = [one.details for one in site.stored if one.kind == "suspend"]
+    assert [one["suspensions"] for one in facts] == [1, 2] and state(site, job)["restart_count"] == 2
+    assert [one["work_s"] for one in facts] == [RAN_S + 1.1 * HOUR, RAN_S + 2.1 * HOUR - 60.0]
 
 
 def test_no_job_is_suspended_beyond_the_limit_on_held_jobs() -> None:
