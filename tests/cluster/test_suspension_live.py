@@ -22,7 +22,7 @@ SLACK_S = 150
 EXPENSIVE_S = 60.0
 CRED_EXPIRE_S = 20
 """Time by which slurmctld delays a requeued job."""
-HOLD_S = 5.0
+HOLD_S = 20.0
 CONFIG = """\
 [price]
 provider = "csv"
@@ -31,7 +31,7 @@ file = "{prices}"
 policy = "cheapest"
 suspend = true
 slot_s = 5
-interval_s = 1
+interval_s = 4
 min_run_s = 5
 min_suspension_s = 5
 start_margin_s = 0
