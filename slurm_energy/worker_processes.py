@@ -1,10 +1,44 @@
-"""End of the worker processes of a process pool when their parent process has ended."""
+"""Pools of worker processes, and the end of these processes when their parent process has ended."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from slurm_energy.errors import UnavailableError
+
+
+def process_pool(
+    count: int,
+    option: str,
+    *,
+    context: BaseContext | None = None,
+    initializer: Callable[..., None],
+    initargs: tuple[Any, ...] = (),
+) -> ProcessPoolExecutor:
+    """Return a pool of `count` worker processes.
+
+    Args:
+        count: number of processes.
+        option: option of the command that sets this number, for the error message.
+        context: how processes are started; None uses the system's default.
+        initializer: function that each worker process calls first.
+        initargs: arguments of `initializer`.
+
+    Raises:
+        UnavailableError: this user can create no semaphores, which processes of a pool share. The kernel
+            keeps them as files in /dev/shm, which some containers let only root write.
+    """
+    try:
+        return ProcessPoolExecutor(count, context, initializer, initargs)
+    except OSError as error:
+        todo = f"use {option} 1, or let this user write /dev/shm (mode 1777)"
+        raise UnavailableError("worker processes", f"no semaphores ({error.strerror})", todo) from None
 
 
 def end_with_parent() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +14,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("scipy", reason="calibration needs scipy")
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.worker_processes import end_with_parent, process_pool
 
 STEPS = "model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts\n" + "".join(
     f"resnet50,{batch},1,fp32,momentum,,{batch * 0.003},280\n" for batch in (8, 16, 32, 64, 128)
@@ -35,6 +40,19 @@ def test_a_killed_command_leaves_no_worker_behind(tmp_path: Path, words: str) ->
     running.kill()
     running.wait()
     until(lambda: not group(running.pid))
+
+
+def test_without_semaphores_a_pool_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def semaphore(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("multiprocessing.synchronize._multiprocessing.SemLock", semaphore)
+    with pytest.raises(UnavailableError) as caught:
+        process_pool(2, "--jobs", initializer=end_with_parent)
+    assert str(caught.value) == (
+        "worker processes: no semaphores (Permission denied): use --jobs 1, or let this user write /dev/shm"
+        " (mode 1777)"
+    )
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 from slurm_energy.errors import UnavailableError, UsageError, install_extra
 from slurm_energy.oracle.calibration.fit_problem import Array, Problem, Unknown, Weights
 from slurm_energy.quantities import shown
-from slurm_energy.worker_processes import end_with_parent
+from slurm_energy.worker_processes import end_with_parent, process_pool
 
 try:
     from scipy.optimize import differential_evolution, minimize
@@ -285,7 +284,9 @@ def _evaluator(
         return
     context = multiprocessing.get_context("forkserver" if _socket_path_fits() else "spawn")
     arguments = (problem, list(unknowns), settings.weights)
-    with ProcessPoolExecutor(settings.workers, context, _initialize_worker, arguments) as pool:
+    with process_pool(
+        settings.workers, "--workers", context=context, initializer=_initialize_worker, initargs=arguments
+    ) as pool:
 
         def losses(vectors: Array) -> Array:
             parts = np.array_split(vectors, settings.workers)

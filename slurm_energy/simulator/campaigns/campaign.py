@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -37,7 +37,7 @@ from slurm_energy.simulator.sites.site_simulation import simulate_sites
 from slurm_energy.simulator.workloads.offered_load import with_load
 from slurm_energy.simulator.workloads.workload import REQUEST_COLUMNS, Workload
 from slurm_energy.simulator.workloads.workload_generator import Predict, generate
-from slurm_energy.worker_processes import end_with_parent
+from slurm_energy.worker_processes import end_with_parent, process_pool
 
 _JOB_COLUMNS = (
     *("job_id", "user", "time_limit_s", "slack_s", "checkpointable", "compute_share"),
@@ -361,7 +361,7 @@ def _run_all(
         for position, (scenario, task) in enumerate(pairs):
             yield position, _one(scenario, task, predict)
         return
-    with ProcessPoolExecutor(min(jobs, len(pairs)), initializer=_prepare, initargs=(policy_file,)) as pool:
+    with process_pool(min(jobs, len(pairs)), "--jobs", initializer=_prepare, initargs=(policy_file,)) as pool:
         waiting = {pool.submit(_one, *pair, predict): position for position, pair in enumerate(pairs)}
         try:
             for future in as_completed(waiting):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from typing import Any
 
 from slurm_energy.study.choice.alternatives import StudyAlternative
 from slurm_energy.study.modelling.forecast import ForecastInput, forecast_run
 from slurm_energy.study.step_run import StepRun
-from slurm_energy.worker_processes import end_with_parent
+from slurm_energy.worker_processes import end_with_parent, process_pool
 
 Progress = Callable[[int, int], None]
 
@@ -63,7 +63,7 @@ class AlternativeRuns:
                 yield one, seed, forecast_run(self._data, one, seed)
             return
         count = min(self._processes, len(tasks))
-        with ProcessPoolExecutor(count, initializer=end_with_parent) as pool:
+        with process_pool(count, "--processes", initializer=end_with_parent) as pool:
             waiting = {pool.submit(forecast_run, self._data, *task): task for task in tasks}
             try:
                 for future in as_completed(waiting):
