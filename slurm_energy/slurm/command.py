@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import shutil
 import subprocess
 import threading
 import time
@@ -176,9 +177,10 @@ class CommandRunner:
                     stderr=subprocess.PIPE,
                     env=environment,
                 )
-            except FileNotFoundError:
-                raise UnavailableError(argv[0], "not found", "install Slurm's client commands") from None
             except OSError as error:
+                # A folder of PATH that this user may not search gives another error.
+                if shutil.which(argv[0], os.F_OK, environment.get("PATH", os.defpath)) is None:
+                    raise UnavailableError(argv[0], "not found", "install Slurm's client commands") from None
                 raise UnavailableError(argv[0], error.strerror or str(error)) from None
             return self._child
 

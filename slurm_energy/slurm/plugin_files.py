@@ -131,7 +131,7 @@ def own_program(files: Iterable[Path]) -> str:
 
 def is_own_program(program: Path) -> bool:
     """Return whether a prolog or epilog belongs to slurm-energy or calls it."""
-    if "senergy" in str(program.parent / program.name) or "slurm-energy" in str(program):
+    if any(word in f"{program.parent.name}/{program.name}" for word in ("senergy", "slurm-energy")):
         return True
     try:
         return b"senergy" in program.read_bytes()

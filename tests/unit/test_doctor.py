@@ -522,8 +522,8 @@ def test_missing_files_are_found_wherever_slurm_names_them(tmp_path: Path) -> No
 
 
 def test_programs_of_a_directory_are_found_by_their_pattern(tmp_path: Path) -> None:
-    directory = tmp_path / "prolog.d"
-    directory.mkdir()
+    directory = tmp_path / "home-of-senergy" / "prolog.d"  # a name of ours above makes no program ours
+    directory.mkdir(parents=True)
     for name, text in (("10-site", "#!/bin/sh\n"), ("50-hook", "#!/bin/sh\nexec senergy-hook begin\n")):
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -293,6 +294,15 @@ class TestCommandRunner:
     def test_missing_program(self):
         with pytest.raises(UnavailableError, match="not found"):
             CommandRunner()(["sacct-that-is-not-there"])
+
+    def test_a_folder_that_may_not_be_read_hides_no_missing_program(self, tmp_path, monkeypatch):
+        (tmp_path / "sacct-of-nobody").mkdir()  # the kernel refuses to execute it even for root
+        (tmp_path / "sacct-without-right").touch(mode=0o600)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        with pytest.raises(UnavailableError, match="not found"):
+            CommandRunner()(["sacct-of-nobody"])
+        with pytest.raises(UnavailableError, match="Permission denied"):
+            CommandRunner()(["sacct-without-right"])
 
     def test_a_slow_command_is_ended(self):
         with pytest.raises(UnavailableError, match=r"within 0.2 s"):
