@@ -195,9 +195,10 @@ def _up(args: argparse.Namespace) -> int:
     from slurm_energy_lab.cluster import lifecycle, nodes_file
     from slurm_energy_lab.cluster.specification import LabSpec
 
-    _require_root()
     if args.cpu_share is not None and not 0 < args.cpu_share <= 1024:
         raise UsageError(f"--cpu-share {args.cpu_share:g}", "is invalid", "from 0.001 to 1024 cores")
+    energy = _energy_settings(args.set_energy)
+    _require_root()
     layout = _layout(args)
     if lab := lifecycle.running_lab(layout):
         print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
@@ -208,7 +209,7 @@ def _up(args: argparse.Namespace) -> int:
         chosen["users"] = dict(args.user)
     spec = LabSpec(
         slurm=tuple(args.set),
-        energy=_energy_settings(args.set_energy),
+        energy=energy,
         accounting=not args.no_accounting,
         product=not args.no_energy,
         priority=args.priority,

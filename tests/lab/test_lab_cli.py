@@ -20,6 +20,9 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_demonstration(
     assert main(["lab", "demo", "--html", str(tmp_path / "page.html")]) == 5
 
 
-def test_text_without_quotes_in_set_energy_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_without_quotes_in_set_energy_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["lab", "up", "--set-energy", "cluster.name=lab"]) == 2
     assert """quotes, as in --set-energy 'cluster.name="lab"'""" in capsys.readouterr().err
