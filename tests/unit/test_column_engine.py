@@ -27,6 +27,7 @@ from slurm_energy.simulator.campaigns import campaign
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.deferral.deferral_schema import DeferralSection
 from slurm_energy.simulator.kernels import column_engine, pending_bits
+from slurm_energy.simulator.kernels.compiled import compiled_entry
 from slurm_energy.simulator.power.step_function import StepFunction
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
 from slurm_energy.simulator.workloads.job_columns import CODES
@@ -206,20 +207,29 @@ def test_other_runs_are_left_to_the_general_engine(name: str, change: dict[str, 
     )
 
 
+@compiled_entry()
+def _members(bits: Any, added: Any, removed: Any, found: Any, places: Any) -> int:
+    """Change a set; write its numbers to `found` and its numbers by place to `places`; return their count."""
+    for number in added:
+        pending_bits.add(bits, number)
+    for number in removed:
+        pending_bits.remove(bits, number)
+    count, number = 0, pending_bits.following(bits, 0)
+    while number >= 0:
+        found[count] = number
+        count, number = count + 1, pending_bits.following(bits, number + 1)
+    for place in range(count):
+        places[place] = pending_bits.member(bits, place)
+    return count
+
+
 @pytest.mark.slow
 @given(st.sets(st.integers(0, 9000), max_size=60), st.sets(st.integers(0, 9000), max_size=20))
 def test_sets_of_numbers(members: set[int], removed: set[int]) -> None:
-    bits = pending_bits.empty_set(9001)
-    for number in members:
-        pending_bits.add(bits, number)
-    for number in members & removed:
-        pending_bits.remove(bits, number)
-    left = sorted(members - removed)
-    found, number = [], pending_bits.following(bits, 0)
-    while number >= 0:
-        found.append(number)
-        number = pending_bits.following(bits, number + 1)
-    assert found == left == [pending_bits.member(bits, place) for place in range(len(left))]
+    added, common = (np.array(sorted(numbers), int) for numbers in (members, members & removed))
+    found, places = np.zeros((2, len(members)), int)
+    count = _members(pending_bits.empty_set(9001), added, common, found, places)
+    assert found[:count].tolist() == places[:count].tolist() == sorted(members - removed)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ import pytest
 
 pytest.importorskip("numba", reason="simulation is an extra")
 
+from slurm_energy.simulator.kernels.compiled import compiled, compiled_entry
+
 PACKAGE = "slurm_energy/simulator/kernels"
 CALLER = """
 from slurm_energy.simulator.kernels.callee import value
-from slurm_energy.simulator.kernels.compiled import compiled, is_cached
+from slurm_energy.simulator.kernels.compiled import compiled_entry, is_cached
 
 
-@compiled
+@compiled_entry()
 def twice() -> float:
     return 2.0 * value()
 """
@@ -68,3 +70,12 @@ def test_a_change_of_a_called_function_reaches_its_callers(installation: Path) -
     (installation / PACKAGE / "callee.py").write_text(CALLEE.format(value="3.0"))
     assert run(installation) == (False, 6.0)
     assert run(installation) == (True, 6.0)
+
+
+def test_a_function_for_compiled_callers_refuses_python_callers() -> None:
+    one = compiled(lambda: 1)
+    two = compiled_entry()(lambda: 2 * one())
+    for _ in range(2):  # before and after its compilation
+        with pytest.raises(TypeError, match="only functions compiled by Numba call it"):
+            one()
+        assert two() == 2

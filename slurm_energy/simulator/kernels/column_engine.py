@@ -32,7 +32,7 @@ from slurm_energy.simulator.engine_columns import (
     stop,
 )
 from slurm_energy.simulator.engine_support import needs_general_engine
-from slurm_energy.simulator.kernels.compiled import compiled, is_cached
+from slurm_energy.simulator.kernels.compiled import compiled, compiled_entry, is_cached
 from slurm_energy.simulator.kernels.pass_kernels import run_pass
 from slurm_energy.simulator.kernels.pending_tree import enter, no_jobs
 from slurm_energy.simulator.kernels.preemption_kernels import preempt_for_deadlines
@@ -187,7 +187,7 @@ def _result(
     )
 
 
-@compiled
+@compiled_entry()
 def _run(
     jobs: JobColumns,
     policy: PolicyRules,

@@ -13,33 +13,65 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def compiled_entry(*, counts_references: bool = False) -> Callable[[Function], Function]:
+    """Return a decorator of functions that Python code calls and Numba compiles at their first call.
+
+    The machine code, with that of all functions that it calls, is cached beside the source or in the home
+    directory. Users who can write neither, such as accounts of services, wait for the compilation in each
+    process.
+
+    Args:
+        counts_references: whether the function may create arrays.
+    """
+
+    def decorate(function: Function) -> Function:
+        jit: Any = numba.njit
+        try:
+            cached = jit(cache=True, no_cfunc_wrapper=True, _nrt=counts_references)(function)
+        except RuntimeError:  # Numba: no locator available
+            return cast(Function, jit(no_cfunc_wrapper=True, _nrt=counts_references)(function))
+        _use_caches_of_these_sources(cached)
+        _ignore_caches_of_other_releases(cached)
+        return cast(Function, cached)
+
+    return decorate
+
+
 def compiled(function: Function) -> Function:
-    """Return a function that Numba compiles at its first call. The function must not create arrays.
+    """Return a function that only compiled functions call. It must not create arrays.
 
     Without arrays of its own it needs no reference counts, which take most of the time of short functions.
     """
-    return _compiled(function, counts_references=False)
+    return _inner(function, counts_references=False)
 
 
 def compiled_with_memory(function: Function) -> Function:
-    """Return a function that Numba compiles at its first call. The function may create arrays."""
-    return _compiled(function, counts_references=True)
+    """Return a function that only compiled functions call. It may create arrays."""
+    return _inner(function, counts_references=True)
 
 
-def _compiled(function: Function, *, counts_references: bool) -> Function:
-    """Return a function that Numba compiles at its first call.
+def _inner(function: Function, *, counts_references: bool) -> Function:
+    """Return a function that Numba compiles into each entry that calls it.
 
-    The machine code is cached beside the source or in the home directory. Users who can write neither, such
-    as accounts of services, wait for the compilation in each process.
+    It has no entry for Python code, which would contain the code of all functions below it once more: that
+    took a quarter of the time of the compilation.
     """
     jit: Any = numba.njit
-    try:
-        cached = jit(cache=True, _nrt=counts_references)(function)
-    except RuntimeError:  # Numba: no locator available
-        return cast(Function, jit(_nrt=counts_references)(function))
-    _use_caches_of_these_sources(cached)
-    _ignore_caches_of_other_releases(cached)
-    return cast(Function, cached)
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": counts_references}
+    inner = jit(**options)(function)
+    if hasattr(inner, "_compile_for_args"):  # not with NUMBA_DISABLE_JIT
+        _refuse_python_callers(inner)
+    return cast(Function, inner)
+
+
+def _refuse_python_callers(function: Any) -> None:
+    """Raise a TypeError if Python code calls a function, which would end the interpreter."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TypeError(f"{function.py_func.__name__}: only functions compiled by Numba call it")
+
+    function._compile_for_args = refuse
+    function._insert = lambda *_, **__: None  # Numba registers here what Python calls without compilation
 
 
 def is_cached(function: Callable[..., Any]) -> bool:

@@ -15,7 +15,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine_support import needs_general_engine
-from slurm_energy.simulator.kernels.compiled import compiled, compiled_with_memory
+from slurm_energy.simulator.kernels.compiled import compiled, compiled_entry
 from slurm_energy.simulator.results.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workloads.workload import Workload
@@ -127,7 +127,7 @@ def _power(
     return times[: size + 1], powers[: size + 1]
 
 
-@compiled
+@compiled_entry()
 def _merge(
     start_s: Floats,
     end_s: Floats,
@@ -166,7 +166,7 @@ def _merge(
     return size
 
 
-@compiled_with_memory
+@compiled_entry(counts_references=True)
 def _schedule(
     submit_s: Floats,
     units: Ints,

@@ -14,7 +14,7 @@ from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.deadline_preemption import all_at_risk_s
-from slurm_energy.simulator.kernels.compiled import compiled
+from slurm_energy.simulator.kernels.compiled import compiled, compiled_entry
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workloads.workload import Workload
 
@@ -238,7 +238,7 @@ def runnable(jobs: JobColumns) -> Bools:
     return some
 
 
-@compiled
+@compiled_entry()
 def refresh_all(policy: PolicyRules, jobs: JobColumns) -> None:
     """Compute the columns of all jobs that depend on the remaining work."""
     for job in range(len(jobs.whole)):
