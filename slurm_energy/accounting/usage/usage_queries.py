@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, se
 from slurm_energy.accounting.records.record_selection import Visibility
 from slurm_energy.accounting.schema import tables, usage_tables
 from slurm_energy.accounting.usage.groups import JOB, GroupKey
-from slurm_energy.accounting.usage.period_energies import period_energies
+from slurm_energy.accounting.usage.joined_sums import day_sums, period_energies
 from slurm_energy.accounting.usage.sum_changes import DAY_S, HOUR_S, SUM_COLUMNS
 from slurm_energy.accounting.usage.usage_rollup import longest_period_s
 
@@ -33,8 +33,8 @@ _TABLE: Final = usage_tables.usage_sums
 _SUMS: Final = _TABLE.c
 
 Rates = Sequence[float | None]
-GroupSums = dict[int, list[int]]
-"""Sums by row id of the group, in the order of `SUM_COLUMNS`."""
+GroupSums = dict[int, tuple[int, ...]]
+"""Sums by row id of the group, in the order of `SUM_COLUMNS`. The garbage collector skips such tuples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class IntervalUsage:
     def add(self, group: int, values: Sequence[int]) -> None:
         """Add sums of a group."""
         known = self.sums.get(group)
-        self.sums[group] = list(values) if known is None else list(map(operator.add, known, values))
+        self.sums[group] = tuple(values) if known is None else tuple(map(operator.add, known, values))
 
     def weigh(self, groups: Sequence[int], energies_uj: Sequence[int], rates: Rates) -> None:
         """Add the emissions and cost of energy.
@@ -199,7 +199,8 @@ def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, s
     if start >= end:
         return
     if table is usage_tables.usage_days and end - start == DAY_S:
-        _add_day(connection, interval, start)
+        for row_id, day in day_sums(connection, start):
+            interval.add(row_id, day)
         return
     # Joules and remainders are added apart: sums of microjoules exceed the 64 bits of SQLite at 2.6 GWh.
     split = connection.dialect.name == "sqlite"
@@ -223,20 +224,6 @@ def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, s
             for is_split in (_IS_ENERGY if split else _IS_WHOLE)
         ]
         interval.add(int(row[0]), sums)
-    result.close()
-
-
-def _add_day(connection: Connection, interval: IntervalUsage, start: int) -> None:
-    """Add the sums of one UTC day, which has one row per group."""
-    days = usage_tables.usage_days.c
-    result = connection.execute(
-        select(days.usage_group, *(days[name] for name in SUM_COLUMNS)).where(
-            days.start >= start, days.start < start + DAY_S, days.end <= start + DAY_S
-        )
-    )
-    # A report by day reads tens of thousands of rows: the driver's cursor yields them in half the time.
-    for group, *sums in cast(Iterable[tuple[int, ...]], result.cursor or ()):
-        interval.add(group, sums)
     result.close()
 
 

@@ -141,7 +141,7 @@ def _sums_by_key(
         if (row := result.get(key)) is None:
             row = result[key] = _RowSums(values)
         else:
-            row.values = list(map(operator.add, row.values, values))
+            row.values = tuple(map(operator.add, row.values, values))
         row.jobs += interval.jobs.get(row_id, 0)
         row.groups.add(row_id)
     return result

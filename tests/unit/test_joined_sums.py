@@ -1,0 +1,70 @@
+"""The sums that a store joins to texts are whole, however long the texts and however many the groups are."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Connection
+
+from slurm_energy.accounting import backends
+from slurm_energy.accounting.engine import connect
+from slurm_energy.accounting.schema import migrations, usage_tables
+from slurm_energy.accounting.usage import joined_sums
+from slurm_energy.accounting.usage.sum_changes import SUM_COLUMNS
+
+HOUR = 3600
+ENERGIES = {(hour, group): 10**15 * hour + group for hour in range(3) for group in range(1, 6)}
+
+
+def add_groups(connection: Connection, count: int) -> None:
+    """Store groups with the row ids 1 to `count`."""
+    texts = ("cluster", "kind", "account", "user", "qos", "partition", "policy", "tag", "gpu_kind")
+    rows = [{"id": group, "digest": str(group), **dict.fromkeys(texts, "")} for group in range(1, count + 1)]
+    connection.execute(usage_tables.usage_groups.insert(), rows)
+
+
+@pytest.mark.parametrize("limit", [40, 1 << 20])
+def test_joined_texts_beyond_the_limit_are_read_as_rows(
+    store_location: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB cuts the last digits of a text that is longer than the limit."""
+    monkeypatch.setattr(backends, "MAX_JOINED_BYTES", limit)
+    monkeypatch.setattr(joined_sums, "MAX_JOINED_BYTES", limit)
+    migrations.prepare(store_location)
+    none = dict.fromkeys(SUM_COLUMNS, 0)
+    with connect(store_location) as connection:
+        add_groups(connection, 5)
+        times = [{"start": hour * HOUR, "end": (hour + 1) * HOUR} for hour in range(3)]
+        rows = [
+            {**none, **times[hour], "usage_group": group, "total_uj": energy}
+            for (hour, group), energy in ENERGIES.items()
+        ]
+        connection.execute(usage_tables.usage_sums.insert(), rows)
+        read = [
+            (start // HOUR, end // HOUR, dict(zip(groups, energies, strict=True)))
+            for start, end, groups, energies in joined_sums.period_energies(connection, HOUR, 3 * HOUR)
+        ]
+        if connection.dialect.name == "mariadb":
+            assert connection.exec_driver_sql("SELECT @@group_concat_max_len").scalar_one() == limit
+    assert read == [
+        (hour, hour + 1, {group: ENERGIES[hour, group] for group in range(1, 6)}) for hour in (1, 2)
+    ]
+
+
+def test_the_sums_of_a_day_have_all_its_groups_and_columns(store_location: str) -> None:
+    migrations.prepare(store_location)
+    day, largest = joined_sums.DAY_S, 2**63 - 1
+    sums = {
+        group: tuple(largest - 100 * group - n for n in range(len(SUM_COLUMNS))) for group in range(1, 200)
+    }
+    with connect(store_location) as connection:
+        add_groups(connection, len(sums))
+        rows = [
+            {"start": start, "end": end, "usage_group": group, **dict(zip(SUM_COLUMNS, values, strict=True))}
+            for start, end in ((0, day), (day, 2 * day), (day, 3 * day), (2 * day, 3 * day))
+            for group, values in sums.items()
+            if end == 2 * day or group < 3
+        ]
+        connection.execute(usage_tables.usage_days.insert(), rows)
+        read = list(joined_sums.day_sums(connection, day))
+        assert not list(joined_sums.day_sums(connection, 7 * day))
+    assert sorted(read) == sorted(sums.items())
