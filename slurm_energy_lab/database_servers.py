@@ -210,7 +210,7 @@ class MariadbServer(DatabaseServer):
 
     def _options(self) -> list[str]:
         options = ["--no-defaults", f"--datadir={self.data}", f"--tmpdir={self.directory}"]
-        options += ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=64M", "--skip-name-resolve"]
+        options += ["--innodb-log-file-size=16M", "--skip-name-resolve"]
         options += ["--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"]
         if not self.durable:
             options += ["--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2"]
