@@ -31,7 +31,7 @@ from slurm_energy.reports.utilization.units import (
     exact_energy,
     scaled_text,
 )
-from slurm_energy.reports.utilization.usage import UsageDocument
+from slurm_energy.reports.utilization.usage import Amounts, UsageDocument, total
 
 WINDOW = ("start=2025-11-30", "end=2025-12-01")
 
@@ -379,3 +379,17 @@ def test_the_example_of_the_page_is_printed(
     command, _, text = block.strip().partition("\n")
     assert command == f"$ senergy report cluster AccountUtilizationByUser tree {' '.join(WINDOW)}"
     assert run(monkeypatch, capsys, "cluster AccountUtilizationByUser tree") == f"{text}\n"
+
+
+NUMBERS = st.none() | st.integers(0, 2**50) | st.floats(0, 1e12)
+AMOUNTS = st.builds(
+    Amounts,
+    st.integers(0, 2**70),
+    st.dictionaries(st.sampled_from(("cpu", "dram")), st.integers(0, 2**70)),
+    *(NUMBERS, NUMBERS, st.none() | st.integers(0, 9), NUMBERS, NUMBERS),
+)
+
+
+@given(AMOUNTS)
+def test_a_sum_of_one_amount_has_the_types_of_sums(one: Amounts) -> None:
+    assert json.dumps(total([one]).to_json()) == json.dumps(total([one, Amounts()]).to_json())

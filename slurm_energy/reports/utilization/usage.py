@@ -67,6 +67,8 @@ class Amounts:
 def total(amounts: Iterable[Amounts]) -> Amounts:
     """Return the sum of amounts. A figure is unknown if it is unknown in one summand."""
     summands = list(amounts)
+    if len(summands) == 1:  # such as the only account of a user, in most lines of a long report
+        return _with_floats(summands[0])
     components: dict[str, int] = {}
     for one in summands:
         for name, value in one.component_uj.items():
@@ -80,6 +82,23 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
         _sum_or_none([one.co2e_grams for one in summands]),
         _sum_or_none([one.cost for one in summands]),
     )
+
+
+def _with_floats(one: Amounts) -> Amounts:
+    """Return the sum of one summand, with the types that sums have."""
+    return Amounts(
+        one.energy_uj,
+        one.component_uj,
+        _float_or_none(one.cpu_seconds),
+        _float_or_none(one.gpu_seconds),
+        one.jobs,
+        _float_or_none(one.co2e_grams),
+        _float_or_none(one.cost),
+    )
+
+
+def _float_or_none(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _sum_or_none(values: Sequence[float | None]) -> float | None:
