@@ -21,9 +21,9 @@ from slurm_energy.tuning.sweep.metrics import (
     energy_delay_sum,
     gain_half_width,
     gains,
-    pareto_front,
     summarise,
 )
+from slurm_energy.tuning.sweep.pareto_front import pareto_front
 
 
 @pytest.mark.parametrize(

@@ -211,19 +211,3 @@ def best_points(points: Sequence[PointGains | None]) -> dict[str, int]:
         name: max(known, key=lambda item, name=name: (item[1].metric(name), -item[0]))[0]  # type: ignore[misc]
         for name in METRICS
     }
-
-
-def pareto_front(points: Sequence[PointSummary | None]) -> tuple[int, ...]:
-    """Return the indices of the points that no other point beats in time and energy, by increasing time."""
-    known = [
-        (point.time_s.mean, point.energy_joules.mean, index)
-        for index, point in enumerate(points)
-        if point is not None
-    ]
-    front: list[int] = []
-    lowest = math.inf
-    for _, joules, index in sorted(known):
-        if joules < lowest:
-            front.append(index)
-            lowest = joules
-    return tuple(front)

@@ -16,8 +16,8 @@ from slurm_energy.tuning.sweep.metrics import (
     best_points,
     gain_half_width,
     gains,
-    pareto_front,
 )
+from slurm_energy.tuning.sweep.pareto_front import pareto_front
 from slurm_energy.tuning.sweep.requested_settings import requested_settings
 from slurm_energy.tuning.sweep.runs import SweepRun, point_summaries, schedule_runs
 
