@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from slurm_energy import __version__
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding
-from slurm_energy.devices.counter_wraps import max_sampling_interval_s
 from slurm_energy.devices.cpu.resctrl import find_support
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.hwmon import chip_names
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.devices.polled_sensor import NO_READING_YET
+from slurm_energy.devices.sampling_interval import max_sampling_interval_s
 from slurm_energy.devices.sources import NodePowerOptions
 from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.doctor import interface_catalogue

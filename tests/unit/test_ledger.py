@@ -17,7 +17,8 @@ from shared_node import CPUS, HandCounter, SharedNode, joules, quality
 from test_sampler import decode
 
 from slurm_energy.agent.metering.component_account import ComponentAccount
-from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
+from slurm_energy.agent.metering.counter_delta import CounterDelta
+from slurm_energy.agent.metering.sampler import SampleInterval
 from slurm_energy.devices.source_priority import NodePart
 from slurm_energy.reports.live_power import node_watts
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.metering.counter_delta import CounterDelta
 from slurm_energy.agent.metering.job_meter import Charge, JobMeter, PowerMonitor
-from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval, Sampler
+from slurm_energy.agent.metering.sampler import SampleInterval, Sampler
 from slurm_energy.agent.metering.trace import MAX_POINTS, TraceBuilder
 from slurm_energy.agent.worker_thread import TimerGrid
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor

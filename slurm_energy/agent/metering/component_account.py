@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_energy.agent.metering.counter_delta import CounterDelta
 from slurm_energy.agent.metering.occupancy import OccupancyInterval
-from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
+from slurm_energy.agent.metering.sampler import SampleInterval
 from slurm_energy.known_fields import known_fields
 
 SLACK_S = 1e-6

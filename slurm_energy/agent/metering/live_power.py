@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_energy.agent.metering.attribution import OTHER
-from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
+from slurm_energy.agent.metering.counter_delta import CounterDelta
+from slurm_energy.agent.metering.sampler import SampleInterval
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import EnergyCounter
 

@@ -1,7 +1,7 @@
 """Sampling of the energy counters: the energy that each counter counted between two samples.
 
-`energy_between` computes the energy between two readings of a counter and whether it is certain. `Sampler`
-decides when each counter is read, and handles counters that disappear and return. Neither depends on jobs.
+`Sampler` decides when each counter is read, and handles counters that disappear and return. It does not
+depend on jobs. The module `counter_delta` computes the energy between two readings of one counter.
 """
 
 from __future__ import annotations
@@ -10,43 +10,26 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.metering.counter_delta import (
+    SAFE_PART_OF_RANGE,
+    UPDATE_SLACK_S,
+    CounterDelta,
+    energy_between,
+    min_energy_across_suspend,
+)
 from slurm_energy.agent.metering.throttle_sensors import ThrottleSampler
-from slurm_energy.devices.counter_wraps import max_sampling_interval_s
 from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCounter, ThrottleSensor
+from slurm_energy.devices.sampling_interval import max_sampling_interval_s
 from slurm_energy.log_once import RepeatedFailureLog
-from slurm_energy.quantities import counter_delta
 
 log = logging.getLogger(__name__)
 
-_SAFE_PART_OF_RANGE = 0.9
-"""An interval is uncertain if its component at maximum power would use more than this part of the range."""
-_UPDATE_SLACK_S = 0.5
-"""Counters update every 1 ms (RAPL) to 100 ms (NVML), so energy may appear this much later."""
-_STILL_S = 10.0
-"""A counter without movement for longer than this is not trusted: even idle components draw power."""
-_JITTER_UJ = 3_000_000
-"""A counter without range that decreases by less than this was not reset; the coarsest counts in joules."""
 _SUSPENDED_S = 0.1
 _ALMOST = 0.95  # of an interval: a slow counter is still due if the timer fires slightly early
 _NOTHING: frozenset[str] = frozenset()
-
-
-class CounterDelta(NamedTuple):
-    """The energy that one counter counted up to the end of a sample interval.
-
-    Attributes:
-        start: time of the counter's previous reading, in seconds since boot. It lies before the start of the
-            sample interval if the counter is not read with every sample.
-        energy_uj: microjoules; a lower bound if `certain` is False.
-        certain: True if the counter cannot have wrapped or been reset unnoticed.
-    """
-
-    start: float
-    energy_uj: int
-    certain: bool
 
 
 @dataclass(slots=True)
@@ -81,58 +64,6 @@ class SampleInterval:
     def length_s(self) -> float:
         """Length of the interval in seconds."""
         return self.end - self.start
-
-
-def energy_between(
-    counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float, still_s: float = 0.0
-) -> tuple[int, bool]:
-    """Return the microjoules between two readings of a counter, and whether they are certain.
-
-    If a counter that never wraps (`range_uj` is None) has decreased, it was reset, for example because its
-    driver was reloaded. The later reading is then the energy since the reset. More energy than the hardware
-    can use in that time also means a reset; the result is then 0 and uncertain.
-
-    Args:
-        counter: the counter, for its range and maximum power.
-        earlier_uj: the earlier reading in microjoules.
-        later_uj: the later reading in microjoules.
-        length_s: seconds between the readings.
-        still_s: seconds before the earlier reading in which the counter did not change. The counter may
-            report the energy of that time late.
-    """
-    max_uj = counter.max_watts * 1e6
-    range_uj = counter.range_uj
-    moved = later_uj != earlier_uj
-    certain = still_s <= _STILL_S if moved else still_s + length_s <= _STILL_S
-    if range_uj is not None:
-        energy_uj = counter_delta(earlier_uj, later_uj, range_uj)
-        certain = certain and length_s * max_uj <= _SAFE_PART_OF_RANGE * range_uj
-    elif later_uj >= earlier_uj:
-        energy_uj = later_uj - earlier_uj
-    elif earlier_uj - later_uj <= _JITTER_UJ:
-        return 0, certain
-    else:
-        energy_uj, certain = later_uj, False
-    if energy_uj > max_uj * (length_s + still_s + _UPDATE_SLACK_S):
-        return 0, False
-    return energy_uj, certain
-
-
-def min_energy_across_suspend(counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float) -> int:
-    """Return the minimum energy in microjoules between two readings, one before and one after a suspend.
-
-    The counter may have continued, stopped or restarted from 0. If its value decreased, the counter has
-    counted at least the later reading, whether it wrapped or was reset.
-
-    Args:
-        counter: the counter, for its maximum power.
-        earlier_uj: the reading before the suspend in microjoules.
-        later_uj: the reading after the suspend in microjoules.
-        length_s: seconds between the readings.
-    """
-    energy_uj = later_uj - earlier_uj if later_uj >= earlier_uj else later_uj
-    max_uj = counter.max_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
-    return energy_uj if energy_uj <= max_uj else 0
 
 
 class _CounterState:
@@ -233,7 +164,7 @@ class Sampler:
         self.time: float | None = None
         self.max_interval_s = max_sampling_interval_s(counters)
         wraps = [c.range_uj / (c.max_watts * 1e6) for c in counters if c.range_uj is not None]
-        self._safe_s = _SAFE_PART_OF_RANGE * min(wraps, default=math.inf)
+        self._safe_s = SAFE_PART_OF_RANGE * min(wraps, default=math.inf)
         self._failures = RepeatedFailureLog(log)
 
     def sample(self, due_only: bool = False) -> SampleInterval | None:
@@ -350,7 +281,7 @@ class Sampler:
             now - last + self._timing_uncertainty_s + timing_uncertainty_s if last is not None else math.inf
         )
         plain = not (unreadable or suspended) and length_s <= self._safe_s
-        max_s = length_s + _UPDATE_SLACK_S
+        max_s = length_s + UPDATE_SLACK_S
         new = tuple.__new__
         for state, value_uj in values:
             moved_uj = value_uj - state.value_uj
