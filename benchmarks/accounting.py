@@ -1,4 +1,4 @@
-"""Energy accounting on three stores: ingest, reports over a million jobs, and `senergy acct` beside sacct.
+"""Energy accounting on three stores: record storage, reports over a million jobs, and `senergy acct`.
 
 Per store (SQLite, MariaDB, PostgreSQL): records stored per second of the controller's processor time, as in
 `store_rates.py`; the slowest of the reports over a month with 1,000,000 jobs, as in `usage_report.py`; the
@@ -26,7 +26,7 @@ import usage_report
 from claims import Claim, at_least, at_most, publish
 
 from slurm_energy.accounting.engine import connect
-from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records import record_store
 from slurm_energy.accounting.schema import migrations
 from slurm_energy.errors import UnavailableError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--records", type=int, default=100_000, help="records to ingest (default 100,000)")
+    parser.add_argument("--records", type=int, default=100_000, help="records to store (default 100,000)")
     parser.add_argument("--jobs", type=int, default=1_000_000, help="jobs of the reports (default 1,000,000)")
     parser.add_argument("--acct-jobs", type=int, default=100_000, help="jobs of acct (default 100,000)")
     parser.add_argument("--stores", default=",".join(("sqlite", *SERVERS)), help="stores (default: all)")
@@ -111,8 +111,8 @@ def fill_records(place: str, jobs: int, end: int) -> None:
     with connect(place) as connection:
         for first in range(0, jobs, store_rates.BATCH):
             count = min(store_rates.BATCH, jobs - first)
-            items, _ = ingest.read_items([{"record": record(first + n, end)} for n in range(count)])
-            ingest.store(connection, items, float(end))
+            items, _ = record_store.read_items([{"record": record(first + n, end)} for n in range(count)])
+            record_store.store(connection, items, float(end))
 
 
 def record(number: int, end: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 from claims import at_least, publish
 
 from slurm_energy.accounting.engine import Database
-from slurm_energy.accounting.records import ingest, record_queries
+from slurm_energy.accounting.records import record_queries, record_store
 from slurm_energy.accounting.records.record_selection import RecordSelection
 from slurm_energy.accounting.schema import migrations
 from slurm_energy.errors import UnavailableError
@@ -71,8 +71,8 @@ def measure(place: str, records: int) -> dict[str, float]:
         for first in range(0, records, BATCH):
             delivery = [{"record": record(first + n)} for n in range(BATCH)]
             start_s, start_cpu_s = time.perf_counter(), time.process_time()
-            items, _ = ingest.read_items(delivery)
-            accepted, refusals = ingest.store(connection, items, NOW)
+            items, _ = record_store.read_items(delivery)
+            accepted, refusals = record_store.store(connection, items, NOW)
             wall_s += time.perf_counter() - start_s
             cpu_s += time.process_time() - start_cpu_s
             assert len(accepted) == BATCH and not refusals

@@ -1,1 +1,1 @@
-"""The record store of senergyctld: schema, ingest, queries, job facts, power traces and run history."""
+"""The record store of senergyctld: schema, storage, queries, job facts, power traces and run history."""

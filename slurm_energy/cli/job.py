@@ -158,7 +158,7 @@ def _print_labels(
     args: argparse.Namespace, runs: list[list[JobUsage]], decisions_by_job: dict[int, list[dict[str, Any]]]
 ) -> None:
     from slurm_energy.reports.acct.fields import Style
-    from slurm_energy.reports.labels.label import label
+    from slurm_energy.reports.labels.terminal_label import label
     from slurm_energy.reports.plots.text_plot import ASCII, glyphs_for
 
     glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)

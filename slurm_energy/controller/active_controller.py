@@ -28,7 +28,7 @@ from slurm_energy.controller.grid.quota_watch import QuotaWatch
 from slurm_energy.controller.grid.routes import GridRoutes
 from slurm_energy.controller.grid.source import GridFactorSource
 from slurm_energy.controller.http import http_listener
-from slurm_energy.controller.http.identity import PrivilegedUsers
+from slurm_energy.controller.http.authorization import PrivilegedUsers
 from slurm_energy.controller.http.node_hosts import NodeHosts
 from slurm_energy.controller.http.node_routes import NodeRoutes
 from slurm_energy.controller.http.server import ControllerServer

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from slurm_energy.accounting.records.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import OFF, NodeHosts, Sender, check_sender
 from slurm_energy.controller.http.recent_refusals import RecentRefusals
 from slurm_energy.controller.records.deliveries import SMALL_BODY_BYTES, read_object

@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.config.section_digests import shared_values
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.errors import UnavailableError
 from slurm_energy.policies import catalogue

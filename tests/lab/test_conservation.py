@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import select
 
 from slurm_energy.accounting.engine import Database
-from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records import record_store
 from slurm_energy.accounting.records.periods import read_periods, store_periods
 from slurm_energy.accounting.schema import migrations, tables
 from slurm_energy.accounting.usage.usage_queries import UsageQuery, read_usage
@@ -162,9 +162,9 @@ def fill(database: Database, run: Run, seed: int) -> None:
     numbers.shuffle(periods)
     with database.connect() as connection:
         for first in range(0, len(records), 50):
-            items, refusals = ingest.read_items(records[first : first + 50], now=NOW)
+            items, refusals = record_store.read_items(records[first : first + 50], now=NOW)
             assert not refusals
-            assert not ingest.store(connection, items, NOW)[1]
+            assert not record_store.store(connection, items, NOW)[1]
         for first in range(0, len(periods), 7):
             made, refusals = read_periods(periods[first : first + 7], now=NOW)
             assert not refusals

@@ -15,7 +15,7 @@ from slurm_energy.controller.diagnosis.adjustment_loop import AdjustmentLoop
 from slurm_energy.controller.diagnosis.adjustment_routes import AdjustmentRoutes
 from slurm_energy.controller.diagnosis.adjustment_trials import AdjustmentTrials
 from slurm_energy.controller.diagnosis.run_diagnosis import RunDiagnosis
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import Sender, Verdict
 from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache

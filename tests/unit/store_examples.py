@@ -1,4 +1,4 @@
-"""Records for the tests of store, ingest and controller, and a database to store them."""
+"""Records for the tests of database access, record store and controller, and a database to store them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from slurm_energy.accounting import engine
-from slurm_energy.accounting.records import ingest, job_facts, record_queries
+from slurm_energy.accounting.records import job_facts, record_queries, record_store
 from slurm_energy.accounting.records.record_selection import RecordSelection
 from slurm_energy.accounting.schema import migrations
 from slurm_energy.records import ComponentEnergy, EnergyRecord
@@ -85,10 +85,10 @@ class Accounting:
                 yield connection
 
     def deliver(self, *entries, now=NOW):
-        items, refusals = ingest.read_items(list(entries))
+        items, refusals = record_store.read_items(list(entries))
         assert not refusals, refusals
         with self.connect() as connection:
-            accepted, refusals = ingest.store(connection, items, now)
+            accepted, refusals = record_store.store(connection, items, now)
         assert not refusals, refusals
         return accepted
 

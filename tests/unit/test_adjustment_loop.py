@@ -18,7 +18,7 @@ from adjustment_examples import (
 from slurm_energy import config as configuration
 from slurm_energy.accounting import adjustments
 from slurm_energy.controller.diagnosis import adjustment_routes
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
 
 BOB = Rights(2003, "bob")

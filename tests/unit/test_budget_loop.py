@@ -21,7 +21,7 @@ from slurm_energy.budget.messages import NodeDecision
 from slurm_energy.controller.budgets.admission import AdmissionReport
 from slurm_energy.controller.budgets.loop import BudgetLoop
 from slurm_energy.controller.budgets.routes import BudgetRoutes
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import Sender, Verdict
 from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache

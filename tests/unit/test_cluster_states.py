@@ -33,7 +33,7 @@ from slurm_energy.controller.clusters.placement_routes import (
     PlacementRoutes,
 )
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors

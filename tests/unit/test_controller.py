@@ -26,8 +26,8 @@ from slurm_energy import config as configuration
 from slurm_energy.accounting import engine
 from slurm_energy.accounting.records import job_facts
 from slurm_energy.controller import policy_file
-from slurm_energy.controller.http import dispatcher, identity, job_routes, rights, server
-from slurm_energy.controller.http.identity import PrivilegedUsers
+from slurm_energy.controller.http import authorization, dispatcher, identity, job_routes, server
+from slurm_energy.controller.http.authorization import PrivilegedUsers
 from slurm_energy.controller.http.node_hosts import NodeHosts
 from slurm_energy.controller.records import deliveries
 from slurm_energy.controller.records.enrichment import Enrichment, QuerySchedule
@@ -312,7 +312,7 @@ def test_predictions_of_one_user_delay_no_other_user(controller, monkeypatch):
         return [None] * len(requests)
 
     monkeypatch.setattr(controller.memory, "predict", predict)
-    monkeypatch.setattr(rights, "name_of", lambda uid: f"user{uid}")
+    monkeypatch.setattr(authorization, "name_of", lambda uid: f"user{uid}")
 
     async def story(c):
         body = {"requests": [{"name": "train"}] * 10}
@@ -346,7 +346,7 @@ def test_bodies_are_decoded_outside_the_event_loop(controller, monkeypatch):
 
     for module in (deliveries, server):
         monkeypatch.setattr(module, "read_object", noted)
-    monkeypatch.setattr(rights, "name_of", lambda uid: "alice")
+    monkeypatch.setattr(authorization, "name_of", lambda uid: "alice")
 
     async def story(c):
         assert (await c.post({"items": [item(job_id=3)]}))[0] == 200
@@ -476,8 +476,10 @@ class TestRoles:
 
     @pytest.fixture
     def controller(self, controller, monkeypatch):
-        monkeypatch.setattr(rights, "name_of", {ALICE: "alice", BOB: "bob", CAROL: "carol"}.get)
-        monkeypatch.setattr(rights, "gids_of", lambda uid: frozenset({7000}) if uid == CAROL else frozenset())
+        monkeypatch.setattr(authorization, "name_of", {ALICE: "alice", BOB: "bob", CAROL: "carol"}.get)
+        monkeypatch.setattr(
+            authorization, "gids_of", lambda uid: frozenset({7000}) if uid == CAROL else frozenset()
+        )
         return controller
 
     async def filled(self, c, roles):
@@ -542,7 +544,7 @@ class TestRoles:
             c.server.roles.read = fails
             for _ in range(3):
                 assert not await c.server.roles.update()
-            now[0] = rights.MAX_AGE_S
+            now[0] = authorization.MAX_AGE_S
             assert (await self.seen(c, BOB))[0] == "all"
             now[0] += 1
             assert (await self.seen(c, BOB))[0] == "own"
@@ -937,7 +939,7 @@ class TestPrediction:
 
     def predict(self, controller, monkeypatch, uid, *requests):
         names = {ALICE: "alice", BOB: "bob", CAROL: "carol"}
-        monkeypatch.setattr(rights, "name_of", names.get)
+        monkeypatch.setattr(authorization, "name_of", names.get)
 
         async def story(c):
             for number, user in enumerate(["alice"] * 5 + ["bob"], 1):
@@ -986,7 +988,7 @@ class TestPrediction:
             )
             return [[one and one["runs"] for one in answer["untuned_runs"]] for answer in answers]
 
-        monkeypatch.setattr(rights, "name_of", {ALICE: "alice", BOB: "bob"}.get)
+        monkeypatch.setattr(authorization, "name_of", {ALICE: "alice", BOB: "bob"}.get)
         assert controller.session(story) == [[1, None], [1, 1]]
 
     def test_caps_of_job_and_policy_apply(self, controller, monkeypatch):
@@ -1001,7 +1003,7 @@ class TestPrediction:
 
     def test_predictions_during_learning_use_whole_runs(self, controller, monkeypatch):
         """Every question is answered, and from whole runs, while others are being learned."""
-        monkeypatch.setattr(rights, "name_of", {ALICE: "alice"}.get)
+        monkeypatch.setattr(authorization, "name_of", {ALICE: "alice"}.get)
         total, at_once = 60, 4
 
         async def learns(c):
@@ -1074,7 +1076,7 @@ def test_a_slow_directory_service_blocks_one_thread_per_user(controller, monkeyp
             answer.wait()
         return f"user{uid}"
 
-    monkeypatch.setattr(rights, "name_of", name_of)
+    monkeypatch.setattr(authorization, "name_of", name_of)
 
     async def story(c):
         hostile = [asyncio.create_task(c.get("/v1/status", uid=ALICE)) for _ in range(60)]

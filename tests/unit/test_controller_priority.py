@@ -25,7 +25,7 @@ from slurm_energy.accounting.decisions import Decision
 from slurm_energy.accounting.records import job_facts
 from slurm_energy.accounting.records.job_facts import JobLookup
 from slurm_energy.controller import daemon
-from slurm_energy.controller.http import identity
+from slurm_energy.controller.http import authorization
 from slurm_energy.controller.http.server import ControllerServer
 from slurm_energy.controller.queue import priority_pipeline
 from slurm_energy.controller.queue.priority_loop import PriorityLoop, make_pipeline
@@ -78,7 +78,7 @@ class Queueing:
         self.loop = PriorityLoop(
             config, self.controller.store, self.controller.memory, self.failures, self.make
         )
-        access, _ = identity.PrivilegedUsers.from_config(config.controller)
+        access, _ = authorization.PrivilegedUsers.from_config(config.controller)
         self.controller.server = ControllerServer(
             config, access, self.controller.store, self.failures,
             lambda: {"priority": self.loop.status()}, self.controller.memory, self.loop,

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from slurm_energy.accounting import decisions
 from slurm_energy.accounting.decisions import DEFER, RELEASE, Decision
 from slurm_energy.accounting.history import arrivals
-from slurm_energy.accounting.records import ingest, job_facts
+from slurm_energy.accounting.records import job_facts, record_store
 from slurm_energy.cli import connection, report
 from slurm_energy.cli.main import main
 from slurm_energy.config import Config, parse
 from slurm_energy.controller.deferral.routes import DeferralRoutes
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.series import GridSeries, SeriesSource
@@ -71,9 +71,9 @@ async def add_job(
     for count, (start, end) in enumerate(runs):
         times = {"start": T0 + start * HOUR, "end": T0 + end * HOUR}
         record = stored.record(job_id=job_id, uid=uid, user=user, node="n1", restart_count=count, **times)
-        items, refused = ingest.read_items([stored.item(_with_energy(record))])
+        items, refused = record_store.read_items([stored.item(_with_energy(record))])
         assert not refused
-        await store.write(ingest.store, items, stored.NOW)
+        await store.write(record_store.store, items, stored.NOW)
     times = {"start": T0 + runs[0][0] * HOUR, "end": T0 + runs[-1][1] * HOUR}
     facts = stored.job(job_id, account=account, user=user, submit=T0, **times)
     lookups = await store.read(job_facts.pending_lookups, 0.0)

@@ -16,7 +16,7 @@ from test_job_manager import Node, energy_of, env
 from slurm_energy.agent.sockets.server import AgentServer
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
 from slurm_energy.records import EnergyRecord
-from slurm_energy.reports.labels.label import policy_text
+from slurm_energy.reports.labels.terminal_label import policy_text
 
 
 def label_of(record: EnergyRecord) -> str:

@@ -13,7 +13,7 @@ import pytest
 from store_examples import item
 
 from slurm_energy.accounting.backups import integrity
-from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records import record_store
 from slurm_energy.accounting.records.record_queries import find_records, records_json
 from slurm_energy.accounting.records.record_selection import RecordSelection
 from slurm_energy.controller.records.store import Store
@@ -64,8 +64,8 @@ def fill(folder, location, revive):
     acknowledged, refused = [], 0
 
     async def deliver(batch):
-        items, _ = ingest.read_items(batch)
-        return (await store.write(ingest.store, items, 1.0))[0]
+        items, _ = record_store.read_items(batch)
+        return (await store.write(record_store.store, items, 1.0))[0]
 
     async def stored():
         def read(connection):

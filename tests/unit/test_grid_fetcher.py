@@ -29,7 +29,7 @@ from slurm_energy.controller.grid.fetcher import (
 )
 from slurm_energy.controller.grid.routes import GridRoutes
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError
 from slurm_energy.grid.csv_series import iso_time, parse_time

@@ -24,7 +24,7 @@ from slurm_energy.agent import live_report_client
 from slurm_energy.agent.live_report_client import LiveReportClient
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.controller import live_reports
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import NodeHosts, Sender, Verdict
 from slurm_energy.controller.http.node_routes import NodeRoutes, SlurmNodeCache
 from slurm_energy.controller.live_reports import LiveReports

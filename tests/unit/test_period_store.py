@@ -14,9 +14,9 @@ from sqlalchemy import select
 from store_examples import NOW
 
 from slurm_energy.accounting.engine import connect
-from slurm_energy.accounting.records.ingest import Refusal, RefusalOutcome
 from slurm_energy.accounting.records.periods import energy_rows, read_periods, store_periods
 from slurm_energy.accounting.records.plausibility import MAX_WATTS, PlausibilityCheck
+from slurm_energy.accounting.records.record_store import Refusal, RefusalOutcome
 from slurm_energy.accounting.schema.tables import node_periods, periods
 from slurm_energy.node_period import NodePeriod
 

@@ -20,7 +20,7 @@ from slurm_energy.agent import policy_copy_client
 from slurm_energy.agent.policy_copy_client import PolicyCopyClient
 from slurm_energy.cli.main import main
 from slurm_energy.config import AgentConfig, Config
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.policy_file import PolicyPublication
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError
 from slurm_energy.policies.policy_copy import FRESH_S, confirm_copy, read_copy, update_copy

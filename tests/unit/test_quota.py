@@ -27,7 +27,7 @@ from slurm_energy.controller.grid.quota_holds import QuotaHolds
 from slurm_energy.controller.grid.quota_routes import QuotaRoutes
 from slurm_energy.controller.grid.quota_watch import QuotaWatch
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog

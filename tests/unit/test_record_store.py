@@ -22,9 +22,9 @@ from store_examples import NOW, Accounting, item, record
 
 from slurm_energy.accounting import retention
 from slurm_energy.accounting.backups import integrity
-from slurm_energy.accounting.records import ingest, observations, traces
-from slurm_energy.accounting.records.ingest import RefusalOutcome
+from slurm_energy.accounting.records import observations, record_store, traces
 from slurm_energy.accounting.records.plausibility import MAX_WATTS, PlausibilityCheck
+from slurm_energy.accounting.records.record_store import RefusalOutcome
 from slurm_energy.accounting.schema import observation_tables
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import UsageError
@@ -79,7 +79,7 @@ class TestObservations:
         ],
     )
     def test_bad_ones_are_refused_and_their_records_stored(self, raw, fault):
-        items, (refusal,) = ingest.read_items([item() | {"observation": raw}])
+        items, (refusal,) = record_store.read_items([item() | {"observation": raw}])
         assert fault in refusal.error
         assert refusal.outcome is RefusalOutcome.OBSERVATION_REJECTED
         assert [one.observation for one in items] == [None]
@@ -154,7 +154,7 @@ class TestBadItems:
         ],
     )
     def test_are_named_and_the_others_stored(self, accounting, bad):
-        items, refusals = ingest.read_items([item(job_id=1), bad, item(job_id=2)])
+        items, refusals = record_store.read_items([item(job_id=1), bad, item(job_id=2)])
         assert [i.record.job_id for i in items] == [1, 2]
         ((index, error, outcome),) = [(r.index, r.error, r.outcome) for r in refusals]
         assert (index, outcome) == (1, RefusalOutcome.REJECTED)
@@ -166,17 +166,17 @@ class TestBadItems:
                 asked = json.loads('{"a":' * depth + "1" + "}" * depth)
             except RecursionError:
                 break
-            _, rejections = ingest.read_items([item(record() | {"requested": asked})])
+            _, rejections = record_store.read_items([item(record() | {"requested": asked})])
             assert len(rejections) == 1
 
-    @pytest.mark.parametrize("data", [None, {}, "items", 3, [{}] * (ingest.MAX_ITEMS + 1)])
+    @pytest.mark.parametrize("data", [None, {}, "items", 3, [{}] * (record_store.MAX_ITEMS + 1)])
     def test_a_delivery_without_a_list_of_items(self, data):
         with pytest.raises(UsageError):
-            ingest.read_items(data)
+            record_store.read_items(data)
 
     @pytest.mark.parametrize("trace", [{"start": 1}, {"start": 10**400, "interval_s": 1, "columns": {}}])
     def test_a_bad_trace_does_not_cost_the_record(self, accounting, trace):
-        items, rejections = ingest.read_items([item(trace=trace)])
+        items, rejections = record_store.read_items([item(trace=trace)])
         assert len(items) == 1 and items[0].trace is None
         assert rejections[0].outcome is RefusalOutcome.TRACE_REJECTED
         assert rejections[0].record_id == items[0].record.record_id
@@ -187,7 +187,7 @@ class TestBadItems:
     @examples(50)
     def test_any_value_of_any_key_is_stored_or_named(self, value):
         for key in record():
-            ingest.read_items([item(record() | {key: value})])
+            record_store.read_items([item(record() | {key: value})])
 
 
 NEWER = {
@@ -209,7 +209,7 @@ class TestVersionSkew:
     @pytest.mark.parametrize("schema", [2, 99, 10**30])
     def test_a_newer_schema_is_retried_and_delays_no_other_record(self, accounting, schema):
         newer = {"schema": schema, "record_id": "r", "anything": ["else"]}
-        items, refusals = ingest.read_items([item(job_id=1), {"record": newer}, item(job_id=2)])
+        items, refusals = record_store.read_items([item(job_id=1), {"record": newer}, item(job_id=2)])
         assert [i.record.job_id for i in items] == [1, 2]
         ((index, record_id, outcome, error),) = [(r.index, r.record_id, r.outcome, r.error) for r in refusals]
         assert (index, record_id, outcome) == (1, "r", RefusalOutcome.RETRY)
@@ -224,20 +224,20 @@ class TestVersionSkew:
             {"infinite": float("inf")},
             {"job": {"name": "forged"}},
             {"trace": {}},
-            {"long": "x" * ingest.MAX_RECORD_BYTES},
+            {"long": "x" * record_store.MAX_RECORD_BYTES},
         ],
         ids=lambda change: next(iter(change))[:10],
     )
     def test_unknown_keys_are_bounded(self, change):
         """Infinity or 1000 levels would make SQLite refuse the JSON of every response with the record."""
-        items, refusals = ingest.read_items([item(record() | change), item(job_id=2)])
+        items, refusals = record_store.read_items([item(record() | change), item(job_id=2)])
         assert [i.record.job_id for i in items] == [2]
         assert [r.outcome for r in refusals] == [RefusalOutcome.REJECTED]
 
     def test_infinity_in_a_number_that_json_allows(self):
         """Python parses 1e999 as infinity but does not treat it as a constant."""
         data = json.loads(json.dumps([item(record() | {"x": 0, "mean": "@"})]).replace('"@"', "1e999"))
-        assert [r.outcome for r in ingest.read_items(data)[1]] == [RefusalOutcome.REJECTED]
+        assert [r.outcome for r in record_store.read_items(data)[1]] == [RefusalOutcome.REJECTED]
 
     @given(
         st.dictionaries(
@@ -271,7 +271,7 @@ def powered(joules, name="cpu", **more):
 
 class TestPlausibility:
     def outcome(self, data, check=None):
-        items, refusals = ingest.read_items([item(data)], check, now=NOW)
+        items, refusals = record_store.read_items([item(data)], check, now=NOW)
         assert len(items) + len(refusals) == 1
         return refusals[0].outcome if refusals else None
 
@@ -321,10 +321,10 @@ class TestPlausibility:
 
 def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
     """If a bad row passes all checks, it must not roll back a delivery forever."""
-    items, _ = ingest.read_items([item(job_id=n) for n in range(4)])
+    items, _ = record_store.read_items([item(job_id=n) for n in range(4)])
     items[2] = dataclasses.replace(items[2], record=dataclasses.replace(items[2].record, job_id=2**70))
     with accounting.connect() as connection:
-        accepted, refusals = ingest.store(connection, items, 1.0)
+        accepted, refusals = record_store.store(connection, items, 1.0)
     assert len(accepted) == 3
     assert [(r.index, r.outcome) for r in refusals] == [(2, RefusalOutcome.REJECTED)]
     assert accounting.ids() == [0, 1, 3]
@@ -385,9 +385,9 @@ class TestTraces:
             extent({"start": 1.0, "interval_s": 1.0, "columns": columns}, max_values=50_000)
 
     def test_a_delivery_of_bombs_is_deferred(self, accounting, monkeypatch):
-        monkeypatch.setattr(ingest, "MAX_DELIVERY_VALUES", 100)
+        monkeypatch.setattr(record_store, "MAX_DELIVERY_VALUES", 100)
         sent = [item(job_id=n, trace=encode_trace(1000.0, 1.0, {"cpu": [1.0] * 100})) for n in range(3)]
-        items, refusals = ingest.read_items(sent)
+        items, refusals = record_store.read_items(sent)
         assert [i.record.job_id for i in items] == [0]
         assert [(r.index, r.outcome) for r in refusals] == [
             (1, RefusalOutcome.RETRY),
@@ -396,11 +396,11 @@ class TestTraces:
 
     @pytest.mark.parametrize("end", [b"", b"x"])
     def test_bombs_that_are_refused_count_as_well(self, monkeypatch, end):
-        monkeypatch.setattr(ingest, "MAX_DELIVERY_VALUES", 10_000)
+        monkeypatch.setattr(record_store, "MAX_DELIVERY_VALUES", 10_000)
         bomb = {"start": 1000.0, "interval_s": 1.0, "columns": {"cpu": column(bytes(4 * 3700) + end)}}
         if not end:  # one more column, of another length
             bomb["columns"]["dram"] = column(bytes(4))
-        items, refusals = ingest.read_items([item(job_id=n, trace=bomb) for n in range(10)])
+        items, refusals = record_store.read_items([item(job_id=n, trace=bomb) for n in range(10)])
         assert [i.record.job_id for i in items] == [0, 1, 2]
         kinds = [refusal.outcome for refusal in refusals]
         assert kinds == [RefusalOutcome.TRACE_REJECTED] * 3 + [RefusalOutcome.RETRY] * 7
@@ -417,8 +417,8 @@ def store_spool(location: Path | str, spool: Path, output: int) -> None:
     deliveries = json.loads(spool.read_text())
     os.write(output, b"ready\n")
     for entries in deliveries:
-        items, _ = ingest.read_items(entries)
-        for record_id in asyncio.run(store.write(ingest.store, items, time.time()))[0]:
+        items, _ = record_store.read_items(entries)
+        for record_id in asyncio.run(store.write(record_store.store, items, time.time()))[0]:
             os.write(output, f"{record_id}\n".encode())
     store.close()
 

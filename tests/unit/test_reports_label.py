@@ -13,7 +13,7 @@ from report_examples import answer, component, job_info, record, usages
 from slurm_energy.records import AppliedSetting, JobDevice
 from slurm_energy.reports.acct.fields import Style
 from slurm_energy.reports.labels.advice import notes
-from slurm_energy.reports.labels.label import label, requested_text
+from slurm_energy.reports.labels.terminal_label import label, requested_text
 from slurm_energy.reports.plots.text_plot import ASCII, BLOCKS, Glyphs
 from slurm_energy.reports.usage import JobUsage
 

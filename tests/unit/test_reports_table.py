@@ -15,8 +15,8 @@ from slurm_energy.reports.acct.acct_fields import parse_format as parse_acct_for
 from slurm_energy.reports.acct.fields import FIELDS, Field, Style, find_in
 from slurm_energy.reports.figure_format import DisplayUnits, with_unit
 from slurm_energy.reports.labels.json_view import job_object
-from slurm_energy.reports.labels.label import policy_text
 from slurm_energy.reports.labels.settings import short_settings
+from slurm_energy.reports.labels.terminal_label import policy_text
 from slurm_energy.reports.table import TableLayout, delimited, fit, parse_columns, table_lines
 from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 from slurm_energy.safe_text import display_width

@@ -29,7 +29,7 @@ from slurm_energy.controller.diagnosis import alert_delivery
 from slurm_energy.controller.diagnosis.alert_delivery import FindingAlert, mail_message, run_command
 from slurm_energy.controller.diagnosis.finding_alerts import FindingAlerts
 from slurm_energy.controller.diagnosis.running_findings import JobWithFindings, RunningFindings
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import Sender
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.diagnosis.finding import FindingKind

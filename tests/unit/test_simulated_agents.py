@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from slurm_energy.accounting.records import ingest, periods
+from slurm_energy.accounting.records import periods, record_store
 from slurm_energy.accounting.records.plausibility import PlausibilityCheck
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import UnavailableError
@@ -25,7 +25,7 @@ def test_the_controller_accepts_what_simulated_nodes_send(gpus):
     node.job_end = now - 1.0
     report = LiveReport.from_json(json.loads(json.dumps(node.live_report().to_json())))
     items = json.loads(json.dumps(node.end_job()))
-    records, refused = ingest.read_items(items, PlausibilityCheck(), now)
+    records, refused = record_store.read_items(items, PlausibilityCheck(), now)
     period = node.period(int(now) // 3600 * 3600 - 3600, int(now) // 3600 * 3600)
     kept, rejected = periods.read_periods([{"period": json.loads(json.dumps(period.to_json()))}])
     assert [record.step for record in report.records] == [None, "0"]

@@ -16,7 +16,7 @@ from test_controller import Controller, refused
 
 from slurm_energy.accounting import engine
 from slurm_energy.accounting.backups import integrity
-from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records import record_store
 from slurm_energy.accounting.schema import tables
 from slurm_energy.controller.records import store as store_module
 from slurm_energy.controller.records.store import Store
@@ -76,11 +76,11 @@ def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkey
     async def story():
         await first.write(disconnect)
         second = open_store(location)
-        items, _ = ingest.read_items([item()])
+        items, _ = record_store.read_items([item()])
         with pytest.raises(UnavailableError, match="used by another senergyctld"):
-            await first.write(ingest.store, items, 1.0)
+            await first.write(record_store.store, items, 1.0)
         second.close()
-        return await first.write(ingest.store, items, 1.0)
+        return await first.write(record_store.store, items, 1.0)
 
     assert len(asyncio.run(story())[0]) == 1
 
@@ -135,11 +135,11 @@ def test_records_wait_for_a_server_that_is_away(server, location, tmp_path, monk
 
 def test_a_server_killed_amid_a_transaction_keeps_all_or_nothing(server, location, open_store, monkeypatch):
     monkeypatch.setattr(store_module, "_RETRY_S", 0.0)
-    store, items = open_store(location), ingest.read_items([item(job_id=n) for n in range(5)])[0]
+    store, items = open_store(location), record_store.read_items([item(job_id=n) for n in range(5)])[0]
 
     def store_and_crash(connection, items):
         with engine.transaction(connection):
-            ingest._insert(connection, items, 1.0)
+            record_store._insert(connection, items, 1.0)
             server.kill()
 
     async def story():
@@ -147,7 +147,7 @@ def test_a_server_killed_amid_a_transaction_keeps_all_or_nothing(server, locatio
             await store.write(store_and_crash, items)
         server.start()
         assert await store.read(lambda c: c.execute(select(tables.records.c.id)).all()) == []
-        return await store.write(ingest.store, items, 1.0)
+        return await store.write(record_store.store, items, 1.0)
 
     assert len(asyncio.run(story())[0]) == 5
 
@@ -170,7 +170,7 @@ def test_a_missing_permission_rejects_no_record(server, location):
     password = "PASSWORD 'secret'" if server.name == "postgresql" else "IDENTIFIED BY 'secret'"
     server.execute(f"CREATE USER reader {password}", url.database)
     server.execute(f"GRANT SELECT ON {tables_of_store} TO reader", url.database)
-    items, _ = ingest.read_items([item()])
+    items, _ = record_store.read_items([item()])
     try:
         with (
             engine.connect(
@@ -178,7 +178,7 @@ def test_a_missing_permission_rejects_no_record(server, location):
             ) as connection,
             pytest.raises(sqlalchemy.exc.DBAPIError),
         ):
-            ingest.store(connection, items, 1.0)
+            record_store.store(connection, items, 1.0)
     finally:
         if server.name == "postgresql":
             server.execute("DROP OWNED BY reader", url.database)
@@ -187,21 +187,21 @@ def test_a_missing_permission_rejects_no_record(server, location):
 
 def test_a_trace_that_the_server_cannot_take_does_not_block_its_record(location, monkeypatch):
     """MariaDB would close the connection (max_allowed_packet), and the agent would send it forever."""
-    monkeypatch.setattr(ingest, "backend_of", lambda _: SimpleNamespace(max_text_bytes=lambda _: 500))
+    monkeypatch.setattr(record_store, "backend_of", lambda _: SimpleNamespace(max_text_bytes=lambda _: 500))
     accounting = Accounting(location)
     traces = [encode_trace(1000.0, 1.0, {f"gpu[{n}]": [1.0] * 9 for n in range(gpus)}) for gpus in (1, 50)]
-    items, _ = ingest.read_items([item(job_id=n, trace=trace) for n, trace in enumerate(traces)])
+    items, _ = record_store.read_items([item(job_id=n, trace=trace) for n, trace in enumerate(traces)])
     with accounting.connect() as connection:
-        accepted, refusals = ingest.store(connection, items, 1.0)
+        accepted, refusals = record_store.store(connection, items, 1.0)
     assert len(accepted) == 2
-    assert [(r.index, r.outcome) for r in refusals] == [(1, ingest.RefusalOutcome.TRACE_REJECTED)]
+    assert [(r.index, r.outcome) for r in refusals] == [(1, record_store.RefusalOutcome.TRACE_REJECTED)]
     assert [bool(r["trace"]) for r in accounting.find(with_traces=True)] == [True, False]
 
 
 def test_the_largest_record_and_trace_fit(location):
     accounting = Accounting(location)
     trace = encode_trace(1000.0, 1.0, {"cpu": [1.0]}) | {"more": '"' * (3 << 20)}
-    notes = ("'" * MAX_SETTING_TEXT,) * (ingest.MAX_RECORD_BYTES // MAX_SETTING_TEXT - 1)
+    notes = ("'" * MAX_SETTING_TEXT,) * (record_store.MAX_RECORD_BYTES // MAX_SETTING_TEXT - 1)
     accounting.deliver(item(notes=notes), item(job_id=2, trace=trace))
     assert [r["job_id"] for r in accounting.find()] == [1, 2]
 

@@ -14,7 +14,7 @@ from slurm_energy.accounting import engine
 from slurm_energy.accounting.history import run_history
 from slurm_energy.cli.main import main
 from slurm_energy.controller import running_jobs
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import Sender, Verdict
 from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.running_jobs import RunningJobCache

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from slurm_energy.accounting.engine import connect
-from slurm_energy.accounting.records import ingest, job_facts
+from slurm_energy.accounting.records import job_facts, record_store
 from slurm_energy.accounting.records.job_facts import JobLookup
 from slurm_energy.accounting.records.node_coverage import missing_node_seconds, off_energy
 from slurm_energy.accounting.records.off_periods import OffPeriod, store_off_periods
@@ -60,9 +60,9 @@ class Rollup:
         self._stack.close()
 
     def deliver_record(self, **more: Any) -> None:
-        items, refusals = ingest.read_items([stored.item(**more)])
+        items, refusals = record_store.read_items([stored.item(**more)])
         assert not refusals
-        ingest.store(self.connection, items, stored.NOW)
+        record_store.store(self.connection, items, stored.NOW)
 
     def deliver_period(self, **more: Any) -> None:
         period = DeliveredPeriod(0, periods.period(**more), "{}")

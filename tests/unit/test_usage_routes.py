@@ -13,11 +13,11 @@ import period_examples as periods
 import pytest
 import store_examples as stored
 
-from slurm_energy.accounting.records import ingest, job_facts
+from slurm_energy.accounting.records import job_facts, record_store
 from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.records.usage_loop import UsageLoop
 from slurm_energy.controller.records.usage_routes import UsageRoutes
@@ -68,8 +68,8 @@ def fill(store: Store) -> None:
         for job_id, uid, user, account in ((1, 1000, "alice", "physics"), (2, 1001, "bob", "biology")):
             times = {"start": T0 + 1.0, "end": T0 + 2 * HOUR - 1.0}
             data = stored.item(job_id=job_id, uid=uid, user=user, node=f"n{job_id}", **times)
-            items, _ = ingest.read_items([data])
-            await store.write(ingest.store, items, stored.NOW)
+            items, _ = record_store.read_items([data])
+            await store.write(record_store.store, items, stored.NOW)
             facts = stored.job(job_id, account=account, user=user, allocated="cpu=2", **times)
             lookups = await store.read(job_facts.pending_lookups, 0.0)
             await store.write(job_facts.store, {job_id: [facts]}, lookups, stored.NOW)

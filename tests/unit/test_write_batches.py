@@ -14,7 +14,7 @@ from store_examples import NOW
 from store_examples import record as example
 
 from slurm_energy.accounting.engine import connect
-from slurm_energy.accounting.records import ingest
+from slurm_energy.accounting.records import record_store
 from slurm_energy.accounting.records.joint_storage import store_together
 from slurm_energy.accounting.records.periods import DeliveredPeriod, store_periods
 from slurm_energy.accounting.schema import migrations, tables
@@ -74,14 +74,14 @@ def test_each_delivery_gets_the_results_of_its_own_records(tmp_path: Path) -> No
     path = tmp_path / "a.db"
     migrations.prepare(path)
     raw = [example(number, record_id=f"id{number}") for number in range(4)]
-    first, _ = ingest.read_items([{"record": raw[0]}, {"record": raw[1]}], now=NOW)
-    second, _ = ingest.read_items([{"record": raw[2]}, {"record": raw[0]}, {"record": raw[3]}], now=NOW)
+    first, _ = record_store.read_items([{"record": raw[0]}, {"record": raw[1]}], now=NOW)
+    second, _ = record_store.read_items([{"record": raw[2]}, {"record": raw[0]}, {"record": raw[3]}], now=NOW)
     with connect(path) as connection:
 
         def store(one: Any, items: Any, received: float) -> Any:
-            accepted, refusals = ingest.store(one, items, received)
+            accepted, refusals = record_store.store(one, items, received)
             by_id = {item.item_id: item.index for item in items}
-            refused = ingest.Refusal(by_id["id3"], "id3", "no")
+            refused = record_store.Refusal(by_id["id3"], "id3", "no")
             return [item for item in accepted if item != "id3"], [*refusals, refused]
 
         results = store_together(connection, [first, second], NOW, store)

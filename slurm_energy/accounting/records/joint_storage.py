@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from slurm_energy.accounting.records.ingest import DeliveredRecord, Refusal, RefusalOutcome
 from slurm_energy.accounting.records.periods import DeliveredPeriod
+from slurm_energy.accounting.records.record_store import DeliveredRecord, Refusal, RefusalOutcome
 
 ItemT = TypeVar("ItemT", DeliveredRecord, DeliveredPeriod)
 StorageResult = tuple[list[str], list[Refusal]]

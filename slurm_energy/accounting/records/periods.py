@@ -15,8 +15,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, select, tuple_
 
 from slurm_energy.accounting.engine import error_reason, savepoint, transaction, value_errors
-from slurm_energy.accounting.records.ingest import MAX_ITEMS, Refusal, RefusalOutcome
 from slurm_energy.accounting.records.plausibility import ClockAheadError, PlausibilityCheck
+from slurm_energy.accounting.records.record_store import MAX_ITEMS, Refusal, RefusalOutcome
 from slurm_energy.accounting.schema.tables import node_periods, periods
 from slurm_energy.errors import UsageError
 from slurm_energy.node_period import NodePeriod, grouped

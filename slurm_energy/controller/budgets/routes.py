@@ -25,7 +25,7 @@ from slurm_energy.controller.budgets.objects import (
     override_object,
     series_object,
 )
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import NodeHosts, Sender, check_sender
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.config import Config
 from slurm_energy.controller.clusters.cluster_states import ClusterStates, KnownCluster
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.errors import UsageError
 from slurm_energy.protocol.cluster_state import CLUSTER_STATE_PATH, ClusterState

@@ -9,7 +9,7 @@ from typing import Any, Final
 from slurm_energy.accounting.history import deferred_runs
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import UnavailableError, install_extra

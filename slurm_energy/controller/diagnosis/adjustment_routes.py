@@ -30,7 +30,7 @@ from slurm_energy.controller.diagnosis.adjusted_programs import (
 )
 from slurm_energy.controller.diagnosis.adjustment_trials import AdjustmentTrials
 from slurm_energy.controller.diagnosis.run_diagnosis import DiagnosableRun
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import Sender
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records.store import Store

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.live_reports import LiveReports, NodeState, RunningRecord
 from slurm_energy.diagnosis.live_finding import LiveFinding, merged

@@ -12,7 +12,7 @@ from slurm_energy.accounting.quotas import Quota, QuotaChange, QuotaPeriod, Quot
 from slurm_energy.accounting.usage import quota_usage
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.quota_watch import QuotaWatch, visible_uses
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError

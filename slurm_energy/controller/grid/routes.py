@@ -9,7 +9,7 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.fetcher import GridFetcher, configured_series
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.grid.footprint import GridFactors

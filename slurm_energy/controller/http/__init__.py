@@ -1,1 +1,1 @@
-"""HTTP interface of senergyctld: connections, identity and rights of callers, limits, responses."""
+"""HTTP interface of senergyctld: connections, identity and authorization of callers, limits, responses."""

@@ -1,18 +1,21 @@
-"""What a user may see: operators in the configuration, their groups, and roles in Slurm's database."""
+"""Authorization: the records and jobs that a user may see, by configured operators and roles in Slurm."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from slurm_energy.controller.http.identity import PrivilegedUsers, Rights
+from slurm_energy.accounting.records.record_selection import Visibility
+from slurm_energy.config import ControllerConfig
+from slurm_energy.config.value_checks import GROUP_MARK
 from slurm_energy.errors import EnergyError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.roles import Roles
-from slurm_energy.user_lookup import gids_of, name_of
+from slurm_energy.user_lookup import gid_of, gids_of, name_of, uid_of
 
 INTERVAL_S: Final = 600.0
 MAX_AGE_S: Final = 3600.0
@@ -20,6 +23,74 @@ _RETRY_S: Final = 60.0
 _USER_AGE_S: Final = 60.0
 _MAX_USERS: Final = 10_000
 _SUBJECT: Final = "roles of coordinators and administrators in Slurm"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Rights of one user to see data.
+
+    Attributes:
+        uid: the user.
+        name: login name, None if this host does not know it.
+        everything: whether the user may see records and jobs of all users.
+        accounts: Slurm accounts that the user coordinates. Records and jobs of their users are visible too.
+    """
+
+    uid: int
+    name: str | None = None
+    everything: bool = False
+    accounts: frozenset[str] = frozenset()
+
+    @property
+    def scope(self) -> str:
+        """Name of the visible set of records and jobs in the HTTP interface: `all`, `accounts` or `own`."""
+        return "all" if self.everything else "accounts" if self.accounts else "own"
+
+    @property
+    def visibility(self) -> Visibility | None:
+        """The restriction to apply to selections of records and jobs; None: no restriction."""
+        return None if self.everything else Visibility(self.uid, self.accounts)
+
+    def described(self) -> dict[str, object]:
+        """Return the response fields that tell a caller whose records and jobs a response covers."""
+        accounts = {"accounts": sorted(self.accounts)} if self.scope == "accounts" else {}
+        return {"scope": self.scope, **accounts}
+
+
+@dataclass(frozen=True, slots=True)
+class PrivilegedUsers:
+    """Users with rights beyond their own jobs.
+
+    Attributes:
+        agents: uids of the agents, which deliver records.
+        operators: uids that may see everything.
+        operator_groups: gids whose members are operators.
+    """
+
+    agents: frozenset[int]
+    operators: frozenset[int]
+    operator_groups: frozenset[int] = frozenset()
+
+    def is_privileged(self, uid: int) -> bool:
+        """Return whether a user is an agent or an operator; may query a directory service."""
+        listed = uid in self.agents or uid in self.operators
+        return listed or not self.operator_groups.isdisjoint(gids_of(uid) if self.operator_groups else ())
+
+    @classmethod
+    def from_config(cls, config: ControllerConfig) -> tuple[PrivilegedUsers, list[str]]:
+        """Look up the configured users and groups.
+
+        Returns:
+            The privileged users, and the configured names that this host does not know.
+        """
+        unknown: list[str] = []
+        groups = [name for name in config.operators if name.startswith(GROUP_MARK)]
+        users = [name for name in config.operators if name not in groups]
+        agents, operators = (frozenset(_uids(names, unknown)) for names in (config.agent_users, users))
+        gids = {name: gid_of(name.removeprefix(GROUP_MARK)) for name in groups}
+        unknown += [name for name, gid in gids.items() if gid is None]
+        operator_groups = frozenset(gid for gid in gids.values() if gid is not None)
+        return cls(agents, operators, operator_groups), sorted(set(unknown))
 
 
 class RoleCache:
@@ -120,3 +191,12 @@ class RightsResolver:
                 self._users.clear()
             cached = self._users[uid] = now_s, name_of(uid), gids_of(uid)
         return cached[1:]
+
+
+def _uids(names: Iterable[str], unknown: list[str]) -> Iterable[int]:
+    for name in names:
+        uid = uid_of(name)
+        if uid is None:
+            unknown.append(name)
+        else:
+            yield uid

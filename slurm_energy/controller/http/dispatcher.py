@@ -20,8 +20,9 @@ from aiohttp import web
 
 from slurm_energy.accounting.controller_lease import LostLeaseError
 from slurm_energy.config import Config
+from slurm_energy.controller.http.authorization import PrivilegedUsers, Rights
 from slurm_energy.controller.http.connection_admission import ConnectionAdmission
-from slurm_energy.controller.http.identity import Caller, PrivilegedUsers, Rights, identify
+from slurm_energy.controller.http.identity import Caller, identify
 from slurm_energy.controller.http.request_limiter import RETRY_AFTER_S, BusyError, ByteBudget, RequestLimiter
 from slurm_energy.controller.http.responses import Pieces, SignedResponder, unsigned_error
 from slurm_energy.controller.records.deliveries import SMALL_BODY_BYTES

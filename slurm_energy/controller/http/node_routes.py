@@ -11,7 +11,7 @@ from typing import Any, Final
 from slurm_energy import __version__
 from slurm_energy.config import Config
 from slurm_energy.config.section_digests import section_digests
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.errors import EnergyError

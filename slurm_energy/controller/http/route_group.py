@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 
 Inquiry = Callable[[dict[str, str], Rights], Awaitable[Mapping[str, Any]]]
 """Answers a GET request from its query parameters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.accounting.records.ingest import Refusal, RefusalOutcome
+from slurm_energy.accounting.records.record_store import Refusal, RefusalOutcome
 from slurm_energy.controller.http.node_hosts import OFF, STRICT, NodeHosts, Sender, Verdict
 from slurm_energy.quantities import shown
 

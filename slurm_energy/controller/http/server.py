@@ -19,6 +19,7 @@ from slurm_energy.budget.messages import BUDGET_PATH
 from slurm_energy.config import Config
 from slurm_energy.controller.budgets.routes import BudgetRoutes
 from slurm_energy.controller.diagnosis.adjustment_routes import AdjustmentRoutes
+from slurm_energy.controller.http.authorization import PrivilegedUsers, RightsResolver, RoleCache
 from slurm_energy.controller.http.connection_admission import ConnectionAdmission
 from slurm_energy.controller.http.dispatcher import (
     CallerHandler,
@@ -28,7 +29,7 @@ from slurm_energy.controller.http.dispatcher import (
     explain_errors,
     one_request_per_connection,
 )
-from slurm_energy.controller.http.identity import Caller, PrivilegedUsers
+from slurm_energy.controller.http.identity import Caller
 from slurm_energy.controller.http.job_routes import JobRoutes, RecordReader, find_selected
 from slurm_energy.controller.http.name_check import NameCheck
 from slurm_energy.controller.http.node_hosts import NodeHosts, Sender
@@ -36,7 +37,6 @@ from slurm_energy.controller.http.record_visibility import restricted_selection,
 from slurm_energy.controller.http.request_limiter import RequestLimiter
 from slurm_energy.controller.http.request_limits import RequestLimits
 from slurm_energy.controller.http.responses import Pieces
-from slurm_energy.controller.http.rights import RightsResolver, RoleCache
 from slurm_energy.controller.http.route_group import Change, Inquiry, RouteGroup
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.policy_file import policies_answer

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.queue.priority_loop import PriorityLoop
 from slurm_energy.errors import NotFoundError
 from slurm_energy.protocol.query_parameters import words

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_energy import __version__
-from slurm_energy.accounting.records import ingest
-from slurm_energy.accounting.records.ingest import DeliveredRecord, Refusal, RefusalOutcome
+from slurm_energy.accounting.records import record_store
 from slurm_energy.accounting.records.joint_storage import StorageResult, store_together
 from slurm_energy.accounting.records.plausibility import PlausibilityCheck
+from slurm_energy.accounting.records.record_store import DeliveredRecord, Refusal, RefusalOutcome
 from slurm_energy.config import Config
 from slurm_energy.controller.http.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.http.sender_check import ItemSource, refuse_foreign
@@ -100,7 +100,7 @@ class DeliveryReceiver:
         return delivery_response(accepted, refusals)
 
     async def _write(self, deliveries: Sequence[Sequence[DeliveredRecord]]) -> list[StorageResult]:
-        return await self._store.write(store_together, deliveries, time.time(), ingest.store)
+        return await self._store.write(store_together, deliveries, time.time(), record_store.store)
 
     async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
@@ -125,7 +125,7 @@ class DeliveryReceiver:
 
 def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:
     data = read_object(body)
-    items, refusals = ingest.read_items(data.get("items"), check)
+    items, refusals = record_store.read_items(data.get("items"), check)
     node = data.get("node")
     counts = {key: data[key] for key in _COUNTS if _is_count(data.get(key))}
     return _Delivery(items, refusals, node if _is_name(node) else None, counts)

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from slurm_energy.accounting.records.ingest import Refusal
 from slurm_energy.accounting.records.joint_storage import StorageResult, store_together
 from slurm_energy.accounting.records.periods import DeliveredPeriod, read_periods, store_periods
 from slurm_energy.accounting.records.plausibility import PlausibilityCheck
+from slurm_energy.accounting.records.record_store import Refusal
 from slurm_energy.config import Config
 from slurm_energy.controller.http.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.http.sender_check import ItemSource, refuse_foreign

@@ -16,7 +16,7 @@ from slurm_energy.accounting.usage.usage_queries import (
 from slurm_energy.accounting.usage.usage_rollup import uncounted_periods
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.source import GridFactorSource
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records.store import Store
 from slurm_energy.controller.records.usage_document import GridRates, usage_rows

@@ -21,6 +21,7 @@ from slurm_energy.accounting.schema import lease_tables, migrations
 from slurm_energy.accounting.writer_lock import writer_lock
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller.http import http_listener
+from slurm_energy.controller.http.authorization import PrivilegedUsers, Rights
 from slurm_energy.controller.http.connection_admission import ConnectionAdmission
 from slurm_energy.controller.http.dispatcher import (
     RequestDispatcher,
@@ -29,7 +30,7 @@ from slurm_energy.controller.http.dispatcher import (
     explain_errors,
     one_request_per_connection,
 )
-from slurm_energy.controller.http.identity import Caller, PrivilegedUsers, Rights
+from slurm_energy.controller.http.identity import Caller
 from slurm_energy.controller.http.request_limiter import RequestLimiter
 from slurm_energy.controller.standby.controller_host import ControllerHost
 from slurm_energy.controller.standby.lease_metrics import lease_families

@@ -11,7 +11,7 @@ from typing import Any, Final
 from slurm_energy.accounting.history import tuning_runs, tuning_starts
 from slurm_energy.accounting.history.tuning_runs import SITE, StoredRun
 from slurm_energy.accounting.history.tuning_starts import Pin, Program
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.http.node_hosts import Sender
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records.store import Store

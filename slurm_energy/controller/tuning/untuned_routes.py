@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from slurm_energy.accounting.history.untuned_runs import find_untuned_runs
-from slurm_energy.controller.http.identity import Rights
+from slurm_energy.controller.http.authorization import Rights
 from slurm_energy.controller.records.deliveries import read_object
 from slurm_energy.protocol.untuned_runs import read_programs
 

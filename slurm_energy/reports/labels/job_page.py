@@ -26,8 +26,8 @@ from slurm_energy.reports.labels.comparison import (
     compare,
     work_name,
 )
-from slurm_energy.reports.labels.label import combined_trace, policy_text, requested_text
 from slurm_energy.reports.labels.settings import MergedSetting, merge_settings, short_settings
+from slurm_energy.reports.labels.terminal_label import combined_trace, policy_text, requested_text
 from slurm_energy.reports.plots.budget_charts import LEGEND
 from slurm_energy.reports.plots.charts import (
     Bar,

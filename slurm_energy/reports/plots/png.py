@@ -10,7 +10,7 @@ from slurm_energy.quantities import format_duration
 from slurm_energy.reports.acct.fields import requested_cap
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.labels.advice import COMPONENT_NAMES
-from slurm_energy.reports.labels.label import combined_trace
+from slurm_energy.reports.labels.terminal_label import combined_trace
 from slurm_energy.reports.plots.axis import time_label, time_ticks, value_ticks, watt_label
 from slurm_energy.reports.usage import JobUsage
 
