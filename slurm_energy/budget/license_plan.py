@@ -21,9 +21,9 @@ class WithheldPower:
     """Power that is withheld from jobs in a period.
 
     Attributes:
-        start_unix_s: Unix seconds.
-        end_unix_s: Unix seconds; None: no end.
-        watts: count of the license.
+        start_unix_s: start of the period in Unix seconds.
+        end_unix_s: end of the period in Unix seconds; None: no end.
+        watts: withheld watts, which is the number of licenses to withhold: one license per watt.
     """
 
     start_unix_s: int

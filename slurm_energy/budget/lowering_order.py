@@ -118,11 +118,11 @@ def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Float
 
 
 def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, Floats]:
-    """Return prices from 0 to 1 that rise with the throughput that each watt taken costs.
+    """Return prices from 0 to 1, which rise with the throughput that is lost per watt.
 
-    A budget that limits jobs is used up. The energy-delay product of the cluster per unit of work is then the
-    budget divided by the square of the throughput, and is least where the throughput is greatest. The sum of
-    the products of the jobs is no substitute: it grows without bound for the slowest job.
+    While a budget limits jobs, they use all of it. The energy-delay product of the cluster per unit of work
+    is then the budget divided by the square of the throughput. It is smallest where the throughput is
+    largest. The sum of the products of the jobs is no substitute: it grows without bound for the slowest job.
     """
     cost = groups.weight[:, None] * (1 - 1 / time_ratios(groups, grid))
     slope = _convex_slopes(grid, cost, tier) / np.maximum(1, groups.devices)[:, None]

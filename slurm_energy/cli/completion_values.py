@@ -1,6 +1,6 @@
-"""Values that completion offers for options and arguments: fixed words, and words from bounded commands.
+"""Values that completion offers for options and arguments: fixed words, and words that shell commands print.
 
-The words for an option are found by its command and name, else by its placeholder, such as FILE.
+The words of an option are found by its command and name, or else by its placeholder, such as FILE.
 """
 
 from __future__ import annotations

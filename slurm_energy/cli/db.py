@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     backup.add_argument("file", metavar="FILE", type=Path, help="file to write")
     backup.add_argument("--copy", action="store_true", help="copy of a SQLite file, not a portable backup")
     backup.add_argument("--force", action="store_true", help="replace an existing file")
-    restore = actions.add_parser("restore", help="replace the contents of the database by a backup")
+    restore = actions.add_parser("restore", help="replace the contents of the database with a backup")
     restore.add_argument("file", metavar="FILE", type=Path, help="portable backup or copy of a SQLite file")
     restore.add_argument("--force", action="store_true", help="also if the database is not empty")
     recover = actions.add_parser(

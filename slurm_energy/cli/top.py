@@ -162,7 +162,7 @@ def _is_screen() -> bool:
 
 
 def _draw(args: argparse.Namespace, lines: list[str]) -> None:
-    """Print the lines, or replace the screen by them if the output is a terminal."""
+    """Print the lines, or replace the screen with them if the output is a terminal."""
     if args.once or not _is_screen():
         emit([*lines, ""])
     else:

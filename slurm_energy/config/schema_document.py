@@ -34,7 +34,7 @@ def example_file(config: Config | None = None, notes: Mapping[tuple[str, str], s
     Args:
         config: configuration whose values are written; None: every key is commented out and shows an
             example.
-        notes: comments behind the values, by section and key; None: no comments.
+        notes: comments after the values, by section and key; None: no comments.
     """
     out = [
         "# slurm-energy: /etc/slurm/energy.toml",

@@ -178,7 +178,7 @@ class Knob(ABC):
         return requested == actual
 
     def satisfies(self, requested: str, actual: str) -> bool:
-        """Return whether `actual` fulfils `requested`, even if the driver replaced the value by a nearby one.
+        """Return whether `actual` fulfils `requested`, even if the driver chose a nearby value.
 
         Args:
             requested: value that was written.

@@ -89,13 +89,13 @@ def select_alternative(values: Array, support: Array) -> int:
 
 
 def select_near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
-    """Return the index of the power limit to select for a job whose response was never measured on this kind.
+    """Return the index of the power limit to select for a job without a measured response on this device.
 
-    The response is known from other kinds of device.
+    Its response is known from other kinds of device only.
 
     Args:
         values: expected objective at each of n power limits, shape (n,); lower is better.
-        cap_watts: the limits in watts, shape (n,). The design power stands for no limit.
+        cap_watts: the limits in watts, shape (n,). The design power means no limit.
         usual_watts: limit in watts that is best on average on other kinds of device.
     """
     candidates = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))

@@ -24,7 +24,7 @@ class ConfLine:
 
     Attributes:
         start: offset of the line in the text.
-        end: offset behind the line and its line break.
+        end: offset after the line and its line break.
         text: the line without comment, continuation marks and escapes.
         comment: the comment at the end, with its `#`; empty if there is none.
     """

@@ -97,7 +97,7 @@ def lua_tokens(text: str) -> Iterator[LuaToken]:
 
 
 def _skipped(text: str, at: int) -> int:
-    """Return the offset behind the blanks or the comment at an offset; the offset itself if none."""
+    """Return the offset after the blanks or the comment at an offset; the offset itself if none."""
     if match := _SPACE.match(text, at):
         return match.end()
     if not text.startswith("--", at):

@@ -146,7 +146,7 @@ def _check_ranges(hostlist: str, name: str) -> None:
 def _split_groups(hostlist: str) -> Iterator[str]:
     """Split a host list at the commas outside brackets.
 
-    The items of a list of counts are in the order of these parts.
+    If a list of counts belongs to the host list, its n-th count belongs to the n-th part.
     """
     depth, start = 0, 0
     for end, letter in enumerate(hostlist):

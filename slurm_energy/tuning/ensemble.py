@@ -48,7 +48,7 @@ class Ensemble:
     and every measurement also corrects this deviation.
 
     Attributes:
-        points: candidate points, J.
+        points: the J candidate points.
         log_time: logarithm of the time ratios, [K, J].
         log_power: logarithm of the power ratios, [K, J].
         log_weights: logarithm of the prior weights, [K].
@@ -143,7 +143,7 @@ class EnsemblePosterior:
     """Weighted samples of the response after measurements.
 
     Attributes:
-        points: candidate points, J.
+        points: the J candidate points.
         weights: weight of each sample; the sum is 1, [K].
         log_time: logarithm of the time ratios, [K, J].
         log_power: logarithm of the power ratios, [K, J].

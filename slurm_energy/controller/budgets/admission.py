@@ -89,7 +89,8 @@ class BudgetAdmission:
         failures: log of failures.
         run: runs Slurm's commands.
         begin_times: begin times shared with other holders of jobs; None: there are no others.
-        max_share: maximum share of the time in which Slurm is asked; updates in between change nothing.
+        max_share: maximum share of the time that queries to Slurm may take. An update that would exceed it
+            does nothing.
 
     Attributes:
         programs: programs of the queue whose response curves the next update can use.

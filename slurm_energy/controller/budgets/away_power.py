@@ -105,7 +105,7 @@ class AwayPower:
                 self._kind(kind).off_watts.append(samples[-1][1])
 
     def learn(self) -> None:
-        """Learn from the boots and shutdowns that have ended since the last call."""
+        """Learn the power of nodes from the boots and shutdowns that have ended since the last call."""
         ended = self._boots.take_ended()
         for one in ended:
             self._learn(one)

@@ -150,7 +150,7 @@ class SignalReader:
 def read_signal_file(path: Path) -> SignalText:
     """Return the text of a signal file.
 
-    The file may belong to any user, but not everyone may be able to write it. A time of writing in the future
+    Any user may own the file, but it must not be writable by all users. A modification time in the future
     counts as now.
 
     Raises:

@@ -30,7 +30,7 @@ class AdjustmentProposal:
         finding: kind of the finding.
         adjustments: the changes; never empty.
         time_ratio: predicted time of the next run over that of the diagnosed run.
-        energy_ratio: the same of the energy; None if unknown.
+        energy_ratio: the same ratio of the energy; None if unknown.
         source: where the prediction comes from.
     """
 

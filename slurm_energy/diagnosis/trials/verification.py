@@ -103,7 +103,7 @@ class TrialDecision:
         unit: `sample`, `step` or `run`.
         time_ratio: time per unit with the adjustments over that before, without delays by other work where
             these are known; None if not comparable.
-        energy_ratio: the same of the energy; None if unknown.
+        energy_ratio: the same ratio of the energy; None if unknown.
         noise: relative standard error of the ratios.
     """
 

@@ -157,8 +157,8 @@ def _latents(
     """Return the latent quantities of a workload at B batch sizes, and their uncertainty.
 
     Returns:
-        Most likely demand, supply and idle, shape (B, 3), and the lower triangular root of the covariance of
-        demand and supply, shape (B, 2, 2).
+        Most likely values of demand, supply and idle, shape (B, 3), and the Cholesky factor (lower
+        triangular) of the covariance of demand and supply, shape (B, 2, 2).
     """
     at = _step_positions(workload, 2.0**batches, np.ones(len(batches)), evidence)
     values = {name: evidence.prior.mean(name, workload, 2.0**batches) for name in NONLINEAR_LATENTS}

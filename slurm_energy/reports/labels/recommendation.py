@@ -57,7 +57,7 @@ class PredictedCap:
         watts: the cap.
         limit_watts: power limit per GPU during the job.
         time_ratio: predicted time with the cap over that without.
-        energy_ratio: the same of the energy of the GPUs.
+        energy_ratio: the same ratio of the energy of the GPUs.
         basis: what the prediction is based on.
     """
 

@@ -1,4 +1,4 @@
-"""Power limits of the running jobs under a power budget, decided by the code that also decides live.
+"""Power limits of the running jobs under a power budget, computed by the functions that senergyctld uses.
 
 Every control cycle distributes the budget among the working jobs. Lower limits take effect one control period
 after the decision, as agents apply and confirm them. Limits are raised only from power that the limits in

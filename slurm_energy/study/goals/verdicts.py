@@ -200,7 +200,7 @@ def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[flo
 
 
 def _beyond(extreme: float, middle: float) -> float:
-    """Return the value that is as far beyond the extreme of a baseline as half its distance to the median.
+    """Return a value beyond the extreme of a baseline, by half the distance from the median to the extreme.
 
     The distance is a ratio where both are positive, because waits have heavy tails.
     """

@@ -51,7 +51,7 @@ class _Statement:
 
     Attributes:
         start: offset of its first line.
-        end: offset behind its last line.
+        end: offset after its last line.
         path: path of the key or of the table.
         is_header: whether it is a header.
         in_list: whether it belongs to a table of a list of tables.
@@ -70,7 +70,7 @@ def changed_text(text: str, changes: Sequence[KeyChange], remark: str = "") -> s
     Args:
         text: the text.
         changes: the changes. A key that already has its value is left alone.
-        remark: comment behind the lines that are written; empty: none.
+        remark: comment after the lines that are written; empty: none.
 
     Raises:
         ConfigError: the text is not TOML, or its form does not permit the change of a key. The message names
@@ -263,7 +263,7 @@ def _with_change(text: str, change: KeyChange, remark: str) -> str:
 
 
 def _inserted(text: str, statements: Sequence[_Statement], change: KeyChange, remark: str) -> str:
-    """Return the text with a new key: behind the header of its table, or in a new table at the end."""
+    """Return the text with a new key: after the header of its table, or in a new table at the end."""
     for depth in range(len(change.path) - 1, 0, -1):
         for statement in statements:
             if statement.is_header and not statement.in_list and statement.path == change.path[:depth]:
@@ -289,7 +289,7 @@ def _appended(text: str, header: str, values: dict[Any, Any], remark: str) -> st
 
 
 def _replaced(text: str, statement: _Statement, value: Any, remark: str) -> str:
-    """Return the text with another value of one statement. A comment behind the value stays."""
+    """Return the text with another value of one statement. A comment after the value stays."""
     old = text[statement.start : statement.end]
     body = old.rstrip("\r\n")
     name = body[: _key_end(body)].rstrip()
@@ -305,7 +305,7 @@ def _line(name: str, value: Any, remark: str) -> str:
 
 
 def _comment(body: str) -> str:
-    """Return the comment behind the value of a statement; empty if there is none."""
+    """Return the comment after the value of a statement; empty if there is none."""
     at = body.find("#", _key_end(body))
     while at >= 0:
         try:
@@ -362,7 +362,7 @@ def _key_path(chunk: str) -> tuple[str, ...]:
 
 
 def _key_end(chunk: str) -> int:
-    """Return the offset of the equals sign behind the key."""
+    """Return the offset of the equals sign after the key."""
     return _parts(chunk, "=")[1]
 
 

@@ -22,7 +22,7 @@ from slurm_energy.study.rollout.key_change import KeyChange, changed_text, undon
 from slurm_energy.validation.checker import check_file
 
 REMARK: Final = "set by senergy study"
-"""Comment behind each line that a deployment writes."""
+"""Comment after each line that a deployment writes."""
 
 
 @dataclass(frozen=True, slots=True)
