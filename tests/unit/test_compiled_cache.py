@@ -64,6 +64,7 @@ def run(root: Path) -> tuple[bool, float]:
     return cached == "True", float(value)
 
 
+@pytest.mark.slow
 def test_a_change_of_a_called_function_reaches_its_callers(installation: Path) -> None:
     assert run(installation) == (False, 2.0)
     assert run(installation) == (True, 2.0)
