@@ -1,4 +1,4 @@
-"""Temporary directories in memory for `make check`, whose tests create hundreds of thousands of small files.
+"""Temporary directories in memory for tests in unit/ and lab/, which create hundreds of thousands of files.
 
 On a disk they cost an eighth more processor time, and waiting. Tests of nodes and clusters need directories
 in /tmp, because emulated nodes have a /dev of their own.
@@ -53,8 +53,8 @@ class MemoryPathFactory:
 def tmp_path_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MemoryPathFactory | pytest.TempPathFactory]:
-    """Factory of directories in memory in `make check`; otherwise, or if that is impossible, pytest's own."""
-    if request.config.getoption("--hypothesis-profile", None) != "check" or not _usable():
+    """Factory of directories in memory; pytest's own, on disk, if the file system in memory is too small."""
+    if not _usable():
         yield tmp_path_factory
         return
     factory = MemoryPathFactory()
