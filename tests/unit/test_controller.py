@@ -698,12 +698,14 @@ class TestPolicies:
         lines = submission_file.policy_file_text(configuration.parse(CONFIG)).splitlines()
         assert lines[0] == "senergy-policies 1"
         assert "policy edp tuned" in lines and "policy night users=alice,bob" in lines
-        assert lines[-7:-2] == [
+        assert lines[-8:-1] == [
             "cap_watts 100 10000",
             "gpu_cap_watts 100 1000",
             "slowdown_percent 0 100",
             "cpu_freq_mhz 100 10000",
             "gpu_clock_mhz 100 10000",
+            "slack_s 0 0",
+            "restart_s 0 0",
         ]
         assert lines[-1].startswith("power-profiles MAX_P,MAX_Q,")
 
