@@ -218,6 +218,26 @@ def test_loader_that_would_keep_up_without_other_work_is_no_finding(
     assert kinds(job_of(*signals, ranks=(rank,))) == expected
 
 
+def test_worker_that_waits_for_something_else_is_slow_beside_other_work_too() -> None:
+    signals = (
+        series("cpu_busy_cores", [0.3] * 60),
+        series("cpu_waiting_tasks", [0.2] * 60),
+        series("cpu_allocated_cores", [4.0] * 60),
+    )
+    times = {"forward": 0.05, "backward": 0.05, "data": 0.9, "step": 1.0}
+    phases = {name: PhaseStatistics.of([value] * 500) for name, value in times.items()}
+    hints: dict[str, Hint] = {
+        "num_workers": 1,
+        "batch_size": 64,
+        "compute_threads": 1,
+        "process_cpu_s": 120.0,
+    }
+    counts, seconds = array("d", [10.0] * 60), array("d", [10.0] * 60)
+    intervals = StepIntervals(0.0, 10.0, counts, seconds, seconds)
+    rank = RankSteps("n1", 0, None, 5, phases, hints=hints, intervals=intervals)
+    assert kinds(job_of(*signals, ranks=(rank,))) == [K.DATA_STALL]
+
+
 @pytest.mark.parametrize(("waiting", "expected"), [(0.2, [K.COMMUNICATION_BOUND]), (1.0, [])])
 def test_ranks_that_wait_for_ranks_without_cpus_are_no_communication_finding(
     waiting: float, expected: list[FindingKind]

@@ -19,6 +19,8 @@ _CAUSES = {
 _READS = ("block_read_bytes_per_s", "network_receive_bytes_per_s", "infiniband_receive_bytes_per_s")
 _SERIAL_LOADER_CORES = (0.75, 1.7)
 """CPU use per GPU, in cores, of a program whose single process loads the data."""
+_MIN_EXPLAINED = 0.5
+"""Minimum wait of the loader for CPUs, over the wait for data, if other work explains the wait for data."""
 _EVEN_USE = 1.25
 """Maximum 90th percentile of the use of a GPU over its mean, if the use is even over time."""
 
@@ -149,9 +151,15 @@ def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _L
 def _keeps_up_alone(view: JobView) -> bool:
     """Return whether the loader is slow only because other work of the nodes takes the CPUs.
 
-    Then a worker runs for a shorter time per batch than a thread of the computation.
+    Then a worker runs for a shorter time per batch than a thread of the computation, and the waits of its
+    processes for CPUs explain a notable part of the waits for data. A worker that waits for something else,
+    such as storage in the network, would not keep up on a node without other work either.
     """
-    window = view.active_window
+    window, ready, running = view.active_window, _loader_use(view), _loader_use(view, waits=False)
+    if ready is None or running is None:
+        return False
+    if ready.maximum - running.maximum < _MIN_EXPLAINED * (view.category_share("data") or 0.0):
+        return False
     for node in view.observation.nodes:
         ranks = [rank for rank in view.ranks if rank.steps.node == node.node]
         busy = view.node_series(node, "cpu_busy_cores")
