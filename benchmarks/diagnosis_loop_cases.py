@@ -73,7 +73,7 @@ HALVES = {
         tiny=("--model perceptron --width 500 --batch 2", "--model convolution --width 6 --batch 2"),
         checkpoints=(
             "--model perceptron --width 900 --checkpoint-every 1",
-            "--model convolution --width 64 --batch 16 --checkpoint-every 2",
+            "--model recurrent --width 600 --batch 8 --checkpoint-every 1",
         ),
         growing="--model perceptron --width 600 --checkpoint-every 1",
         uneven="--model convolution --width 12 --batch 64 --slow-batch 320",
