@@ -1,19 +1,28 @@
 """Cost of slurm-energy for a cluster with many short jobs: jobs per second with and without it.
 
-Two labs on the same emulated nodes run at the same time: one with all parts (SPANK plugin, job_submit module,
-prolog and epilog hooks, senergyd on every node, senergyctld), one with Slurm alone. Batches of jobs run on
-both in turn. A batch is timed from its first sbatch to the end of its last job. Needs root.
+Three labs with the same emulated nodes run at the same time: one with all parts (SPANK plugin, job_submit
+module, prolog and epilog hooks, senergyd on every node, senergyctld), one with Slurm alone, and one with
+Slurm and `/bin/true` as prolog and epilog. Batches of jobs run on all in turn. A batch is timed from its
+first sbatch to the end of its last job. Needs root.
 
 Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`: jobs per second with slurm-energy over
-Slurm alone, medians over the batches. Prints also `CLAIM job_throughput_less_emulation`: the same after the
-CPU time of the emulators, divided by the number of CPUs, was subtracted from the length of each batch of
-both labs. Emulators stand for hardware: senergyd's readings cost them CPU time that a real node does not
-spend. The correction holds where all CPUs are busy during the batches; otherwise it is too large.
+Slurm alone, medians over the batches. Prints also
+- `CLAIM job_throughput_less_emulation`: the same after the CPU time of the emulators, divided by the number
+  of CPUs, was subtracted from the length of each batch. Emulators stand for hardware: senergyd's readings
+  cost them CPU time that a real node does not spend. The correction holds where all CPUs are busy during
+  the batches; otherwise it is too large.
+- `CLAIM job_throughput_empty_hooks`: slurm-energy over Slurm with an empty prolog and epilog. slurmd forks
+  for each of the two; Slurm alone does not.
+- the CPU time per job of each kind of daemon. That of slurmd includes its prologs and epilogs, not its
+  slurmstepd. All other processes are not listed.
+- the time that a prolog and an epilog wait for senergyd on the idle lab. Nodes of a real cluster have CPUs of
+  their own, so this time, not CPU time, is what slurm-energy adds to a job there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import subprocess
@@ -22,19 +31,28 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-import peers
+import own_agent
 from claims import Claim, at_least, publish
 
+from slurm_energy.protocol.agent_socket import ask_agent
 from slurm_energy_lab.cluster import layout, lifecycle
 from slurm_energy_lab.cluster.lab import Lab
 from slurm_energy_lab.cluster.specification import LabSpec
 
 TARGET = 0.9
-DAEMONS = ("emulator", "senergyd", "senergyctld")
+DAEMONS = ("emulator", "senergyd", "senergyctld", "slurmd", "slurmctld")
 BATCH_TIMEOUT_S = 240
 SUBMITTERS = 2
-FLAGS = {"Slurm alone": [], "slurm-energy": ["--energy-policy=monitor"]}
+WAITING_JOBS = 40
+FIRST_WAITING_JOB = 900_001
+SUITE, ALONE, EMPTY_HOOKS = "slurm-energy", "Slurm alone", "empty hooks"
+SPECS = {
+    ALONE: LabSpec(product=False),
+    EMPTY_HOOKS: LabSpec(product=False, slurm=("Prolog=/bin/true", "Epilog=/bin/true")),
+    SUITE: LabSpec(),
+}
 
 
 def main() -> int:
@@ -48,16 +66,22 @@ def main() -> int:
         return 2
     labs: dict[str, Lab] = {}
     try:
-        for name in FLAGS:
+        for name, spec in SPECS.items():
             index = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
-            labs[name] = lifecycle.up(index, LabSpec(product=name == "slurm-energy"))
+            labs[name] = lifecycle.up(index, spec)
         rates = measure(labs, arguments.jobs, arguments.batches)
+        waits_ms = measure_waits(labs[SUITE])
     finally:
         for lab in labs.values():
             lifecycle.down(lab.layout)
-    measured = evaluate("job_throughput", {name: [one[0] for one in pairs] for name, pairs in rates.items()})
+    raw = {name: [one[0] for one in pairs] for name, pairs in rates.items()}
     less = {name: [one[1] for one in pairs] for name, pairs in rates.items()}
-    return publish([measured, evaluate("job_throughput_less_emulation", less)], arguments.json)
+    claims = [
+        evaluate("job_throughput", raw, ALONE) | {"wait_ms": waits_ms},
+        evaluate("job_throughput_less_emulation", less, ALONE),
+        evaluate("job_throughput_empty_hooks", raw, EMPTY_HOOKS),
+    ]
+    return publish(claims, arguments.json)
 
 
 def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[tuple[float, float]]]:
@@ -67,10 +91,10 @@ def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[tup
     """
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in labs}
     for batch in range(batches + 1):
-        names = list(labs) if batch % 2 else list(reversed(labs))
+        names = list(labs) if batch % 2 else list(reversed(labs))  # none always runs first
         for name in names:
             before = cpu_seconds(labs.values())
-            length_s = run_batch(labs[name], jobs, FLAGS[name])
+            length_s = run_batch(labs[name], jobs, ["--energy-policy=monitor"] if name == SUITE else [])
             used = {part: seconds - before[part] for part, seconds in cpu_seconds(labs.values()).items()}
             rate = jobs / length_s, jobs / (length_s - used["emulator"] / len(os.sched_getaffinity(0)))
             shares = ", ".join(f"{part} {1000 * seconds / jobs:.1f}" for part, seconds in used.items())
@@ -81,14 +105,47 @@ def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[tup
 
 
 def cpu_seconds(labs: Iterable[Lab]) -> dict[str, float]:
-    """Return the CPU seconds so far of the emulators, senergyds and senergyctlds of all labs."""
+    """Return the CPU seconds so far of the daemons of all labs by kind."""
     used = dict.fromkeys(DAEMONS, 0.0)
     for lab in labs:
         status = lab.status()
         for daemons in (status["daemons"], *(node["daemons"] for node in status["nodes"].values())):
             for part in DAEMONS:
-                used[part] += peers.thread_seconds(pid) if (pid := daemons.get(part)) else 0.0
+                used[part] += process_seconds(pid) if (pid := daemons.get(part)) else 0.0
     return used
+
+
+def process_seconds(pid: int) -> float:
+    """Return the CPU seconds of a living process and of the children that it has waited for."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        return sum(int(word) for word in words[11:15]) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def measure_waits(lab: Lab) -> dict[str, float]:
+    """Return the median milliseconds that a prolog (`begin`) and an epilog (`end`) wait for senergyd.
+
+    They are announced as the hooks announce them, one after the other, on all nodes in turn.
+    """
+    waits: dict[str, list[float]] = {"begin": [], "end": []}
+    for number in range(WAITING_JOBS):
+        node = lab.nodes[number % len(lab.nodes)]
+        own = {
+            "SLURM_JOB_ID": str(FIRST_WAITING_JOB + number),
+            "SLURM_JOB_CPUS_PER_NODE": "1",
+            "SLURMD_NODENAME": node,
+        }
+        path = lab.layout.node_run(node) / "senergy/agent.sock"
+        for operation, values in waits.items():
+            start = time.perf_counter()
+            response = ask_agent(path, {"op": operation, "env": own_agent.job_environment() | own})
+            values.append(1000 * (time.perf_counter() - start))
+            if not response.get("ok"):
+                raise SystemExit(f"throughput.py: senergyd: {response}")
+    medians = {operation: round(statistics.median(values), 2) for operation, values in waits.items()}
+    print(f"wait for senergyd: begin {medians['begin']} ms, end {medians['end']} ms (medians, idle lab)")
+    return medians
 
 
 def run_batch(lab: Lab, jobs: int, flags: Sequence[str]) -> float:
@@ -114,10 +171,10 @@ def _queued(environment: dict[str, str]) -> bool:
     return bool(subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True).stdout)
 
 
-def evaluate(claim: str, rates: dict[str, list[float]]) -> Claim:
-    """Return the claim of this name."""
+def evaluate(claim: str, rates: dict[str, list[float]], base: str) -> Claim:
+    """Return the claim of this name: slurm-energy over the lab `base`."""
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    ratio = medians["slurm-energy"] / medians["Slurm alone"]
+    ratio = medians[SUITE] / medians[base]
     return at_least(claim, ratio, TARGET) | {
         "median_jobs_per_s": {name: round(value, 2) for name, value in medians.items()},
         "batches": {name: [round(value, 2) for value in values] for name, values in rates.items()},
