@@ -15,6 +15,7 @@ from store_examples import NOW, Accounting, item, job, record
 from slurm_energy.accounting import engine
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.backups import integrity
+from slurm_energy.accounting.history.node_arrivals import read_node_arrivals
 from slurm_energy.accounting.records import job_facts, record_queries, traces
 from slurm_energy.accounting.records.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.accounting.schema import migrations, tables
@@ -483,6 +484,27 @@ def test_pending_lookups_use_indexes(tmp_path):
     path = Accounting(tmp_path).path
     new, _, unfinished = plans(path, lambda connection: job_facts.pending_lookups(connection, 5.0))
     assert "USING INDEX records_without_job" in new and "USING INDEX jobs_unfinished" in unfinished
+
+
+def test_node_arrivals_use_an_index(tmp_path):
+    path = Accounting(tmp_path).path
+    (plan,) = plans(path, lambda connection: read_node_arrivals(connection, "c1", 5.0))
+    assert "USING INDEX records_end " in plan and "TEMP B-TREE" not in plan
+
+
+def test_node_arrivals_are_complete_from_the_first_one_on(accounting):
+    times = [(100.0, 900.0), (300.0, 400.0), (350.0, 380.0), (500.0, 600.0), (700.0, 1000.0)]
+    for number, (start, end) in enumerate(times):
+        node = f"n{number}"
+        accounting.deliver(item(job_id=number, start=start, end=end, node=node))
+        accounting.deliver(item(job_id=number, start=start, end=end, node=node, step="0"))
+    accounting.deliver(item(job_id=9, start=800.0, end=850.0, cluster="other"))
+    arrivals = [(f"n{number}", *one) for number, one in enumerate(times)]
+    with accounting.connect(read_only=True) as connection:
+        assert read_node_arrivals(connection, "c1", 0.0) == arrivals
+        assert read_node_arrivals(connection, "c1", 300.0) == arrivals[1:]
+        # The four that ended last; another may have started at up to 400 s and ended before them.
+        assert read_node_arrivals(connection, "c1", 0.0, 4) == arrivals[3:]
 
 
 @pytest.mark.parametrize(("estimate", "count"), [(None, 1), (900_000, 1), (5_000_000, 5_000_000)])

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Final
 
 from sqlalchemy import Connection, select
 
 from slurm_energy.accounting.schema.tables import records as _records
 
-_MAX_ROWS: Final = 500_000
+MAX_ARRIVALS: Final = 500_000
 
 
-def read_node_arrivals(connection: Connection, cluster: str, since: float) -> list[tuple[str, float, float]]:
+def read_node_arrivals(
+    connection: Connection, cluster: str, since: float, max_arrivals: int = MAX_ARRIVALS
+) -> list[tuple[str, float, float]]:
     """Return node, start and end (Unix seconds) of each job on each node, in order of the start.
 
-    At most the newest `_MAX_ROWS` rows are returned.
+    If there are more rows, the result begins later: from its first start on, it is complete.
 
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
         since: earliest start in Unix seconds.
+        max_arrivals: maximum number of rows that are read.
     """
+    # By the end, for which there is an index; no record ends before its start.
     query = (
         select(_records.c.node, _records.c.start, _records.c.end)
-        .where(_records.c.cluster == cluster, _records.c.step == "", _records.c.start >= since)
-        .order_by(_records.c.start.desc())
-        .limit(_MAX_ROWS)
+        .where(_records.c.cluster == cluster, _records.c.step == "", _records.c.end >= since)
+        .order_by(_records.c.end.desc())
+        .limit(max_arrivals)
     )
-    return [(row[0], row[1], row[2]) for row in reversed(connection.execute(query).all())]
+    rows = [(row[0], row[1], row[2]) for row in connection.execute(query)]
+    if len(rows) == max_arrivals:  # Jobs that started earlier may have ended before the rows that were read.
+        since = max(since, rows[-1][2])
+    return sorted((row for row in rows if row[1] >= since), key=itemgetter(1))
