@@ -45,25 +45,37 @@ class DatabaseServer(ABC):
         durable: write each commit to the disk, as a production server does. Without it commits are fast and
             survive a kill of the server, but not a power cut.
         port: TCP port on the loopback interface; None for the Unix socket only.
+        directory: directory of the server, which keeps its data when the server is closed, for a server
+            that is started there again; None: a temporary one, which is removed.
+        settings: settings of the server beyond the defaults; the next `start` applies changes.
     """
 
     name: ClassVar[str]
     account: ClassVar[str]
     """System account that runs the server when the caller is root."""
 
-    def __init__(self, *, durable: bool = False, port: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        durable: bool = False,
+        port: int | None = None,
+        directory: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.durable = durable
         self.port = port
-        self.directory = Path(tempfile.mkdtemp(prefix="sedb-"))
+        self.settings = dict(settings or {})
+        self.directory = _kept_directory(directory) if directory else Path(tempfile.mkdtemp(prefix="sedb-"))
         self.data = self.directory / "data"
         self.log = self.directory / "server.log"
         self._user = _account(self.account) if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
-        self._cleaner = _start_cleaner(self.directory)
+        self._cleaner = None if directory else _start_cleaner(self.directory)
         try:
             if self._user:
                 os.chown(self.directory, self._user.pw_uid, self._user.pw_gid)
-            self._install()
+            if not self.data.exists():
+                self._install()
             self.start()
         except BaseException:
             self.close()
@@ -111,9 +123,12 @@ class DatabaseServer(ABC):
         remove_shared_memory(self.data)
 
     def close(self) -> None:
-        """Kill the server and remove its directory."""
-        self.kill()
-        self._cleaner.communicate()
+        """Kill the server and remove its directory; stop a server whose directory is kept."""
+        if self._cleaner is None:
+            self.stop()
+        else:
+            self.kill()
+            self._cleaner.communicate()
 
     def execute(self, statements: str, database: str | None = None) -> None:
         """Run SQL statements, separated by semicolons, as the administrator of the server."""
@@ -215,7 +230,7 @@ class MariadbServer(DatabaseServer):
         if not self.durable:
             options += ["--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2"]
             options += ["--innodb-doublewrite=0"]
-        return options
+        return [*options, *(f"--{name}={value}" for name, value in self.settings.items())]
 
     def _install(self) -> None:
         program = _program("mariadb-install-db", "mariadb-server")
@@ -267,6 +282,7 @@ class PostgresqlServer(DatabaseServer):
             settings["port"] = self.port
         if not self.durable:
             settings |= {"fsync": "off", "full_page_writes": "off"}
+        settings |= self.settings
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         return [_program("postgres", "postgresql"), "-D", str(self.data), *options]
 
@@ -302,6 +318,11 @@ def _account(name: str) -> pwd.struct_passwd:
         return pwd.getpwnam(name)
     except KeyError:
         return pwd.getpwnam("nobody")
+
+
+def _kept_directory(directory: Path) -> Path:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory.absolute()
 
 
 def _start_cleaner(directory: Path) -> subprocess.Popen[bytes]:
