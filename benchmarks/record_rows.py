@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Table
 
 from slurm_energy.accounting.schema import tables, usage_tables
 from slurm_energy.accounting.usage.groups import GroupKey
@@ -25,6 +25,8 @@ JOB_NODES, STEPS = 4, ("", "batch", "0")
 RECORDS_PER_JOB = JOB_NODES * len(STEPS)
 NODES, USERS, ACCOUNTS, FIRST_UID = 10_000, 1000, 50, 20_000
 GROUPS_PER_USER = 5
+JOB_WATTS = 460.0
+ID_FACTOR, USER_FACTOR = 0x9E3779B97F4A7C15, 2_654_435_761  # scatter record ids and users
 CHUNK = 20_000
 Row = tuple[Any, ...]
 
@@ -39,12 +41,12 @@ class RecordRows:
 
     def __init__(self, end: float, total_jobs: int) -> None:
         self._interval_s = 86400.0 / JOBS_PER_DAY
-        self._first_end = end - total_jobs * self._interval_s
-        self._bodies = {step: _body_parts(step) for step in STEPS}
+        self.first_end_s = end - total_jobs * self._interval_s
+        self.body_parts = {step: _body_parts(step) for step in STEPS}
 
     def job_times(self, job: int) -> tuple[float, float]:
         """Return start and end of a job."""
-        end = self._first_end + job * self._interval_s
+        end = self.first_end_s + job * self._interval_s
         return end - 600.0 - job * 7919 % 13_200, end
 
     def jobs(self, first: int, last: int) -> Iterator[Row]:
@@ -63,15 +65,15 @@ class RecordRows:
         for job in range(first, last):
             start, end = self.job_times(job)
             user = user_of(job)
-            uid, joules = FIRST_UID + user, 460.0 * (end - start)
+            uid, joules = FIRST_UID + user, JOB_WATTS * (end - start)
             for place, step in itertools.product(range(JOB_NODES), STEPS):
                 node = f"node{(job * JOB_NODES + place) % NODES:05d}"
-                record_id = f"{job * 0x9E3779B97F4A7C15 % 2**64:016x}{place:08x}{STEPS.index(step):08x}"
+                record_id = f"{job * ID_FACTOR % 2**64:016x}{place:08x}{STEPS.index(step):08x}"
                 values = (node, job, uid, start, end, joules, record_id)
                 yield (
                     *(record_id, "cluster", node, job, 0, step, start, end, uid, f"user{uid}"),
                     *(f"account{user % ACCOUNTS:02}", "batch", "monitor", joules, end + 1.0, job),
-                    _body(self._bodies[step], values),
+                    _body(self.body_parts[step], values),
                 )
 
 
@@ -88,7 +90,7 @@ RECORD_COLUMNS = (
 
 def user_of(job: int) -> int:
     """Return the number of the user who owns a job."""
-    return job * 2_654_435_761 % 2**32 % USERS
+    return job * USER_FACTOR % 2**32 % USERS
 
 
 def copy_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Iterator[Row]) -> None:
@@ -106,51 +108,12 @@ def copy_rows(connection: Connection, table: Table, columns: Sequence[str], rows
     raw.execute("COMMIT")
 
 
-def fill(connection: Connection, rows: RecordRows, first: int, last: int) -> None:
-    """Store the records of some jobs. Secondary indexes of a server are dropped meanwhile."""
-    with _without_indexes(connection):
-        for begin in range(first, last, CHUNK):
-            end = min(begin + CHUNK, last)
-            copy_rows(connection, tables.jobs, JOB_COLUMNS, rows.jobs(begin, end))
-            copy_rows(connection, tables.records, RECORD_COLUMNS, rows.records(begin, end))
-    if connection.dialect.name == "postgresql":
-        for table in ("records", "jobs"):
-            connection.execute(
-                text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), (SELECT max(id) FROM {table}))")
-            )
-            connection.execute(text(f"VACUUM ANALYZE {table}"))
-
-
-class _without_indexes:  # noqa: N801  a context manager
-    """Drop the secondary indexes and unique constraints of the tables, and create them again at the end."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._definitions: list[str] = []
-
-    def __enter__(self) -> None:
-        if self._connection.dialect.name != "postgresql":
-            return
-        self._connection.execute(text("ALTER TABLE records DROP CONSTRAINT IF EXISTS records_job_fkey"))
-        for table in ("records", "jobs"):
-            query = text(
-                "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
-                f" WHERE conrelid = '{table}'::regclass AND contype = 'u'"
-            )
-            for name, definition in self._connection.execute(query).all():
-                self._definitions.append(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
-                self._connection.execute(text(f"ALTER TABLE {table} DROP CONSTRAINT {name}"))
-            query = text(
-                "SELECT indexname, indexdef FROM pg_indexes"
-                f" WHERE tablename = '{table}' AND indexname NOT LIKE '%_pkey'"
-            )
-            for name, definition in self._connection.execute(query).all():
-                self._definitions.append(definition)
-                self._connection.execute(text(f"DROP INDEX {name}"))
-
-    def __exit__(self, *_: object) -> None:
-        for definition in self._definitions:
-            self._connection.exec_driver_sql(definition)
+def fill(connection: Connection, rows: RecordRows, jobs: int) -> None:
+    """Store the records of some jobs."""
+    for begin in range(0, jobs, CHUNK):
+        end = min(begin + CHUNK, jobs)
+        copy_rows(connection, tables.jobs, JOB_COLUMNS, rows.jobs(begin, end))
+        copy_rows(connection, tables.records, RECORD_COLUMNS, rows.records(begin, end))
 
 
 def fill_sums(connection: Connection, end: int, days: int = 30) -> None:

@@ -26,6 +26,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import scale_agents
 import scale_queue
@@ -72,6 +73,22 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--job-s", type=float, default=7200.0, help="mean duration of jobs (default 7,200)")
     options.add_argument(
         "--records", type=int, default=1_000_000, help="records in the database (default 1,000,000)"
+    )
+    options.add_argument(
+        "--database-folder",
+        type=Path,
+        metavar="DIR",
+        help="keep the PostgreSQL server of part `records` in DIR. A later run measures the commands on the"
+        " database that it finds there, whatever --records says. An interrupted fill goes on with the indexes"
+        " if all rows are stored, or else starts again. To remove the database, delete DIR",
+    )
+    options.add_argument(
+        "--fill-only", action="store_true", help="only fill DIR; a later run measures the commands"
+    )
+    options.add_argument(
+        "--cold",
+        action="store_true",
+        help="empty the page cache before the first command of part `records`, also that of other programs",
     )
     options.add_argument("--prune", action="store_true", help="also measure the deletion of old records")
     options.add_argument("--nodes", type=int, default=10_000, help="nodes of slurmctld (default 10,000)")

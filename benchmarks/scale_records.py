@@ -12,9 +12,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import big_database
 import record_rows
 import scale_agents
 import store_rates
@@ -36,23 +38,44 @@ def measure(arguments: argparse.Namespace, store: str, records: int) -> list[Cla
     jobs = records // record_rows.RECORDS_PER_JOB
     end = float(int(time.time()) // HOUR_S * HOUR_S)
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(store_rates.location(store))
-        migrations.prepare(place)
+        if store == "postgresql":
+            folder = arguments.database_folder
+            place, state = stack.enter_context(big_database.filled_server(folder, jobs, end))
+            jobs, end = state.jobs, state.end
+            print(f"{store}: rows in {state.rows_s:.0f} s, indexes in {state.indexes_s:.0f} s")
+        else:
+            place = stack.enter_context(store_rates.location(store))
+            _fill(place, jobs, end)
         with connect(place) as connection:
-            begin_s = time.monotonic()
-            record_rows.fill(connection, record_rows.RecordRows(end, jobs), 0, jobs)
-            record_rows.fill_sums(connection, int(end))
             size = backend_of(connection).size_bytes(connection)
+        records = jobs * record_rows.RECORDS_PER_JOB
         print(
-            f"{store}: {jobs * record_rows.RECORDS_PER_JOB} records of {jobs} jobs in"
-            f" {time.monotonic() - begin_s:.0f} s, {size / 1e9:.2f} GB,"
-            f" {size / jobs / record_rows.RECORDS_PER_JOB:.0f} bytes per record"
+            f"{store}: {records} records of {jobs} jobs, {size / 1e9:.2f} GB, {size / records:.0f} bytes each"
         )
+        if arguments.fill_only:
+            return []
+        if arguments.cold:
+            _drop_caches()
         daemons = stack.enter_context(scale_agents.running_daemons(place))
         claims = measure_queries(daemons, scale_agents.server_pid(place), store, jobs, end)
         if arguments.prune:
             print(f"{store}: prune: {prune(place, end, jobs)}")
         return claims
+
+
+def _fill(place: str, jobs: int, end: float) -> None:
+    begin_s = time.monotonic()
+    migrations.prepare(place)
+    with connect(place) as connection:
+        record_rows.fill(connection, record_rows.RecordRows(end, jobs), jobs)
+        record_rows.fill_sums(connection, int(end))
+    print(f"rows and indexes in {time.monotonic() - begin_s:.0f} s")
+
+
+def _drop_caches() -> None:
+    """Empty the page cache of the kernel; the database server has just started and holds no pages."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def measure_queries(
@@ -78,10 +101,15 @@ def measure_queries(
     claims = []
     for name, command in commands.items():
         as_user = uid if name.startswith(("acct", "job")) else "0"
-        seconds, cpu, lines = timed(daemons, server, command, as_user)
+        timing = timed(daemons, server, command, as_user)
+        cpu = timing.cpu_s
         parts = ", ".join(f"{part} {value:.2f}" for part, value in cpu.items())
-        print(f"{store}: {name}: {seconds:.2f} s; CPU seconds: {parts}; {lines} lines", flush=True)
-        details = {"seconds": round(seconds, 3), "cpu_s": cpu}
+        print(
+            f"{store}: {name}: {timing.first_s:.2f} s at first, then {timing.seconds:.2f} s; CPU seconds:"
+            f" {parts}; {timing.lines} lines; at first read {timing.first_read_mb:.1f} MB",
+            flush=True,
+        )
+        details = {"seconds": round(timing.seconds, 3), "first_s": round(timing.first_s, 3), "cpu_s": cpu}
         claims.append(at_most(f"scale_{name}_{store}", sum(cpu.values()) / LIMIT_S, 1.0) | details)
     return claims
 
@@ -95,10 +123,28 @@ def _month(end: float) -> list[str]:
     return [f"Start={_text(day - 30 * DAY_S)}", f"End={_text(day)}"]
 
 
-def timed(
-    daemons: scale_agents.Daemons, server: int | None, command: Sequence[str], uid: str
-) -> tuple[float, dict[str, float], int]:
-    """Run a command as a user; return its minimum time, median CPU seconds and lines."""
+@dataclass(frozen=True)
+class Timing:
+    """Cost of a command that was run several times.
+
+    Attributes:
+        seconds: minimum duration.
+        first_s: duration of the first run.
+        first_read_mb: bytes that the processes of the database server read from files during the first run,
+            from the disk or the page cache; in 10^6 bytes.
+        cpu_s: median CPU seconds by process.
+        lines: lines of output.
+    """
+
+    seconds: float
+    first_s: float
+    first_read_mb: float
+    cpu_s: dict[str, float]
+    lines: int
+
+
+def timed(daemons: scale_agents.Daemons, server: int | None, command: Sequence[str], uid: str) -> Timing:
+    """Run a command as a user several times and return its cost."""
     # Without slurmdbd the rows come from the records, so that only our own time is measured.
     slurm_conf = daemons.config.with_name("slurm.conf")
     slurm_conf.write_text("ClusterName=cluster\nSlurmctldHost=localhost\n")
@@ -112,19 +158,30 @@ def timed(
         "-m",
         "slurm_energy.cli.main",
     ]
-    durations, cpu, lines = [], [], 0
+    durations, cpu, read_bytes, lines = [], [], [], 0
     for _ in range(ROUNDS):
-        before, begin_s = _cpu_s(daemons, server), time.monotonic()
+        before, read_before = _cpu_s(daemons, server), _read_bytes(server)
+        begin_s = time.monotonic()
         done = subprocess.run(
             [*argv, *command[1:]], env=environment, capture_output=True, text=True, check=False, timeout=300
         )
         durations.append(time.monotonic() - begin_s)
         cpu.append({name: value - before[name] for name, value in _cpu_s(daemons, server).items()})
+        read_bytes.append(_read_bytes(server) - read_before)
         lines = done.stdout.count("\n")
         if done.returncode:
             print(f"    {command}: {done.stderr.strip()[:300]}")
     medians = {name: round(statistics.median(one[name] for one in cpu), 3) for name in cpu[0]}
-    return min(durations), medians, lines
+    return Timing(min(durations), durations[0], read_bytes[0] / 1e6, medians, lines)
+
+
+def _read_bytes(server: int | None) -> int:
+    """Return the bytes that the living processes of a server have read from files."""
+    total = 0
+    for process in with_children(server) if server else ():
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{process}/io").read_text().split()[1])
+    return total
 
 
 def _cpu_s(daemons: scale_agents.Daemons, server: int | None) -> dict[str, float]:
