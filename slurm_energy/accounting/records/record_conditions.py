@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Select, and_, exists, or_, select, true, tuple_, union_all
 
 from slurm_energy.accounting.records.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.accounting.schema.tables import jobs, records
@@ -15,6 +15,7 @@ r: Final = records.alias("r")
 """The table of records in every condition."""
 _LATER: Final = records.alias("l")
 _OTHER: Final = records.alias("n")
+_OF_JOB: Final = records.alias("j")
 _MAX_STEPS: Final = 200
 _ID_REUSED_AFTER_S: Final = 3600.0
 
@@ -92,27 +93,37 @@ def _is_of_jobs(selectors: Sequence[JobSelector], steps: bool) -> ColumnElement[
         raise UsageError(f"job: more than {_MAX_STEPS} different steps")
     clauses = []
     for step, group in by_step.items():
-        ids = or_(*_id_conditions(group))
+        ids = r.c.id.in_(_ids_of_jobs(group))
         clauses.append(ids if step is None and steps else and_(ids, r.c.step == (step or "")))
     return or_(*clauses)
 
 
-def _id_conditions(selectors: Sequence[JobSelector]) -> Iterator[ColumnElement[bool]]:
+def _ids_of_jobs(selectors: Sequence[JobSelector]) -> Select[int]:
+    """Return a query of the row ids of jobs.
+
+    One condition with OR would hold subqueries, for which PostgreSQL reads all rows that fulfil the other
+    conditions. MariaDB evaluates a UNION once only as a derived table.
+    """
+    derived = union_all(*_queries_of_jobs(selectors)).subquery("of_jobs")
+    return select(derived.c.id)
+
+
+def _queries_of_jobs(selectors: Sequence[JobSelector]) -> Iterator[Select[int]]:
     plain = [one.base for one in selectors if one.task is None and one.offset is None]
     if plain:
-        yield r.c.job_id.in_(plain)
-        yield _has_facts(jobs.c.array_job_id.in_(plain))
-        yield _has_facts(jobs.c.het_job_id.in_(plain))
+        yield select(_OF_JOB.c.id).where(_OF_JOB.c.job_id.in_(plain))
+        yield _with_facts(jobs.c.array_job_id.in_(plain))
+        yield _with_facts(jobs.c.het_job_id.in_(plain))
     tasks = [(one.base, one.task) for one in selectors if one.task is not None]
     if tasks:
-        yield _has_facts(tuple_(jobs.c.array_job_id, jobs.c.array_task_id).in_(tasks))
+        yield _with_facts(tuple_(jobs.c.array_job_id, jobs.c.array_task_id).in_(tasks))
     offsets = [(one.base, one.offset) for one in selectors if one.offset is not None]
     if offsets:
-        yield _has_facts(tuple_(jobs.c.het_job_id, jobs.c.het_offset).in_(offsets))
+        yield _with_facts(tuple_(jobs.c.het_job_id, jobs.c.het_offset).in_(offsets))
 
 
-def _has_facts(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    return r.c.job.in_(select(jobs.c.id).where(condition))
+def _with_facts(condition: ColumnElement[bool]) -> Select[int]:
+    return select(_OF_JOB.c.id).join_from(jobs, _OF_JOB, _OF_JOB.c.job == jobs.c.id).where(condition)
 
 
 def _ran_on(nodes: Sequence[str]) -> ColumnElement[bool]:
