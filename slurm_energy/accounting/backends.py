@@ -294,8 +294,7 @@ class PostgresqlBackend(Backend):
             "lock_timeout": _LOCK_TIMEOUT_S * 1000,
             "default_transaction_read_only": "on" if read_only else "off",
             "timezone": "UTC",
-            # On a large database the estimated costs start the compiler, which takes longer than the queries.
-            "jit": "off",
+            "jit": "off",  # takes longer than the queries, and starts because a large table is costly
             # The server notices the loss of a controller's host, and releases the lock of the writer.
             "tcp_keepalives_idle": _DEAD_PEER_S,
             "tcp_keepalives_interval": 5,
