@@ -190,6 +190,10 @@ def train(args: argparse.Namespace, size: int) -> int:
             saved_count = count
         if is_over(end_s, size):
             break
+    if args.growing_checkpoint and count > saved_count:
+        with phase(args, "checkpoint"):
+            for _ in range(count - saved_count):
+                save(model, optimizer, args.checkpoint)
     print(f"{count} steps")
     return 0
 

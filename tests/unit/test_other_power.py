@@ -67,3 +67,10 @@ def test_a_higher_load_is_covered_before_it_is_measured(
     load = max(loads) * factor
     assert 0.0 <= other.slope <= MAX_SLOPE
     assert other.watts_at(load) >= 300.0 + slope * load - 1e-6 * load
+
+
+def test_a_lower_load_counts_half_of_the_slope_less() -> None:
+    other = learned(200.0, 0.08, [300.0, 1500.0, 2300.0])
+    highest = 200.0 + 0.08 * 2300.0
+    assert other.watts_at(2300.0) == pytest.approx(highest, rel=0.01)
+    assert other.watts_at(1300.0) == pytest.approx(highest - 0.5 * 80.0, rel=0.02)

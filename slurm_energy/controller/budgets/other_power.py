@@ -20,6 +20,8 @@ _STEADY: Final = 0.05
 _PRIOR_POLLS: Final = 10.0
 _PRIOR_SPREAD: Final = 0.05
 """The slope before it is learned weighs as much as this number of polls with this relative spread."""
+_LOWERED_SHARE: Final = 0.5
+"""Share of the slope that counts if the devices may draw less than before: fans slow down with a delay."""
 _KEPT: Final = 0.999  # weight of earlier polls, per poll
 
 
@@ -27,7 +29,8 @@ class OtherPower:
     """Power of the other parts of a node, learned from its own readings.
 
     `value` is the highest recent power, `device_watts` the power of the devices at that time. If the devices
-    may draw more, the other parts count at `slope` watts more per watt. The slope is fitted by least squares.
+    may draw more, the other parts count at `slope` watts more per watt; if they may draw less, at half of it
+    less. The slope is fitted by least squares.
     A stored power, and that of a node without a sensor of the whole node, count without it.
 
     Attributes:
@@ -54,8 +57,11 @@ class OtherPower:
 
     def watts_at(self, device_watts: float) -> float:
         """Return the power of the other parts if the devices may draw `device_watts`; 0: unknown."""
-        more_watts = max(0.0, device_watts - self.device_watts) if self._window else 0.0
-        return (self.value or 0.0) + self.slope * more_watts
+        value = self.value or 0.0
+        if not self._window:
+            return value
+        more_watts = device_watts - self.device_watts
+        return value + self.slope * (more_watts if more_watts > 0 else _LOWERED_SHARE * more_watts)
 
     def add(self, device_watts: float, other_watts: float, now_s: float) -> None:
         """Add a reading: power of all devices, and of the node without them."""
