@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.schema import migrations
-from slurm_energy_lab.database_servers import PostgresqlServer
+from slurm_energy_lab.database_servers import DatabaseServer, PostgresqlServer
 
 DATABASE = "senergy"
 # Only for the fill, which starts again after an interruption: COPY and CREATE INDEX then write no log.
@@ -94,7 +94,7 @@ def filled_server(folder: Path | None, jobs: int, end: float) -> Iterator[tuple[
         yield place, state
 
 
-def _fill_rows(server: PostgresqlServer, connection: Connection, state: FillState) -> None:
+def _fill_rows(server: DatabaseServer, connection: Connection, state: FillState) -> None:
     """Drop the secondary indexes, and store all rows."""
     begin_s = time.monotonic()
     rows = record_rows.RecordRows(state.end, state.jobs)
@@ -143,7 +143,7 @@ def _drop_indexes(connection: Connection) -> dict[str, str]:
     return definitions
 
 
-def _create_indexes(server: PostgresqlServer, state: FillState) -> None:
+def _create_indexes(server: DatabaseServer, state: FillState) -> None:
     """Create the indexes that are missing, several in one pass over the table."""
     begin_s = time.monotonic()
     with _session(server) as session:
@@ -160,7 +160,7 @@ def _create_indexes(server: PostgresqlServer, state: FillState) -> None:
 
 
 def _copy(
-    server: PostgresqlServer, session: psycopg.Connection, table: str, columns: tuple[str, ...], query: str
+    server: DatabaseServer, session: psycopg.Connection, table: str, columns: tuple[str, ...], query: str
 ) -> None:
     """Store the rows of a query. A second session generates them, so that two processes share the work."""
     pipe = server.data / "rows.pipe"
@@ -198,5 +198,5 @@ def _release(pipe: Path) -> None:
     os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
-def _session(server: PostgresqlServer) -> psycopg.Connection:
+def _session(server: DatabaseServer) -> psycopg.Connection:
     return psycopg.connect(host=str(server.directory), user="postgres", dbname=DATABASE, autocommit=True)

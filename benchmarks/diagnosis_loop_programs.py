@@ -63,14 +63,15 @@ class PlayedCase:
     """
 
     def __init__(self, case: LoopCase, seconds: int) -> None:
-        launch, options = "", ()
+        launch = ""
+        options: tuple[str, ...] = ()
         if case.ranks > 1:
             cpus = CPUS // case.ranks
             launch = f"srun -n{case.ranks} -c{cpus} "
             options = (f"--ntasks={case.ranks}", f"--cpus-per-task={cpus}")
         command = f"{launch}{PYTHON} {PROGRAM} --adjusted --seconds {seconds} {case.options}"
         self.case = case
-        self._program = DiagnosedProgram(case.name, (), command, tuple(options))
+        self._program = DiagnosedProgram(case.name, (), command, options)
         self._jobs: list[str] = []
         self._runs_after = 0
         self.trial: dict[str, Any] = {"state": "none", "decision": None}
