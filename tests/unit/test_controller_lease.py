@@ -27,6 +27,7 @@ from slurm_energy.controller.standby.slurmctld_follower import (
 )
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 from slurm_energy.slurm.command import COMMAND_GATE, CommandRunner, run_command
+from slurm_energy.slurm.queue.job_update import JobUpdater
 
 A, B = "http://a:6828", "http://b:6828"
 
@@ -227,6 +228,35 @@ def test_an_unexpected_error_does_not_end_the_renewals(tmp_path, monkeypatch):
         assert renewed.wait(60.0) and not errors
         held.release()
     assert state(tmp_path / "a.db").active is None
+
+
+def test_no_job_is_changed_after_the_lease_ended_during_a_batch(tmp_path):
+    log, scontrol = tmp_path / "log", tmp_path / "scontrol"
+    scontrol.write_text(
+        "#!/bin/sh\nwhile read -r line; do case $line in\n"
+        f'senergy-*) echo "invalid keyword: $line" >&2;;\n*) echo "$line" >>{log};; esac; done\n'
+    )
+    scontrol.chmod(0o755)
+    updater = JobUpdater(1000.0, command=[str(scontrol)])
+    clock = Clock()
+    held = lease(tmp_path / "a.db", A, clock=clock)
+
+    def permit():
+        held.require()
+        if log.exists():  # the first job has been changed
+            clock.now_s += VALIDITY_S
+            held.require()
+
+    with opened(tmp_path / "a.db", held):
+        try:
+            COMMAND_GATE.permit = permit
+            result = updater.requeue({1: "1", 2: "2", 3: "3"})
+            with pytest.raises(PassiveControllerError):
+                updater.set_begin([4], {4: "4"}, None)
+        finally:
+            COMMAND_GATE.open()
+    assert result.done == (1,) and list(result.refused) == [2] and result.remaining == (3,)
+    assert log.read_text() == "requeue Incomplete 1\n"
 
 
 def test_no_slurm_command_runs_without_a_valid_lease(tmp_path):

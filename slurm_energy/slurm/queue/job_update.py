@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.slurm.command import TIMEOUT_S, command_environment
+from slurm_energy.slurm.command import COMMAND_GATE, TIMEOUT_S, command_environment
 
 SITE_FACTOR_MAX: Final = 2147483645
 """Maximum absolute value of a site factor that scontrol accepts."""
@@ -303,6 +303,7 @@ class _Session:
         self._buffer = b""
         if stopped.is_set():
             raise UnavailableError(command[0], "shutting down")
+        COMMAND_GATE.permit()
         try:
             self._child = subprocess.Popen(
                 command,
@@ -337,6 +338,8 @@ class _Session:
 
         If `text` is empty, return the lines that scontrol has printed so far.
         """
+        if text:
+            COMMAND_GATE.permit()  # a batch may last longer than the lease is valid
         self._count += 1
         marker = f"senergy-{self._secret}-{self._count}"
         assert self._child.stdin is not None
