@@ -20,6 +20,7 @@ REQUEUE: Final = "requeue"
 DEFER: Final = "defer"
 RELEASE: Final = "release"
 SUSPEND: Final = "suspend"
+NOT_SUSPENDED: Final = "not_suspended"
 _CHUNK: Final = 500
 _SAME_SUBMIT_S: Final = 1.5  # sacct and slurmctld round to seconds
 _OF_RECORDS: Final = (
@@ -46,14 +47,16 @@ class Decision:
         job_id, submit: job id and submission time, which together identify the job.
         time: time at which Slurm accepted the change.
         kind: `shape`: the job now requests other GPUs. `requeue`: the job was preempted for another job.
-            `defer`: its start is delayed. `release`: it is no longer delayed. `suspend`: it was requeued to
-            continue later.
+            `defer`: its start is delayed. `release`: it is no longer delayed. `suspend`: it is
+            requeued to continue later; stored before the request. `not_suspended`: the requeue before did not
+            take place.
         why: reason, one line of text.
         details: further values, which depend on `kind`. `shape`: `offered` (list of the GPU requests that
             were compared), `chosen`, `requested_gres` and `excluded_nodes`; the last two are the values
             before the first change. `requeue`: `for_job` (id of the job that preempted it) and `lost_joules`.
             `defer`: the plan, see `controller.deferral.jobs`. `release`: `planned_start_s` and `held_s`.
-            `suspend`: see `controller.deferral.suspended_jobs`.
+            `suspend`: see `controller.deferral.suspended_jobs`. `not_suspended`: `since_s`, which names the
+            entry of kind `suspend`.
     """
 
     job_id: int

@@ -107,7 +107,7 @@ class Site:
         self.slurm.now_s = now_s if now_s is not None else self.slurm.now_s
         now_s = self.slurm.now_s
         cycle = self.planner.plan(signal_columns(self.config, self.series, now_s), now_s)
-        self.stored += [job.decision() for job in (*cycle.started, *cycle.suspended)]
+        self.stored += cycle.decisions()
         ended, problems = self.planner.apply(cycle)
         self.stored += [job.release_decision(now_s, "x") for job in ended]
         assert problems == ()

@@ -1,5 +1,6 @@
 """Suspension of running jobs in senergyctld: when, how often, and what remains after kill -9 at any point."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from slurm_energy.controller.deferral.signals import signal_columns
 from slurm_energy.controller.deferral.suspended_jobs import restored_suspensions
 from slurm_energy.deferral import DeferralOptions
 from slurm_energy.deferral.suspension import CheckpointableJobs, plan_suspensions
-from slurm_energy.errors import UsageError
+from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.policies.flags import validate_flags
 from slurm_energy.policies.policy_file import policy_file_text
@@ -121,16 +122,19 @@ def test_a_deadline_leaves_room_for_the_full_time_limit() -> None:
     assert facts["resume_by_s"] == facts["deadline_start_s"] == CHEAP_S + HOUR - 1800.0
 
 
-def test_a_suspension_lasts_for_its_minimum_although_the_price_falls() -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_suspension_lasts_for_its_minimum_although_the_price_falls_or_is_missing(is_known: bool) -> None:
     site = Site(SUSPEND)
     job = add_running(site.slurm)
     site.cycle()
     low = [(start, end, 0.01) for start, end, _ in site.series["price_per_kwh"].samples]
-    site.series = {"price_per_kwh": GridSeries(SeriesSource("csv"), low, HOUR)}
+    site.series = {"price_per_kwh": GridSeries(SeriesSource("csv"), low, HOUR)} if is_known else {}
     site.cycle(NOW + 120.0)
     assert site.slurm.begin(job) > NOW + 120.0
     site.cycle(NOW + 1700.0)
     assert site.slurm.begin(job) == NOW + 1800.0
+    site.cycle(NOW + 1860.0)
+    assert site.planner.held == 0
 
 
 def test_few_jobs_are_suspended_at_once_and_the_largest_saving_is_first() -> None:
@@ -159,11 +163,55 @@ def test_a_job_that_slurm_does_not_requeue_runs_on_and_is_not_tried_again() -> N
     assert len(tries) == 1 and site.slurm.moves == []
 
 
+@pytest.mark.parametrize("reply", ["gone", "remaining", "refused", "not reached"])
+def test_a_suspension_that_did_not_take_place_is_corrected_and_forgotten(reply: str) -> None:
+    site = Site(SUSPEND)
+    job = add_running(site.slurm)
+
+    def fail(names: Any) -> UpdateResult:
+        if reply == "not reached":
+            raise UnavailableError("scontrol", "no answer")
+        return UpdateResult(
+            **{reply: dict.fromkeys(names, "disabled") if reply == "refused" else tuple(names)}
+        )
+
+    site.slurm.requeue = fail  # type: ignore[method-assign]
+    cycle = site.planner.plan(signal_columns(site.config, site.series, NOW), NOW)
+    site.stored = [one.decision() for one in cycle.suspended]
+    with pytest.raises(UnavailableError) if reply == "not reached" else nullcontext():
+        site.planner.apply(cycle)
+    del site.slurm.requeue
+    site.slurm.change(job, flags={"ENERGY_SLACK": "12h"})  # it is not suspended again
+    site.cycle(NOW + 31.0)
+    site.cycle(NOW + 62.0)
+    assert kinds(site.stored) == ["suspend", "not_suspended"]
+    assert site.stored[1].details == {"since_s": NOW}
+    assert restored_suspensions(site.stored) == []
+    site.slurm.now_s = NOW + 300.0  # a node fails
+    site.slurm.requeue({job: str(job)})
+    site.cycle(NOW + 330.0)
+    assert site.planner.held == 0 and site.slurm.moves == []
+
+
+def test_a_request_without_a_known_result_is_not_repeated_at_once() -> None:
+    site = Site(SUSPEND)
+    job = add_running(site.slurm)
+    site.slurm.requeue = lambda names: UpdateResult(remaining=tuple(names))  # type: ignore[method-assign]
+    for after_s in (0.0, 10.0, 20.0):
+        site.cycle(NOW + after_s)
+    assert kinds(site.stored) == ["suspend"]
+    del site.slurm.requeue
+    site.cycle(NOW + 31.0)
+    assert kinds(site.stored) == ["suspend", "not_suspended", "suspend"]
+    assert state(site, job)["state"] == PENDING
+    assert [one.since_s for one in restored_suspensions(site.stored)] == [NOW + 31.0]
+
+
 def restarted(before: Site, stored: list[Decision]) -> Site:
     """Return a new process after kill -9, which knows the audit trail only."""
     after = Site(SUSPEND, slurm=before.slurm)
     after.planner.jobs = restored_jobs(stored)
-    after.planner.suspensions.restore(restored_suspensions(stored))
+    after.planner.suspensions.note(restored_suspensions(stored))
     return after
 
 
@@ -312,6 +360,7 @@ def test_texts_of_suspended_jobs() -> None:
         "cost_now": 2.0,
         "cost_planned": 1.0,
     }
+    assert deferral_change({"kind": "not_suspended", "since_s": 1.0}, style) == "not suspended"
     line = deferral_change({"kind": "suspend", "work_s": 1200.0, **facts}, style)
     assert line.startswith("suspended after 00:20:00 of work, until ")
     assert "price forecast 30 against 120 EUR/MWh now; expected saving 1.00 EUR (50 %)" in line

@@ -52,7 +52,8 @@ def test_a_measured_setting_has_its_figures() -> None:
                 "slowdown_limit": 0.1,
                 "points": [],
             },
-            "at most 10 % slower; no progress signal, but 99 of 100 jobs with this draw keep the limit.",
+            "at most 10 % slower; no progress signal; of 100 jobs with this draw at most one exceeds the"
+            " limit by more than a percentage point.",
         ),
         (
             {

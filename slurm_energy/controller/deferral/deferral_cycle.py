@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slurm_energy.accounting.decisions import Decision
 from slurm_energy.controller.deferral.jobs import DeferredJob
 from slurm_energy.controller.deferral.suspended_jobs import SuspendedJob
 from slurm_energy.scheduling.queue import Ints
@@ -23,6 +24,7 @@ class DeferralCycle:
         started: facts of jobs that are to be held for the first time; to be stored before they are held.
         deferrable: number of deferrable jobs.
         suspended: jobs to suspend; to be stored before they are suspended.
+        not_suspended: earlier suspensions that did not take place.
     """
 
     now_s: float
@@ -33,3 +35,11 @@ class DeferralCycle:
     started: list[DeferredJob] = field(default_factory=list)
     deferrable: int = 0
     suspended: list[SuspendedJob] = field(default_factory=list)
+    not_suspended: list[SuspendedJob] = field(default_factory=list)
+
+    def decisions(self) -> list[Decision]:
+        """Return the entries of the audit trail, which are stored before the cycle is carried out."""
+        made = [job.failure_decision(self.now_s) for job in self.not_suspended]
+        made += [job.decision() for job in self.started]
+        made += [job.decision() for job in self.suspended]
+        return made

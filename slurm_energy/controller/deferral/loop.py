@@ -207,9 +207,7 @@ class DeferralLoop:
         cycle: DeferralCycle = await run(self._thread, planner.plan, signals, self._clock())
         self._deferrable = cycle.deferrable
         # Stored first: after kill -9 the next process must know how long the jobs have been held.
-        made = [job.decision() for job in cycle.started]
-        made += [job.decision() for job in cycle.suspended]
-        await self._store_decisions(config, made)
+        await self._store_decisions(config, cycle.decisions())
         self.permit()
         ended, problems = await run(self._thread, planner.apply, cycle)
         self._planned_s = self._clock()
@@ -235,7 +233,7 @@ class DeferralLoop:
             before = self._clock() - _LOOKBACK_S
             stored = await self._store.read(decisions.since, config.cluster.name, before)
             planner.jobs = restored_jobs(stored)
-            planner.suspensions.restore(restored_suspensions(stored))
+            planner.suspensions.note(restored_suspensions(stored))
             self._planner, self._configured, self._next_arrivals_s = planner, config, 0.0
         elif config is not self._configured:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._planner.configure, config)

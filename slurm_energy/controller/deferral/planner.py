@@ -129,9 +129,10 @@ class DeferralPlanner:
         queue = self._source.read()
         leader = leader_rows(queue)
         group = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)
+        failed = self.suspensions.forget_failed(queue)
         self._adopt(queue, group, now_s)
         self._note_changes_by_users(queue, group)
-        cycle = DeferralCycle(now_s, queue, leader, group)
+        cycle = DeferralCycle(now_s, queue, leader, group, not_suspended=failed)
         rows, eligible_s, latest_s = self._deferrable(queue, leader, group, now_s)
         cycle.deferrable = len(rows)
         if len(rows) or self.suspensions.may_suspend(queue):
@@ -149,6 +150,7 @@ class DeferralPlanner:
             UnavailableError: slurmctld does not answer.
         """
         queue, now_s = cycle.queue, cycle.now_s
+        self.suspensions.note(cycle.suspended)
         pending = [row for row in range(queue.count) if queue.state[row] == PENDING and not queue.held[row]]
         self._holds.set_names({int(queue.job_id[row]): pending_name(queue, row) for row in pending})
         begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slurm_energy.accounting.decisions import SUSPEND, Decision
+from slurm_energy.accounting.decisions import NOT_SUSPENDED, SUSPEND, Decision
 
+_SAME_SUBMIT_S: Final = 1.5
 _EARLIER_S: Final = 2.0  # Slurm's times are whole seconds
 _LATER_S: Final = 900.0  # KillWait, and the epilog
 
@@ -62,6 +63,10 @@ class SuspendedJob:
         since_s = submit_s - self.since_s
         return restart_count == self.restart_count + 1 and -_EARLIER_S <= since_s <= _LATER_S
 
+    def ends(self, restart_count: int, submit_s: float) -> bool:
+        """Return whether a run of the job with these facts is the one that the suspension ends."""
+        return restart_count == self.restart_count and abs(submit_s - self.submit_s) <= _SAME_SUBMIT_S
+
     def decision(self) -> Decision:
         """Return the entry of the audit trail about the suspension."""
         details = dataclasses.asdict(self)
@@ -70,9 +75,15 @@ class SuspendedJob:
         why = f"suspended by {self.policy}: the rest of its work is expected to be better later"
         return Decision(self.job_id, self.submit_s, self.since_s, SUSPEND, why, details)
 
+    def failure_decision(self, now_s: float) -> Decision:
+        """Return the entry of the audit trail that the suspension did not take place."""
+        why = "slurmctld did not requeue it"
+        details = {"since_s": self.since_s}
+        return Decision(self.job_id, self.submit_s, now_s, NOT_SUSPENDED, why, details)
+
 
 def restored_suspensions(decisions: Iterable[Decision]) -> list[SuspendedJob]:
-    """Return the suspensions of an earlier process from its audit trail.
+    """Return the suspensions of an earlier process from its audit trail, oldest entry first.
 
     Entries that another release wrote in another form are left out. A suspension that was stored and not
     carried out is harmless: no run of the job continues it.
@@ -80,6 +91,9 @@ def restored_suspensions(decisions: Iterable[Decision]) -> list[SuspendedJob]:
     names = {field.name for field in dataclasses.fields(SuspendedJob)}
     restored: list[SuspendedJob] = []
     for one in decisions:
+        if one.kind == NOT_SUSPENDED:
+            failed = one.job_id, one.details.get("since_s")
+            restored = [known for known in restored if (known.job_id, known.since_s) != failed]
         if one.kind != SUSPEND:
             continue
         facts: dict[str, Any] = {key: value for key, value in one.details.items() if key in names}

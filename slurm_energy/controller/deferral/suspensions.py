@@ -29,6 +29,7 @@ MAX_PER_CYCLE = 4
 """Maximum number of jobs suspended in one cycle: many jobs that end together load storage and slurmctld."""
 _REFUSED_S = 3600.0
 _KEPT_S = 40 * 86400.0
+_REQUEST_S = 30.0  # an scontrol of a killed process may still be under way
 _MARGIN_SHARE = 0.75
 
 
@@ -66,16 +67,32 @@ class Suspensions:
         self._updater = updater
         self._settings, self._options, self._currency = DeferralConfig(), DeferralOptions(), ""
         self._suspended: dict[int, list[SuspendedJob]] = {}
+        self._ended: list[SuspendedJob] = []
         self._excluded_until_s: dict[int, float] = {}
 
     def configure(self, settings: DeferralConfig, options: DeferralOptions, currency: str) -> None:
         """Use the section `[deferral]`, the parameters of the decision, and the currency of costs."""
         self._settings, self._options, self._currency = settings, options, currency
 
-    def restore(self, suspensions: Iterable[SuspendedJob]) -> None:
-        """Continue with the suspensions of an earlier process."""
+    def note(self, suspensions: Iterable[SuspendedJob]) -> None:
+        """Record suspensions that are about to be requested, or those of an earlier process."""
         for one in suspensions:
             self._suspended.setdefault(one.job_id, []).append(one)
+
+    def forget_failed(self, queue: QueueColumns) -> list[SuspendedJob]:
+        """Forget the suspensions that did not take place, and return them: the run that they end still runs.
+
+        slurmctld refused the requeue, did not get it, or lost it in a crash before it saved its state. Jobs
+        that ended before the requeue are returned, too.
+        """
+        ended, self._ended = self._ended, []
+        failed = [
+            one
+            for row, one in self._requested(queue)
+            if queue.state[row] == RUNNING and queue.taken_unix_s >= one.since_s + _REQUEST_S
+        ]
+        self._remove(failed)
+        return ended + failed
 
     def exclude(self, job_id: int, now_s: float, seconds: float = _KEPT_S) -> None:
         """Do not suspend a job for `seconds` from `now_s` on."""
@@ -96,8 +113,10 @@ class Suspensions:
 
         Absence from the queue is no sign that a job has ended: jobs whose run begins or ends are not in it.
         """
-        kept = {job: all_ for job, all_ in self._suspended.items() if all_[-1].since_s > now_s - _KEPT_S}
-        self._suspended = kept
+        oldest_s = now_s - _KEPT_S
+        self._suspended = {
+            job: all_ for job, all_ in self._suspended.items() if all_ and all_[-1].since_s > oldest_s
+        }
         excluded = {job: until_s for job, until_s in self._excluded_until_s.items() if until_s > now_s}
         self._excluded_until_s = excluded
 
@@ -143,10 +162,9 @@ class Suspensions:
         jobs = self._candidates(queue, time_s, table.now_s)
         chosen = plan_suspensions(jobs.columns, table.signals, signal, self._options)
         watts = power_watts[jobs.rows]
-        saving = np.where(chosen.suspend, (chosen.cost_now - chosen.cost) * watts, -np.inf)
-        wanted = np.argsort(-saving, kind="stable")[
-            : max(0, min(MAX_PER_CYCLE, limit, int(np.sum(chosen.suspend))))
-        ]
+        saving = (chosen.cost_now - chosen.cost) * watts
+        better = np.flatnonzero(chosen.suspend)  # before the sort, which puts unknown savings last
+        wanted = better[np.argsort(-saving[better], kind="stable")][: max(0, min(MAX_PER_CYCLE, limit))]
         if not len(wanted):
             return []
         hardware, units = requested_units(queue, resource_kinds(queue, nodes))
@@ -160,7 +178,7 @@ class Suspensions:
         return [self._facts(at, queue, jobs, chosen, watts, table, signal) for at in wanted.tolist()]
 
     def suspend(self, queue: QueueColumns, jobs: Sequence[SuspendedJob], hold_s: float) -> list[str]:
-        """Suspend jobs: requeue each, and set its begin time at most `hold_s` ahead.
+        """Suspend jobs that were noted: requeue each, and set its begin time at most `hold_s` ahead.
 
         slurmctld itself delays a requeued job by the validity of its credentials (120 s by default), so that
         the job does not start before its begin time is set.
@@ -173,10 +191,11 @@ class Suspensions:
         """
         rows = {int(job_id): row for row, job_id in enumerate(queue.job_id.tolist())}
         names = {one.job_id: queue.scontrol_name(rows[one.job_id]) for one in jobs}
-        for one in jobs:
-            self._suspended.setdefault(one.job_id, []).append(one)
         result = self._updater.requeue(names)
         problems = [f"job {job} cannot be suspended: {why}" for job, why in result.refused.items()]
+        gone = [one for one in jobs if one.job_id in result.gone]
+        self._remove(gone)
+        self._ended += gone
         for one in jobs:
             if one.job_id in result.done:
                 begin_s = int(min(one.since_s + hold_s, one.planned_start_s, one.resume_by_s))
@@ -185,6 +204,10 @@ class Suspensions:
             elif one.job_id in result.refused:
                 self.exclude(one.job_id, one.since_s, _REFUSED_S)
         return problems
+
+    def _remove(self, suspensions: Iterable[SuspendedJob]) -> None:
+        for one in suspensions:
+            self._suspended[one.job_id].remove(one)
 
     def _may(self, queue: QueueColumns) -> Bools:
         """Return the mask of the running jobs that may be suspended as far as their slack permits.
@@ -196,8 +219,17 @@ class Suspensions:
         may: Bools = (queue.state == RUNNING) & queue.requeue & np.isfinite(queue.start_s)
         may &= np.array(checkpointable, np.bool_) & (queue.array_job_id == 0) & (queue.het_job_id == 0)
         may &= ~np.isin(queue.job_id, list(self._excluded_until_s))
+        may[[row for row, _ in self._requested(queue)]] = False
         may &= (queue.restart_count == 0) | np.isin(np.arange(queue.count), list(self.of_rows(queue)))
         return may
+
+    def _requested(self, queue: QueueColumns) -> list[tuple[int, SuspendedJob]]:
+        """Return the suspensions whose requeue the queue does not show yet, with the row of the job."""
+        requested = []
+        for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():
+            run = int(queue.restart_count[row]), float(queue.submit_s[row])
+            requested += [(row, one) for one in self._suspended[int(queue.job_id[row])] if one.ends(*run)]
+        return requested
 
     def _candidates(self, queue: QueueColumns, time_s: Floats, now_s: float) -> _Candidates:
         settings, continued = self._settings, self.of_rows(queue)

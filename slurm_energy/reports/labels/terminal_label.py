@@ -73,7 +73,7 @@ def _decision(decision: Mapping[str, Any], style: Style) -> list[str]:
     if decision["kind"] == "shape":
         change = f"set {decision['chosen']}" if decision.get("chosen") else "kept its requested resources"
         change += f"; offered: {', '.join(decision['offered'])}" if decision.get("offered") else ""
-    elif decision["kind"] in ("defer", "release", "suspend"):
+    elif decision["kind"] in ("defer", "release", "suspend", "not_suspended"):
         change = deferral_change(decision, style)
     else:
         other = f"job {decision['for_job']}" if decision.get("for_job") else "another job"

@@ -156,7 +156,10 @@ def _source(tuning: Mapping[str, Any]) -> str:
     if source == "generic prior" and tuning.get("progress") not in (None, "none"):
         return "the first one to try, from a generic model of the hardware"
     if source == "generic prior" and tuning.get("slowdown_limit") is not None:
-        return "no progress signal, but 99 of 100 jobs with this draw keep the limit"
+        return (
+            "no progress signal; of 100 jobs with this draw at most one exceeds the limit by more than a"
+            " percentage point"
+        )
     return _SOURCES.get(source, source)
 
 

@@ -32,7 +32,9 @@ def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
 
 
 def deferral_change(decision: Mapping[str, Any], style: Style) -> str:
-    """Return the change by a decision of kind `defer`, `release` or `suspend`, for `senergy job`."""
+    """Return the change by a decision of a kind about deferral or suspension, for `senergy job`."""
+    if decision["kind"] == "not_suspended":
+        return "not suspended"
     if decision["kind"] == "release":
         return f"no longer deferred, after {format_duration(decision.get('held_s') or 0.0)}"
     until = format_time(decision.get("planned_start_s"), style.time_format, style.now)
