@@ -216,6 +216,17 @@ class TestJobs:
         assert max(len(p.jobs) for p in made) < 10
         assert job_uj(made) == record_uj(records)
 
+    def test_a_period_ends_when_500_jobs_have_ended_in_it(self, tmp_path: Path) -> None:
+        node = SharedNode(tmp_path)
+        node.begin(1, 4)
+        (session,) = node.manager._sessions.values()
+        made = node.manager._meter.periods
+        for _ in range(499):
+            made.finish_job(session)
+        assert made.seconds_left > 0
+        made.finish_job(session)
+        assert made.seconds_left == 0
+
     def test_runs_of_a_requeued_job_are_apart(self, tmp_path: Path) -> None:
         node = SharedNode(tmp_path)
         for restart in range(2):
@@ -275,6 +286,32 @@ class TestFaults:
         (one,) = periods(node)
         node.kill()  # the checkpoint on disk may still list the period
         assert [p.period_id for p in periods(node)] == [one.period_id]
+
+    def test_a_closed_period_is_encoded_once_while_the_spool_cannot_store_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        node = SharedNode(tmp_path)
+        encoded: list[int] = []
+        to_json = NodePeriod.to_json
+
+        def encode_period(period: NodePeriod) -> dict[str, object]:
+            encoded.append(period.start)
+            return to_json(period)
+
+        monkeypatch.setattr(NodePeriod, "to_json", encode_period)
+        monkeypatch.setattr(
+            node.manager.period_spool, "add", lambda *_: (_ for _ in ()).throw(OSError(28, "no space"))
+        )
+        checkpoint = tmp_path / "state/accounts.json"
+        for count in (1, 2):
+            use(node, to_boundary_s(node), POWER)
+            for _ in range(3):  # each writes a checkpoint
+                node.manager.housekeeping()
+            closed = json.loads(checkpoint.read_text())["checkpoint"]["periods"]["closed"]
+            assert len(encoded) == len(set(encoded)) == len(closed) == count
+        monkeypatch.undo()
+        node.kill()
+        assert [period.start for period in periods(node)] == encoded
 
     def test_a_reboot_leaves_a_gap_and_no_zeros(self, tmp_path: Path) -> None:
         node = SharedNode(tmp_path)

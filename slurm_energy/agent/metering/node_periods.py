@@ -25,7 +25,7 @@ from slurm_energy.node_period import NodePeriod, PeriodEnergy, PeriodJob
 log = logging.getLogger(__name__)
 
 _MAX_ENDED_JOBS: Final = 500
-"""A period ends early when more jobs have ended in it, because every checkpoint contains them.
+"""A period ends early when so many jobs have ended in it, because every checkpoint contains them.
 
 Other jobs run, so this is below `MAX_PERIOD_JOBS`."""
 _LATE_SAMPLE_S: Final = 2.0
@@ -112,7 +112,7 @@ class NodePeriods:
         """Seconds until the period should end; infinite before the first period."""
         if self._open is None:
             return math.inf
-        if len(self._open.ended) > _MAX_ENDED_JOBS:
+        if len(self._open.ended) >= _MAX_ENDED_JOBS:
             return 0.0
         return max(0.0, self._boundary(self._open.start) - self._clock.unix())
 
