@@ -470,6 +470,8 @@ def plans(path, call):
         ({"user": "1000"}, "records_uid"),
         ({"account": "a"}, "records_account"),
         ({"job": "12"}, "records_job_id"),
+        ({"job": "12_3"}, "jobs_array"),
+        ({"job": "12+1"}, "jobs_het"),
         ({"node": "n1"}, "records_job_id"),
         ({"start": "5"}, "records_end"),
     ],
@@ -477,7 +479,8 @@ def plans(path, call):
 def test_selections_use_indexes(tmp_path, query, index):
     path, selection = Accounting(tmp_path).path, RecordSelection.from_query(query)
     (plan,) = plans(path, lambda connection: record_queries.find_records(connection, selection))
-    assert f"USING INDEX {index} " in plan and "SCAN r" not in plan
+    assert f"USING INDEX {index} " in plan
+    assert "SCAN r" not in plan and "SCAN j" not in plan
 
 
 def test_pending_lookups_use_indexes(tmp_path):

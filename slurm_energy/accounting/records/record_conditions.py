@@ -116,10 +116,20 @@ def _queries_of_jobs(selectors: Sequence[JobSelector]) -> Iterator[Select[int]]:
         yield _with_facts(jobs.c.het_job_id.in_(plain))
     tasks = [(one.base, one.task) for one in selectors if one.task is not None]
     if tasks:
-        yield _with_facts(tuple_(jobs.c.array_job_id, jobs.c.array_task_id).in_(tasks))
+        yield _with_facts(_are_among(jobs.c.array_job_id, jobs.c.array_task_id, tasks))
     offsets = [(one.base, one.offset) for one in selectors if one.offset is not None]
     if offsets:
-        yield _with_facts(tuple_(jobs.c.het_job_id, jobs.c.het_offset).in_(offsets))
+        yield _with_facts(_are_among(jobs.c.het_job_id, jobs.c.het_offset, offsets))
+
+
+def _are_among(
+    base: ColumnElement[int], part: ColumnElement[int], pairs: Sequence[tuple[int, int | None]]
+) -> ColumnElement[bool]:
+    """Return the condition that two columns have the values of a pair.
+
+    SQLite uses an index only for the condition on one column.
+    """
+    return and_(base.in_(sorted({pair[0] for pair in pairs})), tuple_(base, part).in_(pairs))
 
 
 def _with_facts(condition: ColumnElement[bool]) -> Select[int]:
