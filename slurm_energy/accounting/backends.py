@@ -16,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from slurm_energy.accounting.streamed_results import end_lost_streams
 from slurm_energy.errors import UnavailableError
 
 _BUSY_TIMEOUT_S: Final = 10.0
@@ -215,7 +216,7 @@ class MariadbBackend(Backend):
             "init_command": f"SET SESSION {settings}",
         }
         options = {"connect_args": arguments, "pool_pre_ping": True, "pool_recycle": _IDLE_SESSION_S // 2}
-        engine = _engine(url.set(drivername="mariadb+pymysql"), options)
+        engine = end_lost_streams(_engine(url.set(drivername="mariadb+pymysql"), options))
         if read_only:
             event.listen(
                 engine, "connect", lambda driver, _: driver.query("SET SESSION TRANSACTION READ ONLY")
@@ -224,8 +225,7 @@ class MariadbBackend(Backend):
 
     def lock_writer(self, connection: Connection) -> bool:
         """Take the lock of the only writer; see `Backend.lock_writer`."""
-        lock = text(f"SELECT get_lock({_MARIADB_LOCK}, {LOCK_WAIT_S})")
-        return bool(connection.execute(lock).scalar_one() == 1)
+        return bool(connection.scalar(text(f"SELECT get_lock({_MARIADB_LOCK}, {LOCK_WAIT_S})")) == 1)
 
     def session(self, connection: Connection) -> int:
         """Return the session of a connection; see `Backend.session`."""

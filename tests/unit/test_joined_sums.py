@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 import pytest
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from slurm_energy.accounting import backends
 from slurm_energy.accounting.engine import connect
@@ -68,3 +72,28 @@ def test_the_sums_of_a_day_have_all_its_groups_and_columns(store_location: str) 
         read = list(joined_sums.day_sums(connection, day))
         assert not list(joined_sums.day_sums(connection, 7 * day))
     assert sorted(read) == sorted(sums.items())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_that_is_lost_in_a_stream_is_reported_once(
+    database_servers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The texts of the other hours, 1.4 MB, have not left the server when the connection is lost."""
+    server = database_servers.get("mariadb")
+    none = ", 0" * (len(SUM_COLUMNS) - 1)
+    sql = f"SELECT (seq DIV 1500) * {HOUR}, (seq DIV 1500) * {HOUR} + {HOUR}, seq MOD 1500, 1e18 + seq{none}"
+    with database_servers.database("mariadb") as url, connect(url) as connection:
+        migrations.prepare(url)
+        connection.exec_driver_sql("SET foreign_key_checks = 0")
+        connection.exec_driver_sql(f"INSERT INTO usage_sums {sql} FROM seq_0_to_59999")
+        session = backends.backend_of(connection).session(connection)
+        read = joined_sums.period_energies(connection, 0, 40 * HOUR)
+        assert len(next(read).groups) == 1500
+        server.execute(f"KILL {session}")
+        with pytest.raises(OperationalError, match="Lost connection"):
+            list(read)
+        del read
+        gc.collect()
+        assert connection.invalidated
+    assert not caplog.records
