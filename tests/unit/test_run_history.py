@@ -114,15 +114,17 @@ def test_runs_of_a_requeued_job_are_distinguished(store):
 
 
 def test_the_rest_of_a_suspended_run_is_only_a_lower_bound_of_the_run_time(store):
-    store.deliver(item(job_id=7, start=1000.0, end=1010.0), item(job_id=8, start=2000.0, end=2100.0))
     made = [Decision(7, 500.0, 899.0, SUSPEND, "x"), Decision(8, 500.0, 899.0, DEFER, "x")]
+    made.append(Decision(9, 901.0, 999.0, SUSPEND, "it did not take place"))
+    made.append(Decision(10, 500.0, 1100.0, SUSPEND, "the clock of slurmctld is behind"))
+    numbers = [one.job_id for one in made]
+    store.deliver(*(item(job_id=number, start=1000.0, end=1010.0) for number in numbers))
     with engine.connect(store.path) as connection:
         save(connection, "c1", made)
-    store.learn(
-        job(7, submit=901.0, start=1000.0, end=1010.0), job(8, submit=901.0, start=2000.0, end=2100.0)
-    )
-    runs = sorted(learn(store), key=lambda run: run.name)
-    assert [run.state for run in runs] == ["CONTINUED", "COMPLETED"]
+    store.learn(*(job(number, submit=901.0, start=1000.0, end=1010.0) for number in numbers))
+    states = {run.name: run.state for run in learn(store)}
+    expected = ["CONTINUED", "COMPLETED", "COMPLETED", "CONTINUED"]
+    assert [states[f"job{number}"] for number in numbers] == expected
     assert not RunEnding.of_state("CONTINUED").by_itself
 
 

@@ -236,6 +236,16 @@ def test_kill_between_the_steps_neither_loses_nor_blocks_the_job(point: str) -> 
     assert site.slurm.begin(job) == CHEAP_S
 
 
+@pytest.mark.parametrize("ahead_s", [-200.0, 200.0])
+def test_a_suspension_continues_although_the_clock_of_slurmctld_differs(ahead_s: float) -> None:
+    site = Site(SUSPEND)
+    job = add_running(site.slurm)
+    site.cycle()
+    site.slurm.change(job, submit_s=NOW + ahead_s)
+    site.cycle(NOW + 240.0)
+    assert site.planner.held == 1 and site.slurm.begin(job) == NOW + 540.0
+
+
 def test_a_requeue_by_others_is_no_suspension() -> None:
     site = Site(SUSPEND)
     job = add_running(site.slurm)

@@ -56,6 +56,7 @@ BATCH: Final = 500
 _PAGE_ROWS: Final = 2000
 _CONTINUED: Final = "CONTINUED"
 _REQUEUE_S: Final = 900.0  # Slurm submits a requeued job again when its run has ended
+_CLOCK_S: Final = 300.0  # difference of the clocks of two hosts, above which munge refuses
 
 _PENDING: Final = text("finished AND NOT learned")  # as in the condition of the index
 _JOB_COLUMNS: Final = _jobs.c[
@@ -81,6 +82,7 @@ _SUSPENDED: Final = (
     select(_decisions.c.id)
     .where(_decisions.c.cluster == bindparam("cluster"), _decisions.c.job_id == bindparam("job_id"))
     .where(_decisions.c.kind == SUSPEND, _decisions.c.time.between(bindparam("first"), bindparam("last")))
+    .where(_decisions.c.submit < bindparam("submit"))
     .limit(1)
 )
 # MariaDB has no OFFSET without a LIMIT. At most one run is in excess, except after an upgrade.
@@ -316,7 +318,8 @@ def _predicted_s(connection: Connection, job: Row[Any]) -> float | None:
 
 
 def _continues_a_suspended_run(connection: Connection, job: Row[Any]) -> bool:
-    span = {"first": job.submit - _REQUEUE_S, "last": job.submit + SAME_START_S}
+    span = {"first": job.submit - _REQUEUE_S, "last": job.submit + _CLOCK_S}
+    span["submit"] = job.submit - SAME_START_S  # not the run that was suspended
     key = {"cluster": job.cluster, "job_id": job.job_id, **span}
     return connection.execute(_SUSPENDED, key).scalar() is not None
 
