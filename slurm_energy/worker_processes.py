@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Final
 
 from slurm_energy.errors import UnavailableError
+
+_NO_WRITE_ACCESS: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 
 
 def process_pool(
@@ -31,14 +34,28 @@ def process_pool(
         initargs: arguments of `initializer`.
 
     Raises:
-        UnavailableError: this user can create no semaphores, which processes of a pool share. The kernel
-            keeps them as files in /dev/shm, which some containers let only root write.
+        UnavailableError: this user can create no semaphores, which processes of a pool share, or not so many
+            processes. The kernel keeps semaphores as files in /dev/shm, which some containers let only root
+            write.
     """
     try:
-        return ProcessPoolExecutor(count, context, initializer, initargs)
+        pool = ProcessPoolExecutor(count, context, initializer, initargs)
     except OSError as error:
-        todo = f"use {option} 1, or let this user write /dev/shm (mode 1777)"
+        todo = f"use {option} 1"
+        if error.errno in _NO_WRITE_ACCESS:
+            todo += ", or let this user write /dev/shm (mode 1777)"
         raise UnavailableError("worker processes", f"no semaphores ({error.strerror})", todo) from None
+    earlier = set(multiprocessing.active_children())
+    try:
+        pool.submit(int)  # the first task starts all processes that are forked
+    except OSError as error:
+        # They wait for tasks, and the interpreter would wait for them before it ends.
+        for process in set(multiprocessing.active_children()) - earlier:
+            process.kill()
+        pool.shutdown()
+        why = f"{count} processes cannot be started ({error.strerror})"
+        raise UnavailableError("worker processes", why, f"use a smaller {option}") from None
+    return pool
 
 
 def end_with_parent() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import pytest
@@ -42,17 +43,45 @@ def test_a_killed_command_leaves_no_worker_behind(tmp_path: Path, words: str) ->
     until(lambda: not group(running.pid))
 
 
-def test_without_semaphores_a_pool_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "todo"),
+    [
+        (errno.EACCES, "use --jobs 1, or let this user write /dev/shm (mode 1777)"),
+        (errno.EMFILE, "use --jobs 1"),
+    ],
+)
+def test_without_semaphores_a_pool_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, number: int, todo: str
+) -> None:
     def semaphore(*_: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("multiprocessing.synchronize._multiprocessing.SemLock", semaphore)
     with pytest.raises(UnavailableError) as caught:
         process_pool(2, "--jobs", initializer=end_with_parent)
+    assert str(caught.value) == f"worker processes: no semaphores ({os.strerror(number)}): {todo}"
+
+
+def test_a_pool_beyond_the_limit_of_processes_is_refused_and_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Limits of the user or of a control group are common on login nodes."""
+    forks, fork = [], os.fork
+
+    def fork_once() -> int:
+        forks.append(1)
+        if len(forks) > 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_once)
+    with pytest.raises(UnavailableError) as caught:
+        process_pool(3, "--jobs", context=get_context("fork"), initializer=end_with_parent)
     assert str(caught.value) == (
-        "worker processes: no semaphores (Permission denied): use --jobs 1, or let this user write /dev/shm"
-        " (mode 1777)"
+        "worker processes: 3 processes cannot be started (Resource temporarily unavailable):"
+        " use a smaller --jobs"
     )
+    until(lambda: not active_children())
 
 
 @pytest.mark.slow
