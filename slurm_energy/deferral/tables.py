@@ -244,7 +244,8 @@ def latest_start_s(
         submit_s: time at which each job became eligible.
         slack_s: slack in seconds; NaN: none given. 0: the job is not deferrable.
         deadline_s: time by which the job must have ended; NaN: none.
-        limit_s: time limit of each job in seconds; NaN counts as unknown, so that a deadline gives no slack.
+        limit_s: time limit of each job in seconds; NaN: unknown or none. A job with a deadline is then not
+            deferrable, because its latest start is unknown.
         max_slack_s: maximum slack that the site grants.
 
     Raises:
@@ -257,4 +258,5 @@ def latest_start_s(
     by_slack = submit + np.minimum(slack, max_slack_s)
     by_deadline = np.minimum(deadline, submit + max_slack_s)
     latest: Floats = np.fmin(by_slack, np.where(np.isnan(deadline), np.nan, by_deadline))
-    return np.where(latest > submit, latest, np.nan)
+    is_unknown = ~np.isnan(np.asarray(deadline_s, np.float64)) & np.isnan(deadline)
+    return np.where((latest > submit) & ~is_unknown, latest, np.nan)

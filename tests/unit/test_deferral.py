@@ -272,7 +272,8 @@ def test_a_queue_of_a_scheduling_policy_becomes_a_queue_of_deferral():
 def test_latest_start_is_the_earlier_of_slack_and_deadline():
     nan = np.nan
     latest = deferral.latest_start_s(
-        [0, 0, 0, 10, 0], [100, nan, 100, nan, 0], [nan, 90, 90, nan, nan], [nan, 30, 30, 30, nan], 80
+        *([0, 0, 0, 10, 0, 0], [100, nan, 100, nan, 0, 100]),
+        *([nan, 90, 90, nan, nan, 90], [nan, 30, 30, 30, nan, nan], 80),
     )
     assert latest[:3].tolist() == [80, 60, 60]
     assert np.isnan(latest[3:]).all()

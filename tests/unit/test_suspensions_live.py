@@ -236,6 +236,18 @@ def test_kill_between_the_steps_neither_loses_nor_blocks_the_job(point: str) -> 
     assert site.slurm.begin(job) == CHEAP_S
 
 
+@pytest.mark.parametrize(("deadline_s", "made"), [(np.nan, ["suspend", "defer"]), (NOW + 20 * HOUR, [])])
+def test_a_job_with_a_deadline_and_without_a_time_limit_runs_on(deadline_s: float, made: list[str]) -> None:
+    site = Site(SUSPEND)
+    falls = [(NOW + HOUR * h, NOW + HOUR * (h + 1), 0.9 if h < 6 else 0.01) for h in range(-24, 96)]
+    site.series = {"price_per_kwh": GridSeries(SeriesSource("csv"), falls, HOUR)}
+    job = add_running(site.slurm, "20h", deadline_s=deadline_s)
+    site.slurm.change(job, time_limit_s=np.nan)
+    site.cycle()
+    site.cycle(NOW + 60.0)
+    assert kinds(site.stored) == made
+
+
 @pytest.mark.parametrize("ahead_s", [-200.0, 200.0])
 def test_a_suspension_continues_although_the_clock_of_slurmctld_differs(ahead_s: float) -> None:
     site = Site(SUSPEND)

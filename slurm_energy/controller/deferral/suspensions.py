@@ -219,6 +219,7 @@ class Suspensions:
         may: Bools = (queue.state == RUNNING) & queue.requeue & np.isfinite(queue.start_s)
         may &= np.array(checkpointable, np.bool_) & (queue.array_job_id == 0) & (queue.het_job_id == 0)
         may &= ~np.isin(queue.job_id, list(self._excluded_until_s))
+        may &= np.isnan(queue.deadline_s) | ~np.isnan(queue.time_limit_s)  # the latest start is unknown
         may[[row for row, _ in self._requested(queue)]] = False
         may &= (queue.restart_count == 0) | np.isin(np.arange(queue.count), list(self.of_rows(queue)))
         return may
