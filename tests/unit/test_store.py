@@ -510,6 +510,14 @@ def test_node_arrivals_are_complete_from_the_first_one_on(accounting):
         assert read_node_arrivals(connection, "c1", 0.0, 4) == arrivals[3:]
 
 
+def test_truncated_node_arrivals_begin_after_the_earliest_end(accounting):
+    for number, end in enumerate((100.0, 100.0, 200.0)):
+        accounting.deliver(item(job_id=number, start=100.0, end=end, node=f"n{number}"))
+    accounting.deliver(item(job_id=3, start=150.0, end=300.0, node="n3"))
+    with accounting.connect(read_only=True) as connection:
+        assert read_node_arrivals(connection, "c1", 0.0, 3) == [("n3", 150.0, 300.0)]
+
+
 @pytest.mark.parametrize(("estimate", "count"), [(None, 1), (900_000, 1), (5_000_000, 5_000_000)])
 def test_large_tables_are_not_counted(accounting, monkeypatch, estimate, count):
     accounting.deliver(item(job_id=1))

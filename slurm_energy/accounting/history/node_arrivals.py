@@ -33,6 +33,7 @@ def read_node_arrivals(
         .limit(max_arrivals)
     )
     rows = [(row[0], row[1], row[2]) for row in connection.execute(query)]
-    if len(rows) == max_arrivals:  # Jobs that started earlier may have ended before the rows that were read.
-        since = max(since, rows[-1][2])
+    if len(rows) == max_arrivals:  # jobs that started up to the earliest end may have ended before these rows
+        earliest_end = rows[-1][2]
+        rows = [row for row in rows if row[1] > earliest_end]
     return sorted((row for row in rows if row[1] >= since), key=itemgetter(1))
