@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -58,11 +57,8 @@ def test_a_cluster_with_another_key_needs_its_munged(tmp_path: Path, place: Path
         configure(west, "west", 0.1)
         others = table("west", west, f'munge_socket = "{key}"\n') + table("north", west)
         configure(east, "east", 0.4, others)
-        starting = [threading.Thread(target=one.start) for one in (east, west)]
-        for thread in starting:
-            thread.start()
-        for thread in starting:
-            thread.join()
+        west.start()  # before the one that asks it, whose first answer would be that nobody listens
+        east.start()
         figures = {name: ClusterPrediction(3600.0, 1000.0) for name in ("east", "west", "north")}
         query = PlacementQuery(2, 0, figures).to_json()
         answers = [east.client().post(PLACEMENT_PATH, query)]
