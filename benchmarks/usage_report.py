@@ -200,9 +200,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         location: Any = Path(directory) / "a.db"
         if args.server:
-            from slurm_energy_lab.database_servers import SERVERS
+            from store_rates import location as store_location
 
-            location = stack.enter_context(SERVERS[args.server]()).create_database("report")
+            location = stack.enter_context(store_location(args.server))
         migrations.prepare(location)
         with connect(location) as connection:
             fill(connection, args.jobs, args.seed)
