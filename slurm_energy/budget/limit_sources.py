@@ -142,7 +142,7 @@ class WeeklyLimit:
 
 
 class CalendarLimit:
-    """A limit given by a list of steps; before the first step there is no limit, and the last one stays.
+    """A limit given by a list of steps. There is none before the first; that of the last stays in force.
 
     Args:
         steps: steps in ascending order of time.
@@ -159,7 +159,7 @@ class CalendarLimit:
 
     @property
     def end_unix_s(self) -> float:
-        """Time of the last step, whose limit stays; minus infinity without steps."""
+        """Time of the last change of the limit; minus infinity without steps."""
         return self._times[-1] if self._times else -math.inf
 
     def limit_at(self, unix_s: float) -> float:

@@ -218,10 +218,10 @@ _PATHS: Final = {
 
 
 def source_of(command: str, action: argparse.Action) -> ValueSource | str | None:
-    """Return the source of completions for the value of an action.
+    """Return where the shell finds the possible values of an option or positional argument.
 
     Returns:
-        A source, `FILE`, `DIRECTORY`, or None if nothing is known about the value.
+        A `ValueSource`; `FILE` or `DIRECTORY` for a path; None if nothing is known about the value.
     """
     placeholder = str(action.metavar or "")
     keys = [*action.option_strings, placeholder]

@@ -55,7 +55,7 @@ ACTIONS: Final[dict[str, tuple[Any, str]]] = {
     "characterise": (study_characterise, "classify jobs, and plan the measurements that are missing"),
     "model": (study_model, "build a digital twin and check its replay of a held-out week"),
     "choose": (study_choose, "simulate alternatives on the twin, and recommend one"),
-    "deploy": (study_deploy, "put the chosen alternative in force by stages, or take it back"),
+    "deploy": (study_deploy, "put the chosen alternative in force by stages, or undo this"),
     "validate": (study_validate, "effect of the deployment with intervals; a broken limit undoes it"),
     "status": (study_status, "state of each step, and which steps have to run again"),
     "report": (study_report, "report as HTML page, notebook and JSON"),

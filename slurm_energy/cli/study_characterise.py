@@ -149,7 +149,7 @@ def _measure(
     scripts: Mapping[str, Path],
     plan: Sequence[Mapping[str, Any]],
 ) -> list[SweepOutcome]:
-    """Run or continue the sweeps of the plan for which there is a script."""
+    """Run, or continue, those sweeps of the plan that have a script."""
     from slurm_energy.cli import sweep
     from slurm_energy.cli.sweep_output import ProgressBar
     from slurm_energy.study.characterisation.planned_sweeps import PlannedSweeps, stored_sweeps, sweep_orders

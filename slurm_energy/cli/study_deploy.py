@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Begin a stage, set an arm, or take the deployment back."""
+    """Begin a stage, set an arm, or undo the deployment."""
     from slurm_energy.study.directory import StudyDirectory
     from slurm_energy.study.rollout.deploy_step import Deployment
 

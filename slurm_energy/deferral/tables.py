@@ -167,8 +167,8 @@ class DeferralPlan:
 
     Attributes:
         job_id: number of the job.
-        start_s: earliest start that the policy grants, at least `now_s` and never later than the job's latest
-            start (or `now_s`, if that has passed). `now_s`: the job may start at once.
+        start_s: earliest start that the policy grants: at least `now_s`, at most the job's latest start.
+            It is `now_s` if the job may start at once, also because its latest start has passed.
         reason: the `DeferralReason`.
         cost_now: expected cost of starting at once, in `unit`; NaN: unknown.
         cost: expected cost of the planned start, in `unit`; NaN: unknown.

@@ -128,7 +128,9 @@ def open_events(source: EventInput) -> contextlib.AbstractContextManager[BinaryI
 
 @contextlib.contextmanager
 def open_profile(source: ProfileInput) -> Iterator[tuple[BinaryIO, Iterator[ScannedEvent | ScannedValue]]]:
-    """Open a profiler trace again; yield the file, whose position shows the progress, and all its items.
+    """Open a profiler trace again; yield the file, and its events and other values in their order.
+
+    The position in the file shows how much has been read.
 
     Raises:
         EnergyError: it cannot be read any more.

@@ -64,11 +64,11 @@ class EpochTimes:
 
 
 class WorkerTrial:
-    """Trial of further loader processes, from epoch to epoch of one loader.
+    """Trial of more processes for one data loader. The number changes only between epochs.
 
     Args:
-        workers: processes of the first epoch; 0: the program loads the data itself.
-        max_workers: maximum that is tried.
+        workers: number of processes in the first epoch; 0: the program loads the data itself.
+        max_workers: maximum number of processes to try.
     """
 
     def __init__(self, workers: int, max_workers: int) -> None:

@@ -126,7 +126,7 @@ class SetupRun:
         return edit(change.file, hunks, change.reason, change.kind) if hunks else None
 
     def _write_checked(self, change: FileChange) -> None:
-        """Make a change of a file of Slurm, and take it back if Slurm then rejects its configuration."""
+        """Make a change of a file of Slurm, and undo it if Slurm then rejects its configuration."""
         self._check_script(change)
         was_readable = not slurm_state.conf_fault(self._site)
         due = self._due(change)

@@ -245,7 +245,7 @@ class _Deviation:
         self.error: Array = np.sqrt(np.maximum(left, 0.0))
 
     def mean(self, samples: npt.NDArray[np.intp]) -> Single:
-        """Return the expected deviation from the given samples, [len(samples), J]."""
+        """Return the expected deviation at each of the J points from each given sample, [len(samples), J]."""
         return np.asarray(self._scaled[samples] @ self._cross)
 
 

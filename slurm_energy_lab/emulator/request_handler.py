@@ -76,7 +76,7 @@ class EmulatorRequestHandler:
         raise UsageError(f"op: unknown operation {str(operation)[:40]!r}")
 
     def start_kernel(self, message: Message, pid: int) -> int:
-        """Start the kernel that a message of process `pid` requests, and return its run id.
+        """Start the computation kernel that a message of process `pid` requests, and return its run id.
 
         Raises:
             UsageError: the kernel or device is unknown, or a number is invalid.

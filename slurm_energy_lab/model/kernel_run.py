@@ -1,6 +1,7 @@
-"""Progress of running kernels: current phase and remaining work of each kernel part.
+"""Progress of running computation kernels: current phase and remaining work of each part.
 
-The device of a part sets its rate. The module uses neither power nor frequencies.
+One GPU executes a part, or all CPUs of the run execute it together. This device sets the rate of the part.
+The module uses neither power nor frequencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pure functions that return the cores or GPUs of a kernel, and the logical CPUs whose time it uses."""
+"""Pure functions: the cores or GPUs of a computation kernel, and the logical CPUs whose time it uses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Placement of one kernel part.
+    """Placement of one part of a kernel: its share of the work on the CPUs, or on one GPU.
 
     Attributes:
-        units: the cores that share the part, or its one GPU.
+        units: numbers of the cores that share the part, or the number of its GPU.
         cpus: logical CPUs that the part keeps busy.
     """
 

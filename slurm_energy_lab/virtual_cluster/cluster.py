@@ -23,7 +23,7 @@ class ClusterNode(Protocol):
     model: RealtimeModel
 
     def submit(self, kernel: str, device: str, seconds: float | None, job_id: int) -> int:
-        """Start a kernel that takes `seconds` at full speed; return its run id."""
+        """Start a computation kernel that takes `seconds` at full speed; return its run id."""
 
 
 class BareNode:
@@ -33,7 +33,7 @@ class BareNode:
         self.model = RealtimeModel(profile, clock)
 
     def submit(self, kernel: str, device: str, seconds: float | None, job_id: int) -> int:
-        """Start a kernel that takes `seconds` at full speed; return its run id."""
+        """Start a computation kernel that takes `seconds` at full speed; return its run id."""
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id)
         with self.model.modify() as state:
             return state.submit(request, state.now_s)

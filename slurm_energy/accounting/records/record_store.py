@@ -198,7 +198,7 @@ def store(
 def _without_long_attachments(
     connection: Connection, items: Sequence[DeliveredRecord]
 ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-    """Remove the attachments that the server cannot take; return the records and the refusals."""
+    """Remove attachments larger than the database server accepts; return the records and the refusals."""
     has_any = any(item.trace or item.observation for item in items)
     max_bytes = backend_of(connection).max_text_bytes(connection) if has_any else None
     if max_bytes is None:

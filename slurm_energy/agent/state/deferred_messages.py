@@ -55,7 +55,7 @@ class DeferredMessages:
 
     Args:
         socket_path: path of the agent's socket.
-        jobs: processes the messages.
+        jobs: the job manager, which handles the messages.
         clock: the machine's clock; None creates one.
 
     Raises:

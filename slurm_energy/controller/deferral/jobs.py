@@ -71,7 +71,7 @@ class DeferredJob:
         self.held_s, self.held_since_s = self.total_held_s(now_s), None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts for `GET /v1/priority`."""
+        """Return the job's deferral (plan, costs, hold) for the response to `GET /v1/priority`."""
         facts = dataclasses.asdict(self)
         for key in ("job_id", "submit_s", "held_s", "held_since_s"):
             del facts[key]

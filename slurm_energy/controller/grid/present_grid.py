@@ -14,10 +14,10 @@ _MAX_AGE_S: Final = 60.0
 
 
 class PresentGrid:
-    """Cache of the present factors.
+    """Cache of the present carbon intensity and price, the *factors* of energy.
 
     Args:
-        source: the factors in force.
+        source: reads the factors in force.
         clock: returns Unix seconds.
     """
 

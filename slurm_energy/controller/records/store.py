@@ -230,7 +230,7 @@ class Store:
 
 
 class _NoAbsence:
-    """A SQLite file, which needs no server."""
+    """Counterpart of `_Absence` for a SQLite file, which has no server that could fail to answer."""
 
     def noted(self) -> AbstractContextManager[None]:
         """Context manager without effect."""

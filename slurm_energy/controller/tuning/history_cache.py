@@ -65,7 +65,7 @@ class HistoryCache:
         self._next_drop_s = 0.0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
-        """Load the runs in the database, then add new ones periodically until cancelled.
+        """Load the runs from the database, then add new ones periodically until cancelled.
 
         `interval_s` returns the current interval in seconds.
         """
@@ -81,7 +81,7 @@ class HistoryCache:
             await asyncio.sleep(interval_s())
 
     async def load(self) -> None:
-        """Load the runs in the database into memory."""
+        """Load the runs from the database into memory."""
         runs = await self._store.read(lambda connection: list(run_history.read_runs(connection)))
         for first in range(0, len(runs), _LOAD_CHUNK):
             await self._run_in_thread(self._learn_runs, runs[first : first + _LOAD_CHUNK])

@@ -53,7 +53,7 @@ class AdjustmentTrial:
 
     @property
     def values(self) -> dict[str, int]:
-        """All values by kind with the adjustments in force."""
+        """The values of `base`, in which the adjustments have replaced theirs."""
         return {**self.base, **{one.kind.value: one.new for one in self.proposal.adjustments}}
 
     @property

@@ -132,12 +132,14 @@ def decide(
     after: Sequence[RunFigures],
     slowdown_percent: float,
 ) -> TrialDecision:
-    """Return whether adjustments helped.
+    """Return the decision about a trial: keep its adjustments, undo them, or await a further run.
 
-    Kept: the energy per unit fell by more than the noise and the time did not rise beyond the permission, or
-    the time fell by more than the noise and the energy did not rise by more than the noise. While neither
-    this nor the contrary is certain, up to `MAX_TRIAL_RUNS` runs are awaited, or up to `MAX_NOISY_RUNS` while
-    the noise exceeds the predicted gain. Otherwise the adjustments are undone.
+    Time and energy are those per unit of progress. The adjustments are kept in two cases: the energy fell by
+    more than the noise and the time rose by at most `slowdown_percent`; or the time fell by more than the
+    noise and the energy did not rise by more than the noise. They are undone if the time exceeds that limit,
+    or the energy rose, by more than the noise. Otherwise the trial continues, for at most `MAX_TRIAL_RUNS`
+    runs, or `MAX_NOISY_RUNS` while the noise exceeds the predicted gain. The adjustments are then undone;
+    earlier if neither time nor energy fell and the noise is at most the predicted gain.
 
     Args:
         proposal: the adjustments with their predicted gain.

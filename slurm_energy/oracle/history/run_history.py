@@ -165,7 +165,7 @@ class History:
         return None if partition is None else self._partitions.get((partition, on_gpus))
 
     def program_records(self, row: Row) -> Iterator[ProgramRecord]:
-        """Yield the records of the job's keys that identify a program of its user, the most general first.
+        """Yield the records of the job's program, one per similarity key, the most general first.
 
         Args:
             row: attributes of the job, from `similarity.row_of`.

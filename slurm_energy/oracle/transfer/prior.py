@@ -1,4 +1,4 @@
-"""Expectations on a kind of device from measurements on other kinds, and the variances between kinds.
+"""Prior means for a kind of device from measurements of other kinds, and the variances between kinds.
 
 Plain data.
 """

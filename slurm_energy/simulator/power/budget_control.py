@@ -132,7 +132,7 @@ class BudgetControl:
         return self._headroom_watts
 
     def admit(self, watts: float) -> bool:
-        """Return whether a job whose start adds `watts` fits in the headroom, which it then lowers."""
+        """Return whether a job whose start adds `watts` fits in the headroom; if so, lower the headroom."""
         fits, self._headroom_watts = self._admission.admit(watts, self.headroom_watts())
         return fits
 

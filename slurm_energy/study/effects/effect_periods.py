@@ -1,7 +1,7 @@
 """Values of KPIs by day and arm of a deployment, from which effects are estimated.
 
-Each day loses its first hours to the washout, in which jobs of the arm before still run. Days of the baseline
-lose the same hours, so that all days are compared over the same time of day.
+Each day loses its first hours to the washout, in which jobs of the previous arm still run. Days of the
+baseline lose the same hours, so that all days are compared over the same time of day.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_energy.study.rollout.assignment import ArmAssignment, AssignmentDesig
 
 MAX_WASHOUT_S: Final = 12 * HOUR_S
 RESIDUAL_SHARE: Final = 0.05
-"""Share of the work of the arm before that may still run after the washout."""
+"""Share of the work of the previous arm that may still run after the washout."""
 _MIN_WAIT_S: Final = 60.0
 _ADJUSTED_FOR_WORK: Final = ("energy_kwh", "energy_per_work_kwh", "cost", "carbon_kg")
 _SUMS: Final = ("energy_kwh", "cost", "carbon_kg", "edp_joule_seconds")

@@ -51,7 +51,7 @@ class PeriodSeries:
         value: value of the KPI.
         work: work of the period in a unit that the change cannot alter, such as node-hours at untuned speed;
             None: not adjusted for.
-        expected: value that the work of the period lets expect without the change; None: unknown.
+        expected: value expected from the work of the period without the change; None: unknown.
         block: number of the group of periods within which the assignment was drawn; None: not random.
     """
 

@@ -1,4 +1,4 @@
-"""Energy that the work of a day lets expect without a change, learned from the baseline.
+"""Energy expected from the work of a day without a change, learned from the baseline.
 
 Days differ in the amount and the kind of their work, and this causes most of the variation of their energy.
 Relative to the expected energy, days are alike, and an effect is found with fewer of them. This is the

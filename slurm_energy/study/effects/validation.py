@@ -59,7 +59,7 @@ class ValidationOptions:
         seed: seed of the randomisation test and of the placebos.
         washout_hours: hours at the start of each day of a switchback that do not count; None: from the run
             times of the baseline.
-        undo: whether a broken limit takes the deployment back.
+        undo: whether a broken limit undoes the deployment.
     """
 
     seed: int = 0

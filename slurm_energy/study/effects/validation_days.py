@@ -1,4 +1,7 @@
-"""Days of a validation with arm, measured and expected value of each KPI, for tables and figures."""
+"""Days of a validation for tables and figures: baseline, control or treated, with values of each KPI.
+
+The values of a day are the measured one and the one expected from its work.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class EffectDay:
         kpi: name of the KPI.
         group: `baseline`, `control` or `treated`.
         value: value of the KPI.
-        expected: value that the work of the day lets expect; NaN: unknown.
+        expected: value expected from the work of the day; NaN: unknown.
     """
 
     day: str

@@ -1,7 +1,7 @@
 """Power analysis of a baseline: effects that a validation can find, and days needed for a given effect.
 
-The variation of days is that which a validation meets: relative to the energy that the work of a day
-lets expect, adjusted for the weekday and the work, without the washout. Days of a change with an effect vary
+The variation of days is the one in a validation: relative to the energy expected from the work of a day,
+adjusted for the weekday and the work, without the washout. Days of a change with an effect vary
 by more if the effect differs between them.
 """
 
@@ -27,7 +27,7 @@ _WEEKDAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class DayVariation:
-    """Variation of the days of a baseline around the values that a validation lets expect.
+    """Variation of the days of a baseline around the values that a validation expects.
 
     Attributes:
         days: number of days with a known value.
