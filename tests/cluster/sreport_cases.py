@@ -23,4 +23,6 @@ CASES = (
     "job SizesByAccount -T cpu accounts=phys,lab grouping=individual -P -t Seconds",
     "job SizesByAccount -T cpu acctasparent printjobcount",
     "job Sizes -T cpu flatview users=mail -t SecPer",
+    "job SizesByAccount -T cpu grouping=1,2,3,4 -t Seconds",
+    "job SizesByAccount flatview printjobcount",
 )

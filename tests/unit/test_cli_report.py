@@ -115,6 +115,17 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wor
     return capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("grouping", "titles"),
+    [("1,2,50", "0-0 CPUs|1-1 CPUs|2-49 CPUs|>= 50 CPUs"), ("individual", "64 CPUs|128 CPUs")],
+)
+def test_size_classes_have_the_titles_of_sreport(
+    grouping: str, titles: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = run(monkeypatch, capsys, f"-P job Sizes -T cpu grouping={grouping}").splitlines()[0]
+    assert f"|{titles}|" in header
+
+
 def rows_of(output: str) -> list[list[str]]:
     return [line.split("|") for line in output.splitlines()]
 

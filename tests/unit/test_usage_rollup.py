@@ -223,6 +223,15 @@ def test_a_period_of_many_hours_is_divided(rollup: Rollup) -> None:
     assert rollup.energies(T0 + 30 * HOUR, T0 + 31 * HOUR) == {(IDLE, "", ""): 1000}
 
 
+def test_a_job_that_ran_for_less_than_a_second_is_not_counted(rollup: Rollup) -> None:
+    for job_id, end in ((1, T0 + 4200), (2, T0 + 600), (3, T0 + 601)):
+        rollup.deliver_record(job_id=job_id, start=T0 + 600.2, end=end + 0.4)
+        rollup.learn(facts(job_id, end=end))
+    rollup.advance()
+    usage = rollup.usage(count_jobs=True)
+    assert sum(usage.intervals[0].jobs.values()) == 2
+
+
 @pytest.mark.slow
 @given(
     spans=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), min_size=1, max_size=8),

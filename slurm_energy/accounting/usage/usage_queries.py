@@ -328,10 +328,11 @@ def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) 
 
 
 def _job_counts(connection: Connection, start: int, end: int) -> dict[int, int]:
+    """Return the number of runs in a window by group; runs of no full second do not count, as in sreport."""
     runs = usage_tables.usage_runs.c
     rows = connection.execute(
         select(runs.usage_group, func.count())
-        .where(runs.end > start, runs.start < end)
+        .where(runs.end > start, runs.start < end, runs.end > runs.start)
         .group_by(runs.usage_group)
     )
     return {row[0]: int(row[1]) for row in rows}

@@ -69,17 +69,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class SizeClass:
-    """A class of jobs by number of CPUs, from `low` to `high`; None: no upper bound."""
+    """A class of jobs by number of CPUs.
+
+    Attributes:
+        low, high: numbers of CPUs of its jobs; `high` None: no upper bound.
+        title: header of the column, as in sreport.
+    """
 
     low: int
     high: int | None
-
-    @property
-    def title(self) -> str:
-        """Header of the column, as in sreport."""
-        if self.high is None:
-            return f">= {self.low} CPUs"
-        return f"{self.low} CPUs" if self.low == self.high else f"{self.low}-{self.high} CPUs"
+    title: str
 
 
 def dimensions(request: ReportRequest) -> tuple[str, ...]:
@@ -107,10 +106,13 @@ def size_classes(request: ReportRequest, document: UsageDocument) -> list[SizeCl
     """Return the size classes of SizesByAccount."""
     if not request.sizes:
         sizes = sorted({row.cpus for row in document.rows if row.kind == JOB and row.cpus is not None})
-        return [SizeClass(size, size) for size in sizes]
-    lows = (0, *request.sizes)
-    highs = (*(size - 1 for size in request.sizes), None)
-    return [SizeClass(low, high) for low, high in zip(lows, highs, strict=True)]
+        return [SizeClass(size, size, f"{size} CPUs") for size in sizes]
+    bounds = itertools.pairwise((0, *request.sizes))
+    last = request.sizes[-1]
+    return [
+        *(SizeClass(low, following - 1, f"{low}-{following - 1} CPUs") for low, following in bounds),
+        SizeClass(last, None, f">= {last} CPUs"),
+    ]
 
 
 def report_lines(
