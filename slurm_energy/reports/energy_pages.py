@@ -109,12 +109,11 @@ def energy_page(
     rows = [row for row in document.rows if subject.includes(row)]
     links = {(one.dimension, one.name): one.file_name for one in linked if one != subject}
     names = _chart_names(subject, rows)
-    labels = [_day(start) for start, _ in document.intervals]
+    labels = [_interval_label(start, end) for start, end in document.intervals]
     layers = _layers(rows, names, document)
     context = {
         "title": subject.title,
-        "subtitle": f"{format_time(document.start)} to {format_time(document.end)}"
-        + ("" if document.scope == "all" else ": the jobs that you may see"),
+        "subtitle": _subtitle(document),
         "home": INDEX if ("", "") in links else "",
         "tiles": _tiles(rows, document),
         "chart": Markup(column_chart(layers, labels, f"{subject.title} by interval", "kWh")),
@@ -132,8 +131,17 @@ def energy_page(
     return render("energy.html.j2", context, [*document.notes, *([str(basis)] if basis else [])], now)
 
 
-def _day(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s).strftime("%d %b")
+def _subtitle(document: UsageDocument) -> str:
+    clusters = document.clusters
+    name = f"cluster {clusters[0]}" if len(clusters) == 1 else f"{len(clusters)} clusters"
+    scope = "" if document.scope == "all" else ": the jobs that you may see"
+    return f"{name}, {format_time(document.start)} to {format_time(document.end)}{scope}"
+
+
+def _interval_label(start: float, end: float) -> str:
+    """Return the name of an interval at the axis and in the table."""
+    hours = (end - start) / 3600
+    return datetime.fromtimestamp(start).strftime("%d %b %H:%M" if hours < 23 else "%d %b")
 
 
 def _kwh(amounts: Amounts) -> float:
@@ -145,6 +153,11 @@ def _kwh_text(amounts: Amounts) -> str:
     if 0 < kwh < 1e-6:
         return f"{kwh:.1e}"
     return f"{kwh:,.1f}" if kwh >= 100 else plain(kwh, 3 if kwh >= 0.1 else 6)
+
+
+def _kwh_cell(kwh: float) -> str:
+    """Return an energy for a column of a table, whose decimal points are below each other."""
+    return f"{kwh:.1e}" if 0 < kwh < 0.0005 else f"{kwh:,.3f}"
 
 
 def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str, Callable[[UsageRow], bool]]:
@@ -177,8 +190,8 @@ def _layers(
         sums = group_amounts((row for row in rows if test(row)), lambda row: row.interval)
         amounts = [sums.get(i, Amounts()) for i in range(len(document.intervals))]
         color = "other" if name in (IDLE, UNATTRIBUTED) else f"v{number + 1}"
-        color = "v0" if name == UNATTRIBUTED else color
-        texts = [f"{_kwh_text(one)} kWh" for one in amounts]
+        color = "text" if name == UNATTRIBUTED else color
+        texts = [f"{_kwh_cell(_kwh(one))} kWh" for one in amounts]
         layers.append(ColumnLayer(name, color, [_kwh(one) for one in amounts], texts))
     return layers
 
@@ -218,7 +231,7 @@ def _table(
     for name in sorted(sums, key=lambda key: (-sums[key].energy_uj, key)):
         amounts = sums[name]
         share = f"{100 * amounts.energy_uj / whole_uj:.1f} %" if whole_uj else ""
-        cells = [_kwh_text(amounts), share]
+        cells = [_kwh_cell(_kwh(amounts)), share]
         cells += [grams_text(amounts.co2e_grams)] if document.has_carbon else []
         cost = cost_text(amounts.cost, document.currency).removesuffix(f" {document.currency}")
         cells += [cost] if document.currency else []
@@ -250,7 +263,7 @@ def _job_row(job: JobUsage) -> dict[str, Any]:
         "policy": job.first.policy,
         "start": format_time(job.start),
         "elapsed": format_duration(job.elapsed_s),
-        "kwh": "unknown" if job.energy_kwh is None else plain(job.energy_kwh, 6),
+        "kwh": "unknown" if job.energy_kwh is None else _kwh_cell(job.energy_kwh),
         "watts": with_unit(job.mean_watts, "W"),
         "quality": str(job.quality or "unknown"),
     }

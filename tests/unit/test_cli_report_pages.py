@@ -103,6 +103,34 @@ def test_the_table_behind_the_chart_adds_up_to_the_meter(controller, tmp_path: P
     assert kwh == pytest.approx(joules / 3.6e6, rel=0.01)
 
 
+def test_intervals_of_hours_have_labels_of_their_own(controller, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-30", "end=2025-12-01", "interval=hour"]) == 0
+    text = (site / "index.html").read_text()
+    table = text.partition("The same as a table")[2].partition("</table>")[0]
+    labels = re.findall(r'scope="row"[^>]*>([^<]*)<', table)
+    assert labels == [f"30 Nov {hour:02d}:00" for hour in range(24)]
+
+
+def test_the_site_names_the_cluster_and_each_layer_has_its_colour(controller, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-30", "end=2025-12-01"]) == 0
+    text = (site / "index.html").read_text()
+    assert "cluster c1, 2025-11-30T00:00:00 to 2025-12-01T00:00:00" in text
+    legend = text.partition('class="legend"')[2].partition("</ul>")[0]
+    colors = re.findall(r"var\(--(\w+)\)", legend)
+    assert len(colors) >= 5 and len({*colors}) == len(colors)
+    assert not {"other", "v0"} <= {*colors}, "two shades of grey cannot be told apart"
+
+
+def test_energies_of_a_column_have_as_many_decimals(controller, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-30", "end=2025-12-01"]) == 0
+    table = (site / "index.html").read_text().partition("<h2>Accounts</h2>")[2].partition("</table>")[0]
+    figures = re.findall(r'</th><td class="number">([^<]*)<', table)
+    assert figures == ["12.000", "0.034", "2.8e-04", "1.4e-07"]
+
+
 def test_the_page_of_an_account_is_one_file_about_its_jobs_only(controller, tmp_path: Path, capsys) -> None:
     path = tmp_path / "physics.html"
     assert (

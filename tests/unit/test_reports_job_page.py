@@ -235,6 +235,11 @@ def test_a_job_without_a_trace_has_no_plot(tmp_path: Path) -> None:
         png.write_png(job, tmp_path / "power.png")
 
 
+def test_a_job_without_known_energy_has_no_bar_of_shares() -> None:
+    assert 'class="share"' not in page(usages(examples.unknown_job()))
+    assert 'class="share"' in page(usages(examples.gpu_job()))
+
+
 HOVER = """
     document.querySelectorAll(".chart svg").forEach(function (v) {
       var b = v.getBoundingClientRect();

@@ -11,7 +11,7 @@ from slurm_energy.reports.plots.axis import value_ticks
 from slurm_energy.reports.plots.svg import Scale, drawing, element
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 30
-_LABEL_PIXELS = 64
+_CHARACTER_PIXELS = 6.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ def column_chart(
     y = Scale(0.0, ticks[-1], size[1] - _BOTTOM, _TOP)
     step = (size[0] - _LEFT - _RIGHT) / max(1, count)
     shapes = [_tick(value, y, size[0], unit if value == ticks[-1] else "") for value in ticks]
-    every = max(1, math.ceil(_LABEL_PIXELS / step))
+    label_pixels = _CHARACTER_PIXELS * max(map(len, labels), default=0) + 20
+    every = max(1, math.ceil(label_pixels / step))
     for i, label in enumerate(labels):
         x, bottom = _LEFT + i * step, 0.0
         for layer in layers:
