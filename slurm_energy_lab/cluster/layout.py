@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.errors import UsageError
+from slurm_energy.trusted_files import check_folder
 
 ENVIRONMENT_KEY = "SENERGY_LAB_DIR"
 DEFAULT_ROOT = Path("/var/tmp/senergy-lab")
@@ -173,6 +174,7 @@ def locate_lab(argument: Path | str | None = None) -> LabLayout:
     Raises:
         UsageError: the path is too long for sockets, is hidden inside nodes, or contains a character with a
             meaning in slurm.conf.
+        ConfigError: other users could exchange files in the directory. Root executes programs from there.
     """
     root = Path(os.path.abspath(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_ROOT))  # noqa: PTH100
     layout = LabLayout(root)
@@ -186,4 +188,6 @@ def locate_lab(argument: Path | str | None = None) -> LabLayout:
         )
     if set(str(root)) & set(" \t\n\"'\\%#$,[]"):
         raise UsageError(f"lab directory {root}", "contains a character with a meaning in slurm.conf")
+    if root.exists():
+        check_folder(root)
     return layout

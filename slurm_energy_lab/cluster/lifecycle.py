@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from slurm_energy.errors import AlreadyRunningError, UsageError
 from slurm_energy.slurm import plugin_build
+from slurm_energy.trusted_files import check_folder
 from slurm_energy_lab.cluster import configuration, processes
 from slurm_energy_lab.cluster.artifacts import require_machine
 from slurm_energy_lab.cluster.daemons import daemon_environment, lab_mounts, node_mounts
@@ -48,6 +49,7 @@ def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
 
     Raises:
         AlreadyRunningError: a lab already runs there, or another command starts or removes it.
+        ConfigError: other users could exchange files in the directory.
         StepError: a daemon failed; the error contains the last lines of its log.
         UnavailableError: the specification requests the priority plugin, which cannot be built.
     """
@@ -94,6 +96,7 @@ def down(layout: LabLayout) -> bool:
     Raises:
         AlreadyRunningError: another command starts or removes the lab.
         UsageError: the directory is not a lab's.
+        ConfigError: other users could exchange files in the directory.
     """
     if not layout.root.exists() and not processes.lab_processes(layout.root):
         return False
@@ -123,6 +126,7 @@ def _refuse_foreign(layout: LabLayout) -> None:
 def _locked(layout: LabLayout) -> Iterator[None]:
     """Context manager that locks the lab's directory itself, so that no lock file is needed."""
     layout.root.mkdir(parents=True, exist_ok=True)
+    check_folder(layout.root)  # another user may have created it meanwhile
     handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_energy import config
 from slurm_energy.cli.main import main
-from slurm_energy.errors import EXIT_USAGE, ConfigError, ForbiddenError, UsageError
+from slurm_energy.errors import EXIT_CONFIG, EXIT_USAGE, ConfigError, ForbiddenError, UsageError
 from slurm_energy_lab.cluster import artifacts, configuration, layout, lifecycle
 from slurm_energy_lab.cluster.artifacts import Artifacts
 from slurm_energy_lab.cluster.configuration import SlurmNode
@@ -164,6 +168,30 @@ def test_merging_keeps_every_value_and_the_second_wins(first, second):
 def test_directories_that_cannot_hold_a_lab_are_refused(path: str):
     with pytest.raises(UsageError, match="lab directory"):
         layout.locate_lab(path)
+
+
+@pytest.fixture
+def shared_directory() -> Iterator[Path]:
+    """A directory in which other users could exchange files."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        path = Path(name)
+        path.chmod(0o777)
+        yield path
+
+
+def test_a_directory_that_others_can_write_holds_no_lab(shared_directory):
+    with pytest.raises(ConfigError, match="mode 0777"):
+        layout.locate_lab(shared_directory)
+    with pytest.raises(ConfigError, match="mode 0777"):  # it appeared after its path was checked
+        lifecycle.down(layout.LabLayout(shared_directory))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory to another user")
+def test_a_directory_of_another_user_holds_no_lab(shared_directory, capsys):
+    shared_directory.chmod(0o755)
+    os.chown(shared_directory, 65534, 65534)
+    assert main(["lab", "down", "--dir", str(shared_directory)]) == EXIT_CONFIG
+    assert "owner uid 65534" in capsys.readouterr().err
 
 
 def test_argument_then_environment_then_default(monkeypatch):
