@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.quantities import shown
+from slurm_energy.quantities import is_number, shown
 
 
 class AdjustmentKind(StrEnum):
@@ -124,8 +123,7 @@ class Adjustment:
             raise UsageError("adjustment: not a JSON object")
         kind, old = kind_named(data.get("kind")), data.get("old")
         value = checked_value(kind, data.get("new"))
-        known = isinstance(old, (int, float)) and not isinstance(old, bool) and math.isfinite(old)
-        if value is None or not (old is None or known):
+        if value is None or not (old is None or is_number(old)):
             raise UsageError(f"adjustment: bad value of {kind.value}")
         return cls(kind, value, old)
 

@@ -116,6 +116,7 @@ def test_change_without_a_known_old_value_is_taken_whole_or_not():
         {"kind": "workers", "new": 2000},
         {"kind": "rm -rf", "new": 1},
         {"kind": "workers", "new": 1, "old": math.nan},
+        {"kind": "workers", "new": 1, "old": 10**400},
         {"kind": ["workers"], "new": 1},
     ],
 )

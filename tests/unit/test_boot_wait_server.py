@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import importlib.machinery
 import logging
 import os
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -135,7 +138,7 @@ def test_malformed_requests_are_answered_or_closed(tmp_path: Path, text: bytes) 
                 await writer.drain()
                 writer.write_eof()
             with contextlib.suppress(OSError):
-                assert await asyncio.wait_for(reader.read(), TIMEOUT_S) in (b"", b"\n")
+                assert (await asyncio.wait_for(reader.read(), TIMEOUT_S)).lstrip(b".") in (b"", b"\n")
             writer.close()
 
     asyncio.run(run())
@@ -152,6 +155,45 @@ def test_socket_is_replaced_after_a_kill(tmp_path: Path) -> None:
             await ended(await prolog(tmp_path / "s", "n1"))
 
     asyncio.run(run())
+
+
+def loaded_program(monkeypatch: pytest.MonkeyPatch, silence_s: float) -> types.ModuleType:
+    loader = importlib.machinery.SourceFileLoader("prolog_slurmctld", str(PROGRAM))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    program = types.ModuleType(loader.name)
+    loader.exec_module(program)
+    monkeypatch.setattr(program, "SILENCE_S", silence_s)
+    return program
+
+
+def test_program_does_not_wait_for_a_senergyctld_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = loaded_program(monkeypatch, silence_s=0.1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(1)  # the kernel completes the connection, and nothing answers
+        with pytest.raises(TimeoutError):
+            program.wait_for_boot(str(tmp_path / "s"), "7", "n1")
+
+
+def test_program_waits_for_a_senergyctld_that_shows_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = loaded_program(monkeypatch, silence_s=TIMEOUT_S)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(1)
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            waiting = threads.submit(program.wait_for_boot, str(tmp_path / "s"), "7", "n1")
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(100) == b"7 n1\n"
+                connection.sendall(b"..")
+                with pytest.raises(concurrent.futures.TimeoutError):
+                    waiting.result(timeout=0.2)
+                connection.sendall(b".\n")
+                waiting.result(timeout=TIMEOUT_S)
 
 
 def test_program_ends_without_a_job_or_with_a_silent_file(tmp_path: Path) -> None:

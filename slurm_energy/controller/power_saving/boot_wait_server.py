@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from slurm_energy.controller.power_saving.node_boots import NodeBoots
 from slurm_energy.errors import EnergyError, UsageError
@@ -31,6 +31,9 @@ MAX_WAITS: Final = 1000
 """Maximum number of jobs that wait at the same time. Further jobs start in slurmctld's own pass."""
 _MAX_REQUEST_BYTES: Final = 1 << 18
 _REQUEST_TIMEOUT_S: Final = 2.0
+_ALIVE: Final = b"."
+"""Byte that shows a waiting program that this process is not stuck, sent every `_ALIVE_S`."""
+_ALIVE_S: Final = 2.0
 _DEFAULT_TIMEOUT_S: Final = 600.0
 _DEFAULT_AGE_S: Final = 90.0
 _PEER: Final = struct.Struct("3i")
@@ -146,12 +149,14 @@ class BootWaitServer:
         ):
             if _peer_uid(writer.get_extra_info("socket")) in {0, os.geteuid(), self.slurm_uid}:
                 line = await asyncio.wait_for(reader.readuntil(b"\n"), _REQUEST_TIMEOUT_S)
-                await self._wait(_names(line), reader)
+                await self._wait(_names(line), reader, writer)
                 writer.write(b"\n")
                 await writer.drain()
         writer.close()
 
-    async def _wait(self, names: frozenset[str], reader: asyncio.StreamReader) -> None:
+    async def _wait(
+        self, names: frozenset[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         now = self._clock()
         if self._boots.is_ready(names, now, self.max_age_s) or len(self._waits) >= MAX_WAITS:
             return
@@ -161,8 +166,13 @@ class BootWaitServer:
         self._changed.set()
         ended = asyncio.ensure_future(reader.read(1))  # the job was cancelled, or its program was killed
         released = asyncio.ensure_future(wait.done.wait())
+        finished: set[asyncio.Future[Any]] = set()
         try:
-            await asyncio.wait((ended, released), return_when=asyncio.FIRST_COMPLETED)
+            while not finished:
+                writer.write(_ALIVE)
+                finished, _ = await asyncio.wait(
+                    (ended, released), timeout=_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             self._waits.discard(wait)
             ended.cancel()
