@@ -328,7 +328,8 @@ class VirtualNode:
         started = int(self.clock.now_s * os.sysconf("SC_CLK_TCK"))
         fields = f"S 1 {' 0' * 9} 0 0 0 0 0 0 0 0 {started}"
         (folder / "stat").write_text(f"{pid} (slurmstepd) {fields}\n")
-        (folder / "status").write_text(f"Name:\tslurmstepd\nTgid:\t{pid}\n")
+        ids = "\t0" * 4
+        (folder / "status").write_text(f"Name:\tslurmstepd\nTgid:\t{pid}\nUid:{ids}\nGid:{ids}\n")
         (folder / "cmdline").write_text(f"slurmstepd: [{job_id}.batch]")
         self.manager.step("start", job_id, "batch", pid=pid)
 

@@ -26,6 +26,13 @@ class Tree:
         file.write_text(f"{value}\n")
         return file
 
+    def process_ids(self, pid: int, uid: int = 0, gid: int = 0, effective_uid: int = 0) -> Tree:
+        """Set the user and group ids of a process; by default those of slurmstepd."""
+        uids = "\t".join(map(str, (uid, *[effective_uid] * 3)))
+        gids = "\t".join([str(gid)] * 4)
+        self.put(f"proc/{pid}/status", f"Name:\ta\nPid:\t{pid}\nUid:\t{uids}\nGid:\t{gids}\nFDSize:\t64")
+        return self
+
     def get(self, path: str) -> str:
         return (self.root / path).read_text().strip()
 

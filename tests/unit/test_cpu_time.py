@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,7 +18,13 @@ from hypothesis import strategies as st
 
 from slurm_energy.devices.cpu import process_tree
 from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobCpuTimeReader, JobProcesses, node_busy_ns
-from slurm_energy.devices.cpu.process_tree import NS_PER_TICK, JobCpuTime, accumulate, parse_stat
+from slurm_energy.devices.cpu.process_tree import (
+    NS_PER_TICK,
+    JobCpuTime,
+    accumulate,
+    find_slurmstepds,
+    parse_stat,
+)
 from slurm_energy.devices.driver import DeviceError
 
 CG = "sys/fs/cgroup"
@@ -160,6 +168,7 @@ def process(
     tree.put(f"proc/{pid}/stat", f"{pid} (a) b ( c)) {' '.join(str(field) for field in fields)}")
     file = tree.put(f"proc/{pid}/cmdline", "")
     file.write_bytes(title.encode() + b"\0")
+    tree.process_ids(pid)
 
 
 def test_many_jobs_without_group_share_the_search(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,10 +267,34 @@ def test_busy_time_leaves_idle_out(tree: Tree) -> None:
     assert node_busy_ns(Path("/")) > 0
 
 
-def test_a_user_s_process_that_calls_itself_slurmstepd_does_not_count(tree: Tree) -> None:
+@pytest.mark.parametrize(
+    ("uid", "gid", "effective_uid"),
+    [
+        pytest.param(1001, 1001, 1001, id="a program of a user"),
+        pytest.param(1001, 1001, 0, id="a set-uid program"),
+        pytest.param(0, 1001, 0, id="sudo"),
+    ],
+)
+def test_a_user_s_process_that_calls_itself_slurmstepd_does_not_count(
+    tree: Tree, uid: int, gid: int, effective_uid: int
+) -> None:
     process(tree, 100, 1, 3, title="slurmstepd: [12.batch]")
     process(tree, 200, 1, 500, title="slurmstepd: [12.0]")
-    if os.geteuid() != 0:
-        pytest.skip("needs root to give a file to another user")
-    os.chown(tree.root / "proc/200", 1001, 1001)
+    process(tree, 201, 200, 400)
+    tree.process_ids(200, uid, gid, effective_uid)
     assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12)]) == {12: 3 * NS_PER_TICK}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a set-uid program")
+def test_a_set_uid_program_that_a_user_calls_slurmstepd_does_not_count() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        program = Path(shutil.copy("/bin/sleep", directory))
+        program.chmod(0o4755)
+        title = f"slurmstepd: [{os.getpid()}.0]"
+        with subprocess.Popen([title, "60"], executable=program, user=65534, group=65534) as user_s:
+            with subprocess.Popen([title, "60"], executable="/bin/sleep") as root_s:
+                stepds = find_slurmstepds(Path("/"), [user_s.pid, root_s.pid])
+                root_s.kill()
+            user_s.kill()
+    assert stepds == {os.getpid(): [root_s.pid]}

@@ -243,6 +243,7 @@ def test_the_end_of_a_batch_step_s_process_ends_the_job(node: Node, seen: bool) 
     if seen:
         title.parent.mkdir(parents=True)
         title.write_bytes(b"slurmstepd: [5.batch]\0")
+        node.tree.process_ids(77)
         node.manager.housekeeping()
         title.unlink()
     for _ in range(62):

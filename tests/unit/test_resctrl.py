@@ -200,7 +200,7 @@ def test_without_a_list_of_processes_the_tree_of_slurmstepd_is_taken(tmp_path: P
     tree = Tree(tmp_path)
     for pid, parent, title in ((50, 1, "slurmstepd: [7.0]"), (51, 50, "bash"), (60, 1, "slurmstepd: [8.0]")):
         tree.put(f"proc/{pid}/stat", f"{pid} (x) S {parent}" + " 0" * 17 + " 5 0\n")
-        tree.put(f"proc/{pid}/cmdline", title)
+        tree.process_ids(pid).put(f"proc/{pid}/cmdline", title)
         (tmp_path / f"proc/{pid}/task/{pid}").mkdir(parents=True)
     (tmp_path / "proc/51/task/52").mkdir()
     group = tree.put("sys/fs/cgroup/job_7/cpu.stat", "usage_usec 5\n")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)\.")
-_STAT_BYTES = 1024
+_REAL_IDS = re.compile(rb"^Uid:\s*(\d+)\s.*\nGid:\s*(\d+)\s", re.MULTILINE)
+_STAT_BYTES = _STATUS_BYTES = 1024
 _TITLE_BYTES = 128
 _CHILDREN_BYTES = 64 * 1024
 
@@ -84,12 +85,12 @@ def read_processes(root: Path) -> dict[int, ProcessStat]:
 def find_slurmstepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
     """Return the slurmstepd processes among `pids`, by the job id in their process title.
 
-    Any user can give a process such a title, so only processes of slurmd's user are accepted.
+    Any user can give a process such a title, so only processes that slurmd's user started are accepted.
     """
     stepds: dict[int, list[int]] = {}
     for pid in pids:
         match = _STEPD.match(read_head(os.path.join(root, f"proc/{pid}/cmdline"), _TITLE_BYTES))
-        if match and _is_of_slurmd_user(root / f"proc/{pid}"):
+        if match and _is_of_slurmd_user(os.path.join(root, f"proc/{pid}/status")):
             stepds.setdefault(int(match[1]), []).append(pid)
     return stepds
 
@@ -208,16 +209,17 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
     return JobCpuTime(earlier.ticks + max(0, grown) + ended, later.living, later.waited)
 
 
-def _is_of_slurmd_user(folder: Path) -> bool:
-    """Return whether a process runs as root, or as the user of this process, which replaces root in a lab.
+def _is_of_slurmd_user(path: str) -> bool:
+    """Return whether root, or the user of this process, which replaces root in a lab, started a process.
+
+    Any user can start a set-uid program under any title. Such a program runs as root, but its real uid is
+    that of its caller. Programs such as sudo change the real uid too, but keep the real gid.
 
     Args:
-        folder: /proc/PID of the process.
+        path: /proc/PID/status of the process.
     """
-    try:
-        return folder.stat().st_uid in (0, os.geteuid())
-    except OSError:
-        return False
+    match = _REAL_IDS.search(read_head(path, _STATUS_BYTES))
+    return bool(match) and int(match[1]) in (0, os.getuid()) and int(match[2]) in (0, os.getgid())
 
 
 def read_head(path: str, size: int) -> bytes:
