@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from slurm_energy.reports.usage import JobUsage
 
 _BY = ("account", "user", "policy", "partition")
+_PIECE_S = 12 * 3600
+"""Time whose records are read at once: those of a month with a million jobs would need gigabytes."""
 _CONDITIONS = ("start=", "end=", "interval=", "accounts=", "users=", "clusters=", "all_clusters")
 
 
@@ -57,10 +59,10 @@ def write_pages(
     client = connection.connect(args)
     request = replace(asked, by=_BY, count_jobs=False)
     document = UsageDocument.from_json(client.get("/v1/usage", request.parameters()))
-    jobs = _jobs(client, asked)
+    if named and not any(named[0].includes(row) for row in document.rows):
+        raise NotFoundError(f"{named[0].dimension} {named[0].name}", "it used no energy in this window")
+    jobs = _largest_jobs(client, asked, document.clusters, {one.dimension: one.name for one in named})
     if named:
-        if not any(named[0].includes(row) for row in document.rows):
-            raise NotFoundError(f"{named[0].dimension} {named[0].name}", "it used no energy in this window")
         write_file(args.html, energy_page(named[0], document, jobs, now=datetime.now()))
         report_written(args.html, "one page")
         return EXIT_OK
@@ -75,12 +77,24 @@ def write_pages(
     return EXIT_OK
 
 
-def _jobs(client: ControllerClient, asked: UsageRequest) -> list[JobUsage]:
+def _largest_jobs(
+    client: ControllerClient, asked: UsageRequest, clusters: Collection[str], names: Mapping[str, str]
+) -> list[JobUsage]:
+    """Return the jobs with the most energy in the window, of some clusters and the named account or user."""
+    from slurm_energy.reports.largest_jobs import LargestJobs
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
-    query = {"start": str(asked.edges[0]), "end": str(asked.edges[-1])}
-    records = client.get("/v1/records", query).get("records", [])
-    return summarise(map(AccountedRecord.from_json, records))
+    largest = LargestJobs()
+    begin, end = asked.edges[0], asked.edges[-1]
+    starts = range(begin, end, _PIECE_S)
+    with ProgressLine("reading jobs", "pieces of time") as line:
+        for done, start in enumerate(starts):
+            line.report(done, len(starts))
+            query = {"start": str(start), "end": str(min(start + _PIECE_S, end)), **names}
+            records = client.get("/v1/records", query).get("records", [])
+            jobs = summarise(map(AccountedRecord.from_json, records))
+            largest.add(job for job in jobs if job.first.cluster in clusters)
+    return largest.jobs
 
 
 def _make_directory(path: Path) -> None:

@@ -18,6 +18,7 @@ from slurm_energy.grid.amount_text import cost_text, grams_text
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration
 from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.html_document import render
+from slurm_energy.reports.largest_jobs import MAX_JOBS
 from slurm_energy.reports.plots.column_chart import ColumnLayer, column_chart
 from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.usage import JobUsage
@@ -32,8 +33,6 @@ from slurm_energy.reports.utilization.usage import (
     total,
 )
 
-MAX_JOBS: Final = 200
-"""Maximum number of jobs on a page: those with the most energy."""
 INDEX: Final = "index.html"
 NONE: Final = "(none)"
 _MAX_LAYERS: Final = 7

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from slurm_energy.cli.main import main
+from slurm_energy.reports import largest_jobs
 from slurm_energy.reports.energy_pages import PageSubject, energy_page, subjects
+from slurm_energy.reports.largest_jobs import LargestJobs
 from slurm_energy.reports.plots.column_chart import ColumnLayer, column_chart
 from slurm_energy.reports.utilization.usage import UsageDocument
 
@@ -40,7 +42,8 @@ class Controller(fake_controller.FakeController):
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         self.asked.append((path, dict(params or {})))
         if path == "/v1/records":
-            return {"records": report_examples.everything()}
+            records = [{**one, "cluster": "c1"} for one in report_examples.everything()]
+            return {"records": records + [{**one, "cluster": "c2"} for one in report_examples.cpu_job()]}
         return usage_examples.response(params or {})
 
 
@@ -101,6 +104,50 @@ def test_the_table_behind_the_chart_adds_up_to_the_meter(controller, tmp_path: P
     kwh = sum(float(number.replace(",", "")) for number in re.findall(r'number">([\d.,]+) kWh', table))
     joules = sum(job[1] for job in usage_examples.JOBS) + sum(value for _, value in usage_examples.METER)
     assert kwh == pytest.approx(joules / 3.6e6, rel=0.01)
+
+
+def test_jobs_are_those_of_the_cluster_and_read_once_for_each_half_day(controller, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-30", "end=2025-12-01T06:00"]) == 0
+    jobs = (site / "index.html").read_text().partition("<h2>Jobs</h2>")[2]
+    assert re.findall(r'<th scope="row" class="nowrap">([^<]*)<', jobs) == ["12_3", "11", "16"]
+    start = usage_examples.START
+    edges = [(start, start + 43200), (start + 43200, start + 86400), (start + 86400, start + 108000)]
+    assert [query for path, query in controller.asked if path == "/v1/records"] == [
+        {"start": str(first), "end": str(last)} for first, last in edges
+    ]
+
+
+def test_the_page_of_an_account_reads_its_jobs_only(controller, tmp_path: Path) -> None:
+    page = tmp_path / "physics.html"
+    window = ["start=2025-11-30", "end=2025-11-30T12:00"]
+    assert main(["report", "--html", str(page), "accounts=physics", *window]) == 0
+    ((_, query),) = [asked for asked in controller.asked if asked[0] == "/v1/records"]
+    assert query["account"] == "physics"
+
+
+def test_the_largest_jobs_of_each_account_and_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(largest_jobs, "MAX_JOBS", 2)
+    largest = LargestJobs()
+
+    def job(job_id: int, joules: float, account: str, user: str, *nodes: str) -> list[dict[str, Any]]:
+        energy = (report_examples.component("cpu", joules),)
+        info = report_examples.job_info(job_id, account=account, user=user)
+        return [
+            report_examples.answer(report_examples.record(job_id, node, components=energy, user=user), info)
+            for node in nodes or ("n1",)
+        ]
+
+    def ids() -> dict[int, float | None]:
+        return {one.first.job_id: one.energy_joules for one in largest.jobs}
+
+    largest.add(report_examples.usages([*job(1, 5, "a", "u"), *job(2, 4, "a", "u"), *job(3, 3, "a", "u")]))
+    assert ids() == {1: 5, 2: 4}
+    largest.add(report_examples.usages([*job(4, 1, "b", "u"), *job(5, 2, "a", "v"), *job(6, 9, "a", "u")]))
+    assert ids() == {1: 5, 4: 1, 5: 2, 6: 9}
+    largest.add(report_examples.usages(job(7, 8, "a", "u", "n1", "n2")))
+    largest.add(report_examples.usages(job(7, 8, "a", "u", "n2")))  # its second node ended later
+    assert ids() == {4: 1, 5: 2, 6: 9, 7: 16}
 
 
 def test_intervals_of_hours_have_labels_of_their_own(controller, tmp_path: Path) -> None:
