@@ -5,7 +5,10 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""Also the full-width forms, which some editions of spreadsheets take for the ASCII characters."""
+_IGNORED_STARTS = ("\t", "\r", "\n")
+"""Characters that a spreadsheet drops before it looks for a formula."""
 
 
 def escape_controls(text: str) -> str:
@@ -49,4 +52,7 @@ def escape_csv(value: Any) -> Any:
     Text that a spreadsheet would take for a formula gets a leading single quote. Other text, numbers and None
     are returned unchanged. Source: OWASP, "CSV Injection".
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+    if not isinstance(value, str):
+        return value
+    executed = value.startswith(_IGNORED_STARTS) or value.lstrip().startswith(_FORMULA_STARTS)
+    return f"'{value}" if executed else value

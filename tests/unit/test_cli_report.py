@@ -126,6 +126,13 @@ def test_size_classes_have_the_titles_of_sreport(
     assert f"|{titles}|" in header
 
 
+def test_the_header_of_a_csv_file_has_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = run(monkeypatch, capsys, "cluster UtilizationByTag --csv", currency="E\x1b[2J").splitlines()[0]
+    assert r"Cost(E\x1b[2J)" in header
+
+
 def rows_of(output: str) -> list[list[str]]:
     return [line.split("|") for line in output.splitlines()]
 

@@ -104,7 +104,7 @@ def csv_text(table: ReportTable, *, header: bool) -> str:
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     if header:
-        writer.writerow(table.headers)
+        writer.writerow(map(escape_controls, table.headers))
     for row in table.rows:
         cells = zip(row, table.text_columns, strict=True)
         writer.writerow([escape_csv(escape_controls(text)) if name else text for text, name in cells])
