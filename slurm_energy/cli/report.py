@@ -328,7 +328,7 @@ def _notes(request: ReportRequest, document: UsageDocument, lines: Sequence[Line
     from slurm_energy.reports.utilization.grammar import ReportKind
 
     notes = list(document.notes)
-    if not lines:
+    if not lines or not any(row.amounts.energy_uj for row in document.rows):
         notes.append("no energy was delivered in this window")
     if not document.meter_visible and request.kind not in (
         ReportKind.SIZES_BY_ACCOUNT,

@@ -126,6 +126,16 @@ def test_size_classes_have_the_titles_of_sreport(
     assert f"|{titles}|" in header
 
 
+def test_a_window_with_cpu_time_and_without_energy_has_a_note(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Energy that no node has delivered yet would else look like a measured 0."""
+    unmeasured = [examples.row("job", 0.0, account="physics", user="alice", cpu_seconds=60)]
+    install(monkeypatch, rows=unmeasured)
+    assert main(["report", "cluster", "acc", *WINDOW]) == 0
+    assert "note: no energy was delivered in this window" in capsys.readouterr().err
+
+
 def test_the_header_of_a_csv_file_has_no_control_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
