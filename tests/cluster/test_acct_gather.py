@@ -75,14 +75,17 @@ def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expecte
 
 def test_sacct_agrees_with_our_records(lab: LabDriver):
     """A job of several steps whose agent is killed, and three jobs that share a node, one with GPUs."""
+    seen = lab.layout.root / "seen"
+    until_seen = f"{GEMM} 5; until [ -e {seen} ]; do sleep 0.2; done"
     with TruthRecorder(lab, "n1") as n1, TruthRecorder(lab, "n2") as n2:
-        alone = lab.sbatch(f"{UNEVEN}; srun -n1 {GEMM} 5; {GEMM} 2", "--exclusive", "-wn1")
+        alone = lab.sbatch(f"{UNEVEN}; srun -n1 sh -c '{until_seen}'; {GEMM} 2", "--exclusive", "-wn1")
         cpu_job = lab.sbatch(f"srun -n1 -c16 {GEMM} 2", "-wn2", "-n1", "-c16")
         gpu_job = lab.sbatch("srun -n1 senergy lab run gemm --gpu --seconds 6", "-wn2", "-n1", "--gres=gpu:2")
         no_srun = lab.sbatch(f"{GEMM} 1", "-wn2", "-n1", "-c8")
         running = live_joules(lab, gpu_job)
         watts = node_watts(lab, "n2", lambda value: value > 300)
         before, without, after = joules_around_a_kill(lab, alone, "1")
+        seen.touch()
         jobs = (alone, cpu_job, gpu_job, no_srun)
         assert [lab.wait(job) for job in jobs] == ["COMPLETED"] * 4
     assert_rows_agree(lab, n1, alone, {"job", "batch", "extern", "0", "1"})
