@@ -25,6 +25,8 @@ _RAVIKUMAR = "Ravikumar and Sriraman: normalised duration above 1.3 times the me
 _JEON = "Jeon et al.: GPUs in use were busy 52 % of the time on a production cluster"
 _BENGIO = "Bengio 2012, Practical Recommendations: 32 as the usual size"
 _PROGRAMS = "real programs in the lab, half A"
+_CHECKPOINTS = "choice: five checkpoints lose a tenth on average"
+_SIZES = "choice: logs are smaller, models larger"
 _CORPUS = "corpus of synthetic jobs, seeds 0 to 99"
 
 
@@ -135,6 +137,12 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "idle_cpu": _percent(5, "A job whose CPUs are used less in an interval is idle in it."),
     "idle_power": _percent(15, "A GPU that draws less above its idle power, of its range, is idle."),
     "early_failure": _seconds(600, "A job that fails sooner failed early."),
+    "lost_work": _percent(
+        10, "Unfinished work: work since the last checkpoint, of the job's time.", _CHECKPOINTS
+    ),
+    "checkpoint_size": Threshold(
+        10, "MB", 0, 1e6, "Unfinished work: data written in an interval that may be a checkpoint.", _SIZES
+    ),
     "restarts": Threshold(2, "runs", 1, 1e6, "Failed runs of a job that was requeued.", _CORPUS),
 }
 """All thresholds by name."""

@@ -31,3 +31,4 @@ class FindingKind(StrEnum):
     UNUSED_CPU = "unused-cpu"
     EARLY_FAILURE = "early-failure"
     LOST_RUN = "lost-run"
+    UNFINISHED_WORK = "unfinished-work"

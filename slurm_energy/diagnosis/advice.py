@@ -15,12 +15,15 @@ from slurm_energy.diagnosis.job_view import JobView
 from slurm_energy.diagnosis.limit_advice import raised_limit
 from slurm_energy.diagnosis.observation import JobObservation
 from slurm_energy.diagnosis.parallel_advice import accumulated_gradients, balanced_work
+from slurm_energy.diagnosis.rules.failure import TIMED_OUT
 from slurm_energy.diagnosis.rules.iterations import WRITE_STALLS
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange
 
 _CHECKPOINT_SHARE = 0.03
 _TIME_LIMIT_MARGIN = 1.1
 _BATCH_FACTOR = 2
+_SAVED_PARTS = 10
+"""Checkpoints in a job that has to end early: a twentieth of its time is lost on average."""
 _MEMORY_MARGIN = 1.25
 _MIN_GAIN = 0.03
 """Minimum gain, as a share of the job's time or energy, for which something is advised."""
@@ -66,13 +69,38 @@ def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAd
         finding.kind,
         f"Write {kept} checkpoints instead of {count}: they then take {100 * _CHECKPOINT_SHARE:.0f} % of the"
         f" time. A failure costs {interval_s / 120:.0f} minutes on average.",
-        f"one checkpoint every {interval_s / 60:.0f} minutes",
+        _checkpoint_line(interval_s),
         gain_s,
         joules_of_part(finding, gain_s),
         "duration of the checkpoints of this job",
         "phase checkpoint of the next run: senergy diagnose",
         (AdvisedChange(AdjustmentKind.CHECKPOINT_INTERVAL, math.ceil(interval_s), view.elapsed_s / count),),
     )
+
+
+def _saved_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield an interval between checkpoints that a job needs to lose little if it ends early."""
+    interval_s = view.elapsed_s / _SAVED_PARTS
+    gain_s = (finding.seconds_lost or 0.0) - interval_s / 2
+    if gain_s <= 0:
+        return
+    lines = [_checkpoint_line(interval_s)]
+    if view.context.state in TIMED_OUT:
+        lines.append("#SBATCH --signal=B:USR1@120")
+    yield FindingAdvice(
+        finding.kind,
+        f"Write a checkpoint every {math.ceil(interval_s / 60)} minutes and load the last one at the start."
+        " The next job then continues where this one ended, instead of repeating its work.",
+        "; ".join(lines),
+        gain_s,
+        joules_of_part(finding, gain_s),
+        "work of this job that is lost, less half of the time between two checkpoints",
+        "number of checkpoints of the next run: senergy diagnose",
+    )
+
+
+def _checkpoint_line(interval_s: float) -> str:
+    return f'slurm_energy.adjusted("checkpoint-interval", default={math.ceil(interval_s)})'
 
 
 def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
@@ -83,12 +111,15 @@ def _fewer_gpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     if finding.joules_lost is None or len(counts) != 1:
         return
     count = counts.pop()
-    line = f"#SBATCH --gpus-per-node={count}" if count else "no --gpus option"
     allocated = len(view.gpus) // len(used)
+    # A second # turns an option off: 0 GPUs would still select the partition and nodes with GPUs.
+    line = f"#SBATCH --gpus-per-node={count}" if count else f"##SBATCH --gpus-per-node={allocated}"
     changes = (AdvisedChange(AdjustmentKind.GPUS_PER_NODE, count, allocated),) if count else ()
     yield FindingAdvice(
         finding.kind,
-        f"Request the GPUs that the program uses: {count} per node.",
+        f"Request the GPUs that the program uses: {count} per node."
+        if count
+        else "The program uses no GPU: request none.",
         line,
         0.0,
         finding.joules_lost,
@@ -195,4 +226,5 @@ _ADVISERS: Final[Mapping[FindingKind, _Adviser]] = {
     FindingKind.SMALL_BATCH: _larger_batch,
     FindingKind.CPU_CONTENTION: more_cpus,
     FindingKind.MEMORY_PRESSURE: _more_memory,
+    FindingKind.UNFINISHED_WORK: _saved_work,
 }

@@ -10,6 +10,7 @@ from slurm_energy.adjustment import AdjustmentKind
 from slurm_energy.diagnosis.finding import FindingKind, JobFinding
 from slurm_energy.diagnosis.finding_advice import FindingAdvice, cpus_per_rank, joules_of_part
 from slurm_energy.diagnosis.job_view import JobView, RankView, mean_of
+from slurm_energy.diagnosis.rules.data_pipeline import LOADER_STARTS, loader_starts
 from slurm_energy.diagnosis.trials.change_set import AdvisedChange
 
 _SPARE_WORKERS = 1.1
@@ -28,11 +29,13 @@ def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     if not view.ranks:
         yield from _workers_for_serial_loader(view, finding)
         return
+    if finding.evidence[0].signal == LOADER_STARTS:
+        yield from _persistent_workers(view, finding)
+        return
     workers, cpus = _workers(view), cpus_per_rank(view)
-    timed = [_data_and_step_s(rank) for rank in view.ranks]
     if workers is None or cpus is None:
         return
-    data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))
+    data_s, step_s = _steady_data_and_step_s(view)
     rest_s = step_s - data_s
     if rest_s <= 0 or data_s <= 0:
         return
@@ -68,6 +71,22 @@ def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     )
 
 
+def _persistent_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield the advice to start the loader's processes once, unless the program does so already."""
+    persistent = {rank.steps.hints.get("persistent_workers") for rank in view.ranks}
+    if persistent != {False} or finding.seconds_lost is None:
+        return
+    yield FindingAdvice(
+        finding.kind,
+        "Start the loader's processes once instead of in each epoch.",
+        "DataLoader(persistent_workers=True)",
+        finding.seconds_lost,
+        finding.joules_lost,
+        "waits for the first batches of all epochs but one, an upper bound",
+        _VERIFY_DATA,
+    )
+
+
 def _workers_for_serial_loader(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     """Yield the advice to add loader workers on idle CPUs, if one process prepares the data of each GPU."""
     fact, cpus = finding.evidence[0], view.mean("cpu_allocated_cores")
@@ -96,6 +115,14 @@ def _data_and_step_s(rank: RankView) -> tuple[float, float]:
     return rank.times.seconds.get("data", 0.0) / steps, rank.times.step_s / steps
 
 
+def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
+    """Return the mean wait for data and time of a step without the starts of the loader."""
+    timed = [_data_and_step_s(rank) for rank in view.ranks]
+    data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))
+    start_s = loader_starts(view).seconds / max(1, *(rank.step_count for rank in view.ranks))
+    return max(0.0, data_s - start_s), max(0.0, step_s - start_s)
+
+
 def _workers(view: JobView) -> int | None:
     """Return the loader workers per rank; None if unknown or different."""
     hints = {rank.steps.hints.get("num_workers") for rank in view.ranks}
@@ -111,7 +138,7 @@ def staged_data(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         finding.kind,
         "Copy the data set to fast storage of the node, such as $TMPDIR on NVMe or /dev/shm, before the first"
         " epoch. This helps a program that reads its data several times: each further epoch does not wait.",
-        'cp -r DATASET "$TMPDIR"; or slurm_energy.adjusted("stage-data", default=False) in the program',
+        'cp -r DATASET "$TMPDIR"; slurm_energy.adjusted("stage-data", default=True)',
         finding.seconds_lost,
         finding.joules_lost,
         "wait for storage in this job, an upper bound for many epochs",

@@ -29,6 +29,7 @@ from slurm_energy.diagnosis.summary import JobSummary, summarise_job
 Rule = Callable[[JobView], Iterator[JobFinding]]
 FAILURE_RULES: Final[tuple[Rule, ...]] = (memory.out_of_memory, failure.early_failure, failure.lost_runs)
 WASTE_RULES: Final[tuple[Rule, ...]] = (
+    failure.unfinished_work,
     allocation.idle_time,
     allocation.unused_nodes,
     gpu.unused_gpus,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.steps import RankSteps
+from slurm_energy.slurm.exit_status import ExitStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class ObservedAllocation:
     Attributes:
         job_id: Slurm's job id.
         state: Slurm's state, such as COMPLETED or FAILED; None for a running job.
-        exit_code: exit code of the batch script.
+        exit_status: exit status of the batch script, or of the command of an interactive job.
+        step_exit_status: the worst exit status of the steps.
         start_s: start, Unix seconds.
         elapsed_s: seconds from the start to the end, or to now while the job runs.
         is_interactive: whether the job has no batch script.
@@ -68,7 +70,8 @@ class ObservedAllocation:
     start_s: float
     elapsed_s: float
     state: str | None = None
-    exit_code: int | None = None
+    exit_status: ExitStatus | None = None
+    step_exit_status: ExitStatus | None = None
     is_interactive: bool | None = None
     nodes: tuple[str, ...] = ()
     cpus: int | None = None

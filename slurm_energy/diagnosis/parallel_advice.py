@@ -25,7 +25,7 @@ def accumulated_gradients(view: JobView, finding: JobFinding) -> Iterator[Findin
         f"Exchange gradients once in {steps} steps (gradient accumulation, `no_sync`): half as often as now"
         + ("" if old else ", if the program exchanges them in each step")
         + ". The effective batch doubles: check the learning rate and the result of the training.",
-        f'slurm_energy.adjusted("accumulation", default={old or 1:.0f}) -> {steps}',
+        f'slurm_energy.adjusted("accumulation", default={steps})',
         gain_s,
         joules_of_part(finding, gain_s),
         "half of the time that this job spends in communication, an upper bound",
@@ -40,14 +40,24 @@ def balanced_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
     is_partial = finding.kind is not FindingKind.THERMAL_THROTTLING or len(finding.where) < count
     if finding.seconds_lost is None or count < 2 or not is_partial:
         return
+    lines = ['slurm_energy.adjusted("balance", default=True)']
+    if slow := _slow_nodes(view, finding):
+        lines.append(f"#SBATCH --exclude={','.join(slow)}")
     yield FindingAdvice(
         finding.kind,
         "Divide each batch by the measured speed of the ranks (docs/training-balanced.md), or give the slow"
         " ones less work. If always the same node is slow, exclude it and report it.",
-        'slurm_energy.adjusted("balance", default=False) in the program; or #SBATCH --exclude=NODE',
+        "; ".join(lines),
         finding.seconds_lost,
         finding.joules_lost,
         "time in which ranks wait for the slowest one, an upper bound",
         "time per step of the slowest rank in the next run: senergy diagnose",
         (AdvisedChange(AdjustmentKind.BALANCE, 1, None),),
     )
+
+
+def _slow_nodes(view: JobView, finding: JobFinding) -> list[str]:
+    """Return the nodes of the slow ranks or GPUs; empty if they are half of the nodes or more."""
+    names = {rank.name: rank.steps.node for rank in view.ranks} | {gpu.name: gpu.node for gpu in view.gpus}
+    slow = sorted({names[name] for name in finding.where if name in names})
+    return slow if 2 * len(slow) < len(view.observation.nodes) else []

@@ -176,7 +176,8 @@ class RankSteps:
         intervals: steps over time; None if unknown.
         hints: settings that callbacks reported: batch_size, num_workers, pin_memory, persistent_workers,
             world_size, backend, dataset_samples, compute_threads (of the process, for computation on CPUs),
-            process_cpu_s (CPU time of the process without its loader workers).
+            process_cpu_s (CPU time of the process without its loader workers), loader_starts and
+            loader_start_s (epochs, and the wait for their first batches in seconds, with loader workers).
     """
 
     node: str

@@ -51,7 +51,8 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
     @never_fails
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         """Start the wait for the first batch."""
-        self._rest()
+        if self._marks is not None:
+            self._marks.begin_epoch()
 
     @never_fails
     def on_step_begin(self, *_: Any, **__: Any) -> None:

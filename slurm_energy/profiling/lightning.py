@@ -62,7 +62,7 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
     def on_train_epoch_start(self, *_: Any, **__: Any) -> None:
         """Start the wait for the first batch."""
         if self._marks is not None:
-            self._marks.rest()
+            self._marks.begin_epoch()
 
     @never_fails
     def on_train_batch_start(self, *_: Any, **__: Any) -> None:

@@ -144,6 +144,8 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
                         end_epoch(self._loader, trial, times)
                     return
                 received_ns = now()
+                if not steps:
+                    recorder.add_loader_start(received_ns - start_ns)
                 untimed += 1
                 timed = phases if received_ns >= timed_ns else None
                 if timed is not None:

@@ -51,6 +51,7 @@ class StepMarks:
         self._received_ns = self._idle_ns
         self._open: Any = None
         self._thread = threading.get_ident()
+        self._is_first = True
         self._steps = 0
         self._report = LoopReport()
         self._report_ns = self._report_steps = 0
@@ -58,6 +59,11 @@ class StepMarks:
     def rest(self) -> None:
         """Mark the end of work that belongs to no phase; the wait for data starts now."""
         self._idle_ns = _now()
+
+    def begin_epoch(self) -> None:
+        """Mark the start of an epoch: the wait for its first batch starts now."""
+        self._idle_ns = _now()
+        self._is_first = True
 
     def end_pause(self, name: str) -> None:
         """Record the time since the last mark as an evaluation or a checkpoint."""
@@ -77,6 +83,9 @@ class StepMarks:
         """
         now = _now()
         self._step_ns, self._received_ns = self._idle_ns, now - copy_ns
+        if self._is_first:
+            recorder.add_loader_start(self._received_ns - self._step_ns)
+            self._is_first = False
         recorder.untimed_steps += 1
         if now >= recorder.next_timed_ns:
             self._phases.begin_step(self._step_ns, recorder.untimed_steps)

@@ -56,6 +56,7 @@ class StepRecorder:
         """Index of the process's GPU on the node; None if unknown."""
         self._hints: dict[str, Hint] = {}
         self._cpu_start_s: float | None = None
+        self._loader_starts, self._loader_start_ns = 0, 0
         self._has_new = False
         self._failed = False
         self.untimed_steps = 0
@@ -102,6 +103,15 @@ class StepRecorder:
         """Count the CPU time of this process from now on, for hint `process_cpu_s`."""
         if self._cpu_start_s is None:
             self._cpu_start_s = time.process_time()
+
+    def add_loader_start(self, wait_ns: int) -> None:
+        """Count the wait for the first batch of an epoch, if processes of the loader prepare it.
+
+        The wait contains the start of these processes. It is part of phase `data` as well.
+        """
+        if self._hints.get("num_workers"):
+            self._loader_starts += 1
+            self._loader_start_ns += wait_ns
 
     def collect(self) -> None:
         """Add the recorded phases to the statistics and to the event file."""
@@ -223,6 +233,9 @@ class StepRecorder:
         pid, hints = self._process.pid, dict(self._hints)
         if self._cpu_start_s is not None and len(hints) < MAX_HINTS:
             hints["process_cpu_s"] = round(time.process_time() - self._cpu_start_s, 3)
+        if self._loader_starts and len(hints) < MAX_HINTS - 1:
+            hints["loader_starts"] = self._loader_starts
+            hints["loader_start_s"] = round(self._loader_start_ns * 1e-9, 3)
         return self._statistics.result(node=self._process.node, rank=rank, gpu=gpu, pid=pid, hints=hints)
 
     def _place(self) -> tuple[int | None, int | None]:

@@ -37,6 +37,8 @@ class JobInfo:
         submit, start, end: Unix seconds.
         nodes: number of allocated nodes.
         requested: requested resources as sacct prints them, e.g. `cpu=4,gres/gpu:a100=2,node=1`.
+        exit_code: exit code and signal of the job as sacct prints them, e.g. `1:0`.
+        step_exit_code: the highest one of its steps, in the same form.
     """
 
     display_id: str | None = None
@@ -50,6 +52,8 @@ class JobInfo:
     end: float | None = None
     nodes: int | None = None
     requested: str | None = None
+    exit_code: str | None = None
+    step_exit_code: str | None = None
 
     @classmethod
     def from_json(cls, data: Any) -> JobInfo:

@@ -32,12 +32,33 @@ _SACCT: Final = FixedWidth(
         **dict.fromkeys(("Submit", "Start", "End", "ElapsedRaw", "NNodes", "TimelimitRaw"), 24),
         **dict.fromkeys(("ReqTRES", "AllocTRES"), 1024),
         "QOS": 256,
+        **dict.fromkeys(("ExitCode", "DerivedExitCode"), 16),
         "JobName": 256,
     }
 )
 _SQUEUE_OPTIONS: Final = ("-a", "-h", "-t", "all")
 _SQUEUE_FIELDS: Final = (
-    *("%A", "%i", "", "%a", "%P", "%u", "%T", "%V", "%S", "%e", "%M", "%D", "%l", "", "%C", "%q", "%j"),
+    *(
+        "%A",
+        "%i",
+        "",
+        "%a",
+        "%P",
+        "%u",
+        "%T",
+        "%V",
+        "%S",
+        "%e",
+        "%M",
+        "%D",
+        "%l",
+        "",
+        "%C",
+        "%q",
+        "",
+        "",
+        "%j",
+    ),
 )
 _CUT_OFF: Final = "+"
 _ACCOUNTING_OFF = "accounting storage is disabled"
@@ -60,6 +81,9 @@ class JobFacts:
             it.
         allocated: list of allocated TRES in the same form; from squeue the CPUs only.
         qos: quality of service.
+        exit_code: exit code and signal of the batch script or salloc command, `CODE:SIGNAL`, once the job has
+            ended; squeue does not show it.
+        step_exit_code: the highest exit code of the steps that srun started, in the same form.
     """
 
     job_id: int
@@ -79,6 +103,8 @@ class JobFacts:
     requested: str | None = None
     allocated: str | None = None
     qos: str | None = None
+    exit_code: str | None = None
+    step_exit_code: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -205,9 +231,10 @@ def _facts(row: Sequence[str]) -> JobFacts:
     job_id, display_id, cluster, account, partition, user, state, submit, start, end, elapsed, nodes = row[
         :12
     ]
-    minutes, requested, allocated, qos, name = row[12:]
+    minutes, requested, allocated, qos, exit_code, step_exit_code, name = row[12:]
     if not job_id.isdecimal():
         raise UnavailableError("Slurm", f"'{job_id[:40]}' is not a job id")
+    has_ended = _seconds(end) is not None  # sacct prints 0:0 for running jobs
     return JobFacts(
         job_id=int(job_id),
         display_id=display_id,
@@ -226,6 +253,8 @@ def _facts(row: Sequence[str]) -> JobFacts:
         requested=_text(requested) if not requested.endswith(_CUT_OFF) else None,
         allocated=_text(allocated) if not allocated.endswith(_CUT_OFF) else None,
         qos=_text(qos),
+        exit_code=_text(exit_code) if has_ended else None,
+        step_exit_code=_text(step_exit_code) if has_ended else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slurm_energy.slurm.exit_status import ExitStatus
 from slurm_energy_lab.diagnosis_corpus.training_loop import Loop
 
 
@@ -65,7 +66,7 @@ class JobShape:
         gpu_clock: SM clock over the highest clock by (node, GPU); absent: 1.
         clock_setting: whether a clock limit was applied.
         is_network_storage: whether storage traffic goes over the network.
-        state, exit_code, restart_count, is_interactive: see `ObservedAllocation`.
+        state, exit_status, step_exit_status, restart_count, is_interactive: see `ObservedAllocation`.
         has_steps, has_gpm, has_max_clock, has_pressure, has_signals, has_power, has_energy: layers that
             observe the job.
         hide_phases: phases that the program does not report.
@@ -99,7 +100,8 @@ class JobShape:
     clock_setting: bool = False
     is_network_storage: bool = False
     state: str | None = "COMPLETED"
-    exit_code: int | None = 0
+    exit_status: ExitStatus | None = None
+    step_exit_status: ExitStatus | None = None
     restart_count: int = 0
     is_interactive: bool = False
     has_steps: bool = True

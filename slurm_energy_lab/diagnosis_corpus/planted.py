@@ -9,6 +9,7 @@ from typing import Final
 
 from slurm_energy.diagnosis.finding import FindingKind
 from slurm_energy.diagnosis.observation import JobObservation
+from slurm_energy.slurm.exit_status import OUT_OF_MEMORY_SIGNAL, ExitStatus
 from slurm_energy_lab.diagnosis_corpus.job_shape import JobShape
 from slurm_energy_lab.diagnosis_corpus.observe import observe
 from slurm_energy_lab.diagnosis_corpus.patterns import (
@@ -268,19 +269,19 @@ def _layers(make: Callable[[Random], JobShape], **layers: object) -> ShapedBuild
 def _early_failure(random: Random) -> JobShape:
     shape = training_job(random, max_ranks=8)
     shape.elapsed_s, shape.startup_s = random.uniform(20, 400), 15.0
-    shape.state, shape.exit_code = "FAILED", random.choice([1, 2, 127])
+    shape.state, shape.exit_status = "FAILED", ExitStatus(random.choice([1, 2, 127]))
     return shape
 
 
 def _failing_restarts(random: Random) -> JobShape:
     shape = training_job(random, max_ranks=8)
-    shape.state, shape.exit_code, shape.restart_count = "FAILED", 1, random.randint(2, 5)
+    shape.state, shape.exit_status, shape.restart_count = "FAILED", ExitStatus(1), random.randint(2, 5)
     return shape
 
 
 def _out_of_memory(random: Random) -> JobShape:
     shape = _leak(random, host=True)
-    shape.state, shape.exit_code = "OUT_OF_MEMORY", 137
+    shape.state, shape.exit_status = "OUT_OF_MEMORY", ExitStatus(0, OUT_OF_MEMORY_SIGNAL)
     return shape
 
 

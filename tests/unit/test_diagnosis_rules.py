@@ -23,6 +23,7 @@ from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
 from slurm_energy.diagnosis.stragglers import stragglers
 from slurm_energy.errors import ConfigError
+from slurm_energy.slurm.exit_status import ExitStatus
 from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
 from slurm_energy_lab.diagnosis_corpus.scores import Result, build
@@ -184,7 +185,8 @@ def test_cpu_time_of_the_computation_is_not_that_of_the_loader(
 def test_short_job_gets_findings_about_failure_only() -> None:
     job = job_of(series("gpu_busy_percent", [0.0] * 6, "gpu[0]"), elapsed_s=60.0)
     assert kinds(job) == []
-    failed = dataclasses.replace(job, context=dataclasses.replace(job.context, state="FAILED", exit_code=1))
+    context = dataclasses.replace(job.context, state="FAILED", exit_status=ExitStatus(1))
+    failed = dataclasses.replace(job, context=context)
     assert kinds(failed) == [K.EARLY_FAILURE]
 
 

@@ -21,7 +21,10 @@ from slurm_energy.slurm.release import release
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
 COLUMNS = 15
-ADDED = {"sacct": ("cpu=2,mem=1M,node=1", "normal"), "squeue": ("2", "normal")}
+ADDED = {
+    "sacct": ("cpu=2,mem=1M,node=1", "normal", "1:0", "0:125"),
+    "squeue": ("2", "normal", "", ""),
+}
 """Columns before the name that were not yet queried when the output was recorded."""
 SUBMITTED = 1795236334.0
 
@@ -75,6 +78,8 @@ def test_plain_job(sacct):
         requested="cpu=1,mem=1M,node=1",
         allocated="cpu=2,mem=1M,node=1",
         qos="normal",
+        exit_code="1:0",
+        step_exit_code="0:125",
     )
     assert facts.finished
 

@@ -19,7 +19,7 @@ from slurm_energy.slurm.job_accounting import JobFacts, choose_run, overlaps
 _COLUMNS: Final = (
     *("display_id", "name", "account", "partition", "user", "state", "start", "end", "elapsed_s", "nodes"),
     *("array_job_id", "array_task_id", "het_job_id", "het_offset", "time_limit_s", "requested"),
-    *("allocated", "qos"),
+    *("allocated", "qos", "exit_code", "step_exit_code"),
 )
 """Columns of `jobs` that have the names of facts."""
 _CHUNK: Final = 500  # values in a condition

@@ -25,6 +25,7 @@ MAX_COUNTED_ROWS: Final = 1_000_000
 _FACTS: Final = (
     *("display_id", "name", "account", "partition", "user", "state", "submit", "start", "end", "elapsed_s"),
     *("nodes", "array_job_id", "array_task_id", "het_job_id", "het_offset", "requested"),
+    *("exit_code", "step_exit_code"),
 )
 """Columns of `jobs` in the value of the key `job`."""
 _NAMES_AT_ONCE: Final = 100

@@ -39,6 +39,7 @@ _APPLICATION_ID: Final = 0x53454E45  # "SENE"; identifies a SQLite file as a dat
 # `tables.py`, so it creates these columns as well. A database from before the later step lacks them.
 _ADDED_COLUMNS: Final[dict[int, tuple[Column[Any], ...]]] = {
     9: (tables.jobs.c.qos, tables.jobs.c.allocated, tables.periods.c.usage_group),
+    13: (tables.jobs.c.exit_code, tables.jobs.c.step_exit_code),
 }
 
 
@@ -78,6 +79,11 @@ def _step_12(connection: Connection) -> None:
     create_tables(connection, *adjustment_tables.ALL)
 
 
+def _step_13(connection: Connection) -> None:
+    """Add the exit codes of jobs and of their steps."""
+    add_columns(connection, *_ADDED_COLUMNS[13])
+
+
 # Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
 STEPS: Final[tuple[Callable[[Connection], None], ...]] = (
     _step_7,
@@ -86,6 +92,7 @@ STEPS: Final[tuple[Callable[[Connection], None], ...]] = (
     _step_10,
     _step_11,
     _step_12,
+    _step_13,
 )
 
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)

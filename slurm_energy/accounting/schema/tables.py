@@ -126,6 +126,8 @@ jobs: Final = define_table(
     Column("tuning_learned", Boolean, nullable=False, server_default=text("false")),
     Column("qos", name_text()),
     Column("allocated", long_text()),
+    Column("exit_code", name_text()),
+    Column("step_exit_code", name_text()),
     UniqueConstraint("cluster", "job_id", "submit"),
     partial_index("jobs_array", "array_job_id", where="array_job_id IS NOT NULL"),
     partial_index("jobs_het", "het_job_id", where="het_job_id IS NOT NULL"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeGuard
+from typing import Final, NamedTuple, TypeGuard
 
 from slurm_energy.diagnosis.cpu_waits import other_load, served_share
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
@@ -16,6 +16,8 @@ _CAUSES = {
     FindingKind.DATA_STALL_CPU: "the CPUs of the loader are too slow",
     FindingKind.DATA_STALL: "the data pipeline is too slow",
 }
+LOADER_STARTS: Final = "loader_starts"
+"""Fact of a finding: the time that the loader's processes take to start in each epoch."""
 _READS = ("block_read_bytes_per_s", "network_receive_bytes_per_s", "infiniband_receive_bytes_per_s")
 _SERIAL_LOADER_CORES = (0.75, 1.7)
 """CPU use per GPU, in cores, of a program whose single process loads the data."""
@@ -26,19 +28,73 @@ _EVEN_USE = 1.25
 
 
 def data_stalls(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that steps wait for data, from step times or else from signals."""
+    """Yield the finding that steps wait for data, from step times or else from signals.
+
+    The wait for the first batch of an epoch contains the start of the loader's processes. One start is no
+    stall; the starts of several epochs are one of their own.
+    """
     share, seconds = view.category_share("data"), view.category_seconds("data")
-    if share is not None and seconds is not None:
-        if share >= view.threshold("data_share") and message_seconds(view) is None:
-            kind, evidence, confidence = _classified(view)
-            if kind is not FindingKind.DATA_STALL_IO and _keeps_up_alone(view):
-                return
-            text = f"Steps waited for data for {share:.0f} % of their time."
-            first = view.fact("data", share, text, "data_share")
-            title = f"Steps wait for data {share:.0f} % of the time: {_CAUSES[kind]}"
-            yield view.finding(kind, title, [first, *evidence], seconds, confidence)
-    elif not view.ranks:
-        yield from _stalls_without_steps(view)
+    if share is None or seconds is None:
+        if not view.ranks:
+            yield from _stalls_without_steps(view)
+        return
+    if share < view.threshold("data_share") or message_seconds(view) is not None:
+        return
+    starts = loader_starts(view)
+    step_s = mean_of([rank.times.step_s for rank in view.ranks]) or 0.0
+    steady_s = max(0.0, seconds - starts.seconds)
+    share = 100 * steady_s / max(step_s - starts.seconds, steady_s, 1e-9)
+    if share >= view.threshold("data_share"):
+        yield from _steady_stall(view, share, steady_s)
+    elif 100 * starts.avoidable_s >= view.threshold("data_share") * step_s:
+        yield _starting_stall(view, starts, 100 * starts.avoidable_s / step_s)
+
+
+def _steady_stall(view: JobView, share: float, seconds: float) -> Iterator[JobFinding]:
+    kind, evidence, confidence = _classified(view)
+    if kind is not FindingKind.DATA_STALL_IO and _keeps_up_alone(view):
+        return
+    text = f"Steps waited for data for {share:.0f} % of their time."
+    first = view.fact("data", share, text, "data_share")
+    title = f"Steps wait for data {share:.0f} % of the time: {_CAUSES[kind]}"
+    yield view.finding(kind, title, [first, *evidence], seconds, confidence)
+
+
+def _starting_stall(view: JobView, starts: LoaderStarts, share: float) -> JobFinding:
+    text = (
+        f"The first batches of {starts.epochs} epochs took {starts.seconds:.3g} s; other batches are in time."
+    )
+    title = f"The loader starts {starts.epochs} times, which takes {share:.0f} % of the time of the steps"
+    fact = view.fact(LOADER_STARTS, share, text, "data_share")
+    return view.finding(FindingKind.DATA_STALL, title, [fact], starts.avoidable_s, 0.9)
+
+
+class LoaderStarts(NamedTuple):
+    """Waits for the first batches of epochs, means over the ranks.
+
+    Attributes:
+        epochs: epochs of a rank.
+        seconds: waits for their first batches.
+    """
+
+    epochs: int
+    seconds: float
+
+    @property
+    def avoidable_s(self) -> float:
+        """Seconds of all epochs but the first one."""
+        return self.seconds * (1 - 1 / self.epochs) if self.epochs else 0.0
+
+
+def loader_starts(view: JobView) -> LoaderStarts:
+    """Return the starts of the loader's processes; 0 if a rank does not report them."""
+    counts = [rank.steps.hints.get("loader_starts") for rank in view.ranks]
+    waits = [rank.steps.hints.get("loader_start_s") for rank in view.ranks]
+    known = [float(one) for one in waits if isinstance(one, int | float) and not isinstance(one, bool)]
+    epochs = [count for count in counts if is_count(count)]
+    if not epochs or not len(epochs) == len(known) == len(counts):
+        return LoaderStarts(0, 0.0)
+    return LoaderStarts(max(epochs), max(0.0, mean_of(known) or 0.0))
 
 
 def message_seconds(view: JobView) -> float | None:

@@ -1,36 +1,129 @@
-"""Rules about failed jobs."""
+"""Rules about jobs that failed or did not finish their work."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
-from slurm_energy.diagnosis.finding import FindingKind, JobFinding
-from slurm_energy.diagnosis.job_view import JobView
+from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
+from slurm_energy.diagnosis.job_view import JobView, scaled
+from slurm_energy.diagnosis.observation import NodeObservation
+from slurm_energy.diagnosis.rules.allocation import idle_tail_s
 from slurm_energy.diagnosis.summary import total_joules
+from slurm_energy.quantities import format_duration
 
 _MIN_LOST = 60.0
 """Runs that were lost within a minute cost nearly nothing."""
 _FAILED = ("FAILED", "NODE_FAIL", "BOOT_FAIL")
+TIMED_OUT: Final = ("TIMEOUT", "DEADLINE")
+"""States of jobs that reached a limit of their time."""
+_WRITES: Final = (
+    "block_write_bytes_per_s",
+    "network_transmit_bytes_per_s",
+    "infiniband_transmit_bytes_per_s",
+)
 
 
 def early_failure(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that the job failed soon after its start, or after it had been requeued."""
     context = view.context
-    if context.state not in _FAILED:
-        return
     runs = context.restart_count + 1
     is_early = view.elapsed_s <= view.threshold("early_failure")
-    if not is_early and runs < view.threshold("restarts"):
+    if context.state not in _FAILED or not (is_early or runs >= view.threshold("restarts")):
         return
-    code = "" if context.exit_code is None else f" with exit code {context.exit_code}"
-    text = f"The job ended as {context.state}{code} after {view.elapsed_s:.0f} s."
-    facts = [view.fact("state", view.elapsed_s, text, "early_failure" if is_early else None)]
+    facts = [_end_fact(view, "early_failure" if is_early else None), *_step_facts(view)]
     if runs > 1:
         facts.append(view.fact("restart_count", float(runs), f"It was run {runs} times.", "restarts"))
     title = f"The job failed after {view.elapsed_s:.0f} s" + (f", in run {runs}" if runs > 1 else "")
     joules = total_joules(view.observation)
     yield view.finding(FindingKind.EARLY_FAILURE, title, facts, view.elapsed_s, 0.95, joules_lost=joules)
+
+
+def _end_fact(view: JobView, threshold: str | None = None) -> FindingEvidence:
+    """Return the state of the job and its exit status, if known, as evidence."""
+    status = view.context.exit_status
+    how = "" if status is None or status.is_success else f" with {status}"
+    text = f"The job ended as {view.context.state}{how} after {view.elapsed_s:.0f} s."
+    return view.fact("state", view.elapsed_s, text, threshold)
+
+
+def _step_facts(view: JobView) -> Iterator[FindingEvidence]:
+    """Yield the exit status of the step that failed, if it differs from that of the job."""
+    status = view.context.step_exit_status
+    if status is not None and not status.is_success and status != view.context.exit_status:
+        yield view.fact("step_exit_status", None, f"A step of srun ended with {status}.")
+
+
+def unfinished_work(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that a job ended before its work was done, and that the work was not saved.
+
+    With checkpoints the job loses half of the time between two on average. A job that reports none may still
+    write files, so without a report only a job that wrote nothing notable counts. A service also runs until
+    its time limit: a job that reports no steps must have been busy all the time.
+    """
+    context = view.context
+    is_late = context.state in _FAILED and view.elapsed_s > view.threshold("early_failure")
+    if context.is_interactive or not (is_late or context.state in TIMED_OUT):
+        return
+    if (idle_tail_s(view) or 0.0) >= view.threshold("idle_tail"):
+        return  # the work was done, or the program hung
+    lost_s, facts = _lost_work(view)
+    share = lost_s / view.elapsed_s
+    if 100 * share < view.threshold("lost_work"):
+        return
+    what = "reached its time limit" if context.state in TIMED_OUT else "failed"
+    title = f"The job {what} after {format_duration(view.elapsed_s)}: "
+    title += f"{format_duration(lost_s)} of work were not saved"
+    joules = scaled(total_joules(view.observation), share)
+    confidence = 0.85 if view.ranks else 0.6
+    yield view.finding(
+        FindingKind.UNFINISHED_WORK,
+        title,
+        [_end_fact(view), *_step_facts(view), *facts],
+        lost_s,
+        confidence,
+        joules_lost=joules,
+    )
+
+
+def _lost_work(view: JobView) -> tuple[float, list[FindingEvidence]]:
+    """Return the seconds of work that were not saved, and the evidence; 0 if that is unknown."""
+    count = checkpoint_count(view)
+    if count:
+        text = f"{count} checkpoints were written: half of the time between two is lost on average."
+        return view.elapsed_s / (2 * count), [view.fact("checkpoint", count, text, "lost_work")]
+    written = [_max_written_bytes(node) for node in view.observation.nodes]
+    known = [size for size in written if size is not None]
+    if not known or len(known) < len(written) or (not view.ranks and not _is_busy(view)):
+        return 0.0, []
+    limit = 1e6 * view.threshold("checkpoint_size")
+    if max(known) >= limit:
+        return 0.0, []
+    text = f"No checkpoint was reported, and a node wrote at most {max(known) / 1e6:.3g} MB in an interval."
+    return view.elapsed_s, [view.fact("checkpoint", max(known) / 1e6, text, "checkpoint_size")]
+
+
+def checkpoint_count(view: JobView) -> int:
+    """Return the number of checkpoints that the job reported. Often only the first rank writes them."""
+    phases = (rank.steps.phases.get("checkpoint") for rank in view.ranks)
+    return max((phase.count for phase in phases if phase is not None), default=0)
+
+
+def _max_written_bytes(node: NodeObservation) -> float | None:
+    """Return the maximum number of bytes that a node wrote or sent in an interval; None if unknown."""
+    sizes: list[float] = []
+    for name in _WRITES:
+        parts = [series for series in node.series if series.name == name and series.known()]
+        sizes += [series.interval_s * max(series.known()) for series in parts]
+    has_storage = any(series.name == _WRITES[0] and series.known() for series in node.series)
+    return max(sizes) if has_storage else None
+
+
+def _is_busy(view: JobView) -> bool:
+    """Return whether the job computed all the time: its GPUs, or without GPUs its CPUs."""
+    use, limit = (view.gpu_busy, "gpu_stalled") if view.gpus else (view.cpu_use, "cpu_saturated")
+    return use is not None and use >= view.threshold(limit)
 
 
 def lost_runs(view: JobView) -> Iterator[JobFinding]:

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFinding
 from slurm_energy.diagnosis.job_view import JobView, mean_of
 from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.diagnosis.summary import total_joules
+from slurm_energy.slurm.exit_status import ExitStatus
 
+_OVER_TIME = ", and more over time."
 _GROWTH = 1.05
 """Factor by which memory grows from the second to the last quarter if it grows steadily."""
 
@@ -55,7 +58,7 @@ def _fact(
     near, high = view.threshold("memory_near_limit"), view.threshold("memory_used")
     name = "memory_near_limit" if share >= near else "memory_used"
     if share >= high and _grows(values):
-        text = f"{where} uses up to {share:.0f} % of the {what}, and more over time."
+        text = f"{where} uses up to {share:.0f} % of the {what}{_OVER_TIME}"
         yield view.fact(used.name, share, text, name, where)
     elif share >= near and what != "GPU memory":
         text = f"{where} uses up to {share:.0f} % of the {what}."
@@ -72,10 +75,43 @@ def _grows(values: Sequence[float]) -> bool:
 
 
 def out_of_memory(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that the job ended because its memory was exhausted."""
-    if view.context.state != "OUT_OF_MEMORY":
+    """Yield the finding that the job, or one of its steps, ended because its memory was exhausted.
+
+    Slurm reports it if the kernel's control group tells. Otherwise SIGKILL near the limit, or a failure while
+    the memory of the node or a GPU grew up to its limit, are the signs.
+    """
+    context = view.context
+    statuses = [s for s in (context.exit_status, context.step_exit_status) if s is not None]
+    near = [*_host_facts(view), *_gpu_facts(view)]
+    is_step = any(status.is_out_of_memory for status in statuses)
+    if context.state == "OUT_OF_MEMORY":
+        title, confidence = "The job ran out of memory", 1.0
+        facts = [view.fact("state", None, "Slurm ended the job with state OUT_OF_MEMORY.")]
+    elif is_step:
+        title, confidence = "A step ran out of memory", 1.0
+        facts = [view.fact("step_exit_status", None, "Slurm reports that a step ran out of memory.")]
+    elif context.state == "FAILED" and (facts := _signs(view, statuses, near)):
+        title, confidence = "The job probably ran out of memory", 0.8
+    else:
         return
-    facts = [view.fact("state", None, "Slurm ended the job with state OUT_OF_MEMORY.")]
-    facts += _host_facts(view)
-    title = "The job ran out of memory"
-    yield view.finding(FindingKind.OUT_OF_MEMORY, title, facts, view.elapsed_s, 1.0)
+    has_failed = context.state != "COMPLETED"
+    seconds = view.elapsed_s if has_failed else None
+    joules = total_joules(view.observation) if has_failed else None
+    where = list(dict.fromkeys(fact.where for fact in near))
+    evidence = facts + [fact for fact in near if fact not in facts]
+    yield view.finding(
+        FindingKind.OUT_OF_MEMORY, title, evidence, seconds, confidence, joules_lost=joules, where=where
+    )
+
+
+def _signs(
+    view: JobView, statuses: Sequence[ExitStatus], near: Sequence[FindingEvidence]
+) -> list[FindingEvidence]:
+    """Return the evidence that a failed job has exhausted its memory; empty without signs."""
+    killed = next((status for status in statuses if status.is_killed), None)
+    is_host = any(fact.signal == "memory_used_bytes" for fact in near)
+    if killed is not None and is_host:
+        return [view.fact("exit_status", None, f"The job ended with {killed} while its memory was full.")]
+    limit = view.threshold("memory_near_limit")
+    full = [fact for fact in near if (fact.value or 0.0) >= limit and fact.text.endswith(_OVER_TIME)]
+    return [*full, view.fact("state", None, "The job failed while memory was full.")] if full else []

@@ -21,6 +21,7 @@ from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.labels.settings import split_setting
 from slurm_energy.reports.trace import decode_trace
 from slurm_energy.reports.usage import JobUsage
+from slurm_energy.slurm.exit_status import ExitStatus
 
 _RUNNING: Final = ("RUNNING", "COMPLETING", "SUSPENDED")
 _POWER_TRACE_SOURCE: Final = "power trace"
@@ -77,6 +78,8 @@ def _context(job: JobUsage, config: Config) -> ObservedAllocation:
         start_s=job.start,
         elapsed_s=job.elapsed_s,
         state=None if not state or state in _RUNNING else state,
+        exit_status=ExitStatus.from_text(job.job.exit_code),
+        step_exit_status=ExitStatus.from_text(job.job.step_exit_code),
         is_interactive=_is_interactive(job),
         nodes=job.nodes,
         cpus=job.cpus,
