@@ -27,6 +27,7 @@ _BENGIO = "Bengio 2012, Practical Recommendations: 32 as the usual size"
 _PROGRAMS = "real programs in the lab, half A"
 _CHECKPOINTS = "choice: five checkpoints lose a tenth on average"
 _SIZES = "choice: logs are smaller, models larger"
+_REVIEW = "jobs of a review that the corpus did not contain, seeds 0 to 9"
 _CORPUS = "corpus of synthetic jobs, seeds 0 to 99"
 
 
@@ -118,7 +119,7 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "memory_stall": _percent(10, "Memory pressure: share of the time in which a task waited for memory."),
     "checkpoint_share": _percent(7, "Checkpoint stalls: share of the job's time."),
     "checkpoint_write": Threshold(
-        0.1, "GB/s", 0, 1000, "Checkpoint stalls: data written in an interval with idle GPUs.", _CORPUS
+        0.03, "GB/s", 0, 1000, "Checkpoint stalls: data written in an interval with idle GPUs.", _REVIEW
     ),
     "outlier_share": _percent(
         4, "Iteration outliers: time beyond the rolling mean of outliers, of the step time.", _BOUZA
@@ -134,6 +135,9 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "idle_tail": _seconds(300, "Idle tail: minimum time without activity at the end."),
     "idle_tail_share": _percent(10, "Idle tail: minimum share of the job's time."),
     "idle_stretch": _seconds(1800, "Idle allocation: minimum time without activity in one piece."),
+    "hang_activity": _percent(
+        25, "Hang: SM activity or power of busy GPUs up to the end, of that before.", _REVIEW
+    ),
     "idle_cpu": _percent(5, "A job whose CPUs are used less in an interval is idle in it."),
     "idle_power": _percent(15, "A GPU that draws less above its idle power, of its range, is idle."),
     "early_failure": _seconds(600, "A job that fails sooner failed early."),

@@ -25,6 +25,7 @@ class FindingKind(StrEnum):
     THERMAL_THROTTLING = "thermal-throttling"
     POWER_THROTTLING = "power-throttling"
     WRONG_LIMIT = "wrong-limit"
+    HANG = "hang"
     IDLE_TAIL = "idle-tail"
     IDLE_ALLOCATION = "idle-allocation"
     UNUSED_GPU = "unused-gpu"

@@ -22,6 +22,7 @@ from slurm_energy.diagnosis.trials.change_set import AdvisedChange
 _CHECKPOINT_SHARE = 0.03
 _TIME_LIMIT_MARGIN = 1.1
 _BATCH_FACTOR = 2
+_TIME_OUT_S = 600.0
 _SAVED_PARTS = 10
 """Checkpoints in a job that has to end early: a twentieth of its time is lost on average."""
 _MEMORY_MARGIN = 1.25
@@ -96,6 +97,24 @@ def _saved_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
         joules_of_part(finding, gain_s),
         "work of this job that is lost, less half of the time between two checkpoints",
         "number of checkpoints of the next run: senergy diagnose",
+    )
+
+
+def _time_out(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
+    """Yield a time-out of the communication, which ends a job that hangs."""
+    gain_s = (finding.seconds_lost or 0.0) - _TIME_OUT_S
+    if gain_s <= 0:
+        return
+    yield FindingAdvice(
+        finding.kind,
+        f"A time-out of the communication ends such a job after {_TIME_OUT_S / 60:.0f} minutes. The program's"
+        " log then names the rank that failed first.",
+        "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1;"
+        " torch.distributed.init_process_group(timeout=datetime.timedelta(minutes=10))",
+        gain_s,
+        joules_of_part(finding, gain_s),
+        "time that this job hung, less the time-out",
+        "state and duration of the next run: senergy diagnose",
     )
 
 
@@ -227,4 +246,5 @@ _ADVISERS: Final[Mapping[FindingKind, _Adviser]] = {
     FindingKind.CPU_CONTENTION: more_cpus,
     FindingKind.MEMORY_PRESSURE: _more_memory,
     FindingKind.UNFINISHED_WORK: _saved_work,
+    FindingKind.HANG: _time_out,
 }

@@ -51,6 +51,15 @@ CONSEQUENCES: Final[Mapping[FindingKind, tuple[FindingKind, ...]]] = {
     _K.SMALL_BATCH: _UNDERUSE,
     _K.UNUSED_GPU: (_K.GPU_UNDERUSED, _K.LOAD_IMBALANCE, _K.STRAGGLER, _K.IDLE_ALLOCATION, _K.IDLE_TAIL),
     _K.IDLE_ALLOCATION: (_K.IDLE_TAIL, _K.UNUSED_CPU, _K.LOAD_IMBALANCE, _K.STRAGGLER, *_UNDERUSE),
+    _K.HANG: (
+        _K.IDLE_TAIL,
+        _K.IDLE_ALLOCATION,
+        _K.COMMUNICATION_BOUND,
+        _K.LOAD_IMBALANCE,
+        _K.STRAGGLER,
+        _K.SMALL_BATCH,
+        *_UNDERUSE,
+    ),
     _K.IDLE_TAIL: (_K.UNUSED_CPU, *_UNDERUSE),
 }
 """Kinds of findings that a kind explains."""

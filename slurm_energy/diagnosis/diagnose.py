@@ -21,6 +21,7 @@ from slurm_energy.diagnosis.rules import (
     data_pipeline,
     failure,
     gpu,
+    hang,
     iterations,
     memory,
 )
@@ -30,6 +31,7 @@ Rule = Callable[[JobView], Iterator[JobFinding]]
 FAILURE_RULES: Final[tuple[Rule, ...]] = (memory.out_of_memory, failure.early_failure, failure.lost_runs)
 WASTE_RULES: Final[tuple[Rule, ...]] = (
     failure.unfinished_work,
+    hang.hang,
     allocation.idle_time,
     allocation.unused_nodes,
     gpu.unused_gpus,

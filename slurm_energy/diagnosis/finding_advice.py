@@ -53,11 +53,11 @@ def joules_of_part(finding: JobFinding, seconds: float) -> float | None:
 
 
 def cpus_per_rank(view: JobView) -> float | None:
-    """Return the CPUs of the job per rank; None if unknown."""
+    """Return the CPUs of the job per rank that runs at the same time; None if unknown."""
     cpus = [
         max(series.known())
         for node in view.observation.nodes
         if (series := view.node_series(node, "cpu_allocated_cores")) is not None
     ]
     total = sum(cpus) if len(cpus) == len(view.observation.nodes) else view.context.cpus
-    return total / len(view.ranks) if total and view.ranks else None
+    return total / view.concurrent_ranks if total and view.concurrent_ranks else None

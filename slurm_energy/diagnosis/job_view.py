@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,10 @@ from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.diagnosis.steps import RankSteps
 from slurm_energy.diagnosis.summary import total_joules
 from slurm_energy.diagnosis.waiting_power import waiting_power
+
+_RARELY = 98.0
+_NO_WORK = 0.5
+"""A GPU that is busy in few intervals, and for this percentage of the time or less, does no work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,18 @@ class JobView:
         """Processes that report iterations."""
         views = [RankView(rank, phase_times(rank, self.elapsed_s)) for rank in self.observation.ranks]
         return tuple(view for view in views if view.times.step_s > 0)
+
+    @cached_property
+    def concurrent_ranks(self) -> int:
+        """Maximum number of processes of `ranks` that ran at the same time; all, if a time is unknown."""
+        times = [rank.steps.intervals for rank in self.ranks]
+        starts = [one.start_s for one in times if one is not None]
+        ends = [one.start_s + len(one.steps) * one.interval_s for one in times if one is not None]
+        if len(starts) < len(times):
+            return len(times)
+        return max(
+            (bisect_right(sorted(starts), at) - bisect_right(sorted(ends), at) for at in starts), default=0
+        )
 
     def category_share(self, category: str) -> float | None:
         """Return the mean share of the step time of a category, in percent; None if no rank reports it."""
@@ -368,6 +385,9 @@ def between(series: ObservedSeries, from_s: float, to_s: float) -> list[float]:
 def _active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, int] | None:
     if busy is None:
         return None
+    known = sorted(busy.known())
+    if known and percentile(known, _RARELY) <= threshold and (mean_of(known) or 0.0) <= _NO_WORK:
+        return None  # a program that only lists the GPUs, or opens a context on each
     active = [index for index, value in enumerate(busy.values) if value > threshold]
     return (active[0], active[-1] + 1) if active else None
 

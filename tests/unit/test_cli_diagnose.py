@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.protocol import agent_socket
+from slurm_energy.safe_text import display_width
 from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
 from slurm_energy_lab.diagnosis_corpus.scores import build
 
@@ -44,6 +46,21 @@ def test_page_names_the_cause_first_with_evidence(
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_page_of_names_with_wide_characters_fits_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = build(next(job for job in PLANTED if job.name == "slow-iterations"), 6)
+    named = [replace(one, phase="\u96ea" * 64) for one in job.nodes[0].ranks[0].outliers]
+    ranks = tuple(replace(rank, outliers=tuple(named)) for rank in job.nodes[0].ranks)
+    nodes = (replace(job.nodes[0], ranks=ranks), *job.nodes[1:])
+    answers = diagnosis_examples.answers(replace(job, nodes=nodes), name="\u96ea" * 200, user="\u96ea" * 32)
+    fake_controller.install(monkeypatch, answers)
+    assert main(["diagnose", "7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("\u96ea" in line for line in lines) > 3
+    assert max(map(display_width, lines)) == 80
+
+
 def test_json_has_summary_findings_and_null_for_unknown(
     controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +78,21 @@ def test_html_escapes_text_from_users(controller: fake_controller.FakeController
     page = file.read_text("utf-8")
     assert "Steps wait for data" in page and "&lt;script&gt;alert(1)" in page
     assert "<script>alert" not in page
+
+
+def test_exit_codes_of_the_accounting_are_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = build(next(job for job in PLANTED if job.name == "early-failure"), 6)
+    codes = {"exit_code": "1:0", "step_exit_code": "0:11"}
+    fake_controller.install(monkeypatch, diagnosis_examples.answers(job, **codes))
+    assert main(["diagnose", "7"]) == 0
+    text = capsys.readouterr().out
+    assert "      State: FAILED, exit code 1" in text
+    assert "with exit code 1 after" in text and "ended with signal 11 (SIGSEGV)" in text
+    assert main(["diagnose", "7", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)["job"]
+    assert {name: described[name] for name in codes} == codes
 
 
 @pytest.mark.parametrize("observed", [NotFoundError("job 7", "no observation"), {"nodes": []}])

@@ -1,5 +1,6 @@
 """Advice: the line to change, and a gain that the model of the training loop confirms."""
 
+import re
 from dataclasses import replace
 from random import Random
 
@@ -91,9 +92,9 @@ def test_no_advice_without_the_figures_that_it_needs() -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("cpu-program-on-gpus", "no --gpus option"),
+        ("cpu-program-on-gpus", "##SBATCH --gpus-per-node="),
         ("one-node-works", "#SBATCH --nodes=1"),
-        ("frequent-checkpoints", "one checkpoint every"),
+        ("frequent-checkpoints", 'slurm_energy.adjusted("checkpoint-interval", default='),
         ("idle-tail", "#SBATCH --time="),
     ],
 )
@@ -231,3 +232,31 @@ def test_more_memory_only_if_tasks_waited_for_it(stall: float, gain_s: float | N
     assert [(one.line, one.seconds_gain) for one in advice] == (
         [("#SBATCH --mem=10G", pytest.approx(gain_s))] if gain_s else []
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "slow-storage",
+            "one-worker",
+            "tiny-batch",
+            "slow-copies",
+            "slow-network",
+            "straggler",
+            "thrashing",
+        ),
+        *("frequent-checkpoints", "low-power-limit", "cpu-program-on-gpus", "one-node-works", "idle-tail"),
+    ],
+)
+def test_each_line_of_advice_can_be_pasted_and_has_figures(name: str) -> None:
+    advised = diagnose(build(JOBS[name], 6)).advice
+    assert advised
+    for advice in advised:
+        assert advice.seconds_gain > 0 or advice.joules_gain
+        for line in advice.line.split("; "):
+            if line.startswith(("#SBATCH", "##SBATCH")):
+                assert re.fullmatch(r"##?SBATCH --[a-z-]+=[\w,.:@-]+", line)
+            elif not line.startswith("cp -r "):
+                compile(line, "advice", "eval")  # a whole Python expression
+            assert len(line) <= 76

@@ -255,6 +255,24 @@ def test_samples_of_batches(recorded: StepRecorder, fields: dict[str, Any], samp
     assert steps(recorded).samples == samples
 
 
+@pytest.mark.parametrize(("workers", "starts"), [(2, 3), (0, None)])
+def test_waits_for_the_first_batches_of_epochs_are_counted(
+    recorded: StepRecorder, workers: int, starts: int | None
+) -> None:
+    class Loader(list[int]):
+        """Loader of two batches."""
+
+    one = Loader([1, 2])
+    one.__dict__.update(vars(loader(num_workers=workers)))
+    for _ in range(3):
+        assert list(slurm_energy.watch(one)) == [1, 2]
+    found = steps(recorded)
+    assert found.hints.get("loader_starts") == starts
+    assert found.phases["data"].count == 6
+    wait_s = found.hints.get("loader_start_s", 0.0)
+    assert isinstance(wait_s, float) and 0 <= wait_s <= found.phases["data"].sum_s + 0.001
+
+
 def test_a_loader_whose_settings_fail_is_watched(recorded: StepRecorder) -> None:
     class Loader(list[int]):
         """Loader with an error in its own properties."""

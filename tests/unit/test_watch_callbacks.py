@@ -305,6 +305,8 @@ def test_lightning_hooks_in_order(monkeypatch: pytest.MonkeyPatch, events: list[
     lightning = imported(monkeypatch, "lightning", "lightning.pytorch", Callback=object)
     calls: list[Any] = []
     monkeypatch.setattr(loop_report, "progress", lambda n, total: calls.append((n, total)))
+    starts: list[int] = []
+    monkeypatch.setattr(step_marks.recorder, "add_loader_start", starts.append)
     trainer, callback = Trainer(), lightning.LightningWatch()
     strategy = trainer.strategy
 
@@ -330,6 +332,7 @@ def test_lightning_hooks_in_order(monkeypatch: pytest.MonkeyPatch, events: list[
         "checkpoint",
     ]
     assert calls == [(1, 400), (1, 400)]  # the second one at the end
+    assert len(starts) == 1
     assert vars(trainer).keys() == {"strategy"}
     assert strategy.batch_to_device(6) == 6
     assert len(events) == 12
@@ -357,6 +360,8 @@ def test_transformers_events_in_order(monkeypatch: pytest.MonkeyPatch, events: l
     arguments = SimpleNamespace(train_batch_size=4, gradient_accumulation_steps=2, world_size=1)
     state, model, optimizer = SimpleNamespace(max_steps=9), Model(), Optimizer()
     wrapper = SimpleNamespace(optimizer=optimizer)
+    starts: list[int] = []
+    monkeypatch.setattr(step_marks.recorder, "add_loader_start", starts.append)
     callback = huggingface.TrainerWatch()
 
     callback.on_train_begin(arguments, state, None, model=model, optimizer=wrapper, train_dataloader=[])
@@ -380,6 +385,7 @@ def test_transformers_events_in_order(monkeypatch: pytest.MonkeyPatch, events: l
     step = ["forward", "backward", "forward", "backward", "optimizer", "step"]
     assert events == step * 2 + ["evaluation", "checkpoint"]
     assert calls == [(1, 9), (1, 9)]
+    assert len(starts) == 1
     assert model.before == optimizer.before == {}
 
 

@@ -13,6 +13,8 @@ from slurm_energy.diagnosis.stragglers import stragglers
 _MIN_RANKS_FOR_MEDIAN = 4
 _BUSY_WHILE_WAITING = 80.0
 _UNEVEN_GPUS = 0.75
+_MAX_STEP_RATIO = 1.1
+"""Maximum ratio of the step counts of ranks that take steps together."""
 _ONE_SIDED = 0.5
 """Ranks that are spread evenly around the median have uneven work. Stragglers lie on one side only."""
 _NETWORKS = ("infiniband_transmit_bytes_per_s", "network_transmit_bytes_per_s")
@@ -82,7 +84,9 @@ def _power_level(view: JobView) -> float | None:
 
 def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
     """Yield stragglers or load imbalance from step times, else from the activity of GPUs or nodes."""
-    ranks = [rank for rank in view.ranks if rank.step_count]
+    ranks = _joint_ranks(view)
+    if len(ranks) < 2 <= len(view.ranks):
+        return  # independent programs do not wait for each other
     found = list(_uneven_steps(view, ranks)) if len(ranks) >= 2 else []
     has_waits = any("communication" in rank.times.seconds for rank in view.ranks)
     if not found and not has_waits and len(view.busy_gpus) >= 2:
@@ -90,6 +94,27 @@ def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
     elif not view.ranks and not view.gpus:
         found = list(_uneven_nodes(view))
     yield from found
+
+
+def _joint_ranks(view: JobView) -> list[RankView]:
+    """Return the processes that take their steps together; empty if the job runs independent programs.
+
+    Of processes with the same rank the last one counts, as after a restart. Ranks that exchange data in each
+    step have taken equally many steps; independent programs, such as those of a parameter search, have not.
+    """
+    last: dict[object, RankView] = {}
+    for view_of_rank in sorted(view.ranks, key=_start_s):
+        if view_of_rank.step_count:
+            number = view_of_rank.steps.rank
+            last[view_of_rank.name if number is None else number] = view_of_rank
+    counts = [rank.step_count for rank in last.values()]
+    is_joint = bool(counts) and max(counts) <= _MAX_STEP_RATIO * min(counts) + 1
+    return list(last.values()) if is_joint else []
+
+
+def _start_s(rank: RankView) -> float:
+    intervals = rank.steps.intervals
+    return 0.0 if intervals is None else intervals.start_s
 
 
 def _own_seconds(rank: RankView) -> float:

@@ -10,6 +10,7 @@ from slurm_energy.diagnosis.finding import FindingEvidence, FindingKind, JobFind
 from slurm_energy.diagnosis.job_view import JobView, scaled
 from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.rules.allocation import idle_tail_s
+from slurm_energy.diagnosis.rules.hang import hang_s
 from slurm_energy.diagnosis.summary import total_joules
 from slurm_energy.quantities import format_duration
 
@@ -66,7 +67,7 @@ def unfinished_work(view: JobView) -> Iterator[JobFinding]:
     is_late = context.state in _FAILED and view.elapsed_s > view.threshold("early_failure")
     if context.is_interactive or not (is_late or context.state in TIMED_OUT):
         return
-    if (idle_tail_s(view) or 0.0) >= view.threshold("idle_tail"):
+    if max(idle_tail_s(view) or 0.0, hang_s(view)) >= view.threshold("idle_tail"):
         return  # the work was done, or the program hung
     lost_s, facts = _lost_work(view)
     share = lost_s / view.elapsed_s

@@ -12,6 +12,10 @@ from slurm_energy.diagnosis.rules.data_pipeline import message_seconds
 _FULL_USE = 95.0
 _BATCH_BUSY = 35.0
 _DATA_WAIT_LIMIT = 25.0
+_BURSTS = 1.8
+"""90th percentile of the use of a GPU over its mean, if requests arrive by chance."""
+_HELD_MEMORY = 50.0
+"""GPU memory in use, in percent, of a service that holds its model ready."""
 
 
 def unused_gpus(view: JobView) -> Iterator[JobFinding]:
@@ -40,7 +44,7 @@ def _is_unused(view: JobView, gpu: GpuView) -> bool:
     busy, memory = gpu.maximum("gpu_busy_percent"), gpu.memory_share()
     if busy is not None:
         is_empty = memory is None or memory <= view.threshold("unused_gpu_memory")
-        return busy <= view.threshold("gpu_active") and is_empty
+        return gpu.active is None and is_empty
     idle = view.context.idle_watts.get(gpu.node, {}).get(gpu.part)
     limit = view.context.limit_watts.get(gpu.node, {}).get(gpu.part)
     watts = gpu.maximum("power_watts")
@@ -67,6 +71,8 @@ def small_batch(view: JobView) -> Iterator[JobFinding]:
     """
     busy, data = view.gpu_busy, view.category_share("data")
     memory = mean_of([share for gpu in view.busy_gpus if (share := gpu.memory_share()) is not None])
+    if view.context.is_interactive:
+        return  # tests with small inputs
     if busy is None or busy < _BATCH_BUSY or view.active_s < view.threshold("minimum_time"):
         return
     if memory is None or memory >= view.threshold("small_batch_memory"):
@@ -132,5 +138,8 @@ def underused(view: JobView) -> Iterator[JobFinding]:
 
 
 def _is_underused(view: JobView, gpu: GpuView) -> bool:
-    high = gpu.high("gpu_busy_percent")
-    return high is not None and high < view.threshold("gpu_underused")
+    high, mean, memory = gpu.high("gpu_busy_percent"), gpu.mean("gpu_busy_percent"), gpu.memory_share()
+    if high is None or mean is None or high >= view.threshold("gpu_underused"):
+        return False
+    is_service = high >= _BURSTS * mean and memory is not None and memory >= _HELD_MEMORY
+    return not is_service

@@ -22,6 +22,8 @@ def diagnosis_json(job: JobUsage, diagnosis: Diagnosis, settings: Sequence[Note]
             "display_id": job.display_id,
             "cluster": job.first.cluster,
             "state": job.job.state,
+            "exit_code": job.job.exit_code,
+            "step_exit_code": job.job.step_exit_code,
             "nodes": list(job.nodes),
         },
         **diagnosis.to_json(),

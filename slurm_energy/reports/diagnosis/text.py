@@ -15,6 +15,8 @@ from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.labels.note import Note
 from slurm_energy.reports.plots.text_plot import Glyphs, share_bar
 from slurm_energy.reports.usage import JobUsage
+from slurm_energy.safe_text import display_width
+from slurm_energy.slurm.exit_status import ExitStatus
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 WIDTH = 80
@@ -22,6 +24,7 @@ _BAR_WIDTH = 20
 _MAX_EVIDENCE = 4
 _MAX_ROWS = 16
 _MIN_SHARE = 0.005
+_SECOND_COLUMN = "\0"
 
 
 def diagnosis_page(
@@ -57,7 +60,7 @@ def _header(job: JobUsage, summary: JobSummary) -> list[str]:
     owner = job.job.user or job.first.user or str(job.first.uid)
     pairs = [
         ("User", "/".join(name for name in (owner, job.job.account) if name)),
-        ("State", job.job.state or "unknown"),
+        ("State", _state(job)),
         ("Name", job.job.name or ""),
         ("Elapsed", format_duration(summary.elapsed_s)),
         ("Nodes", f"{len(job.records)} ({fold_hostlist(job.nodes)})"),
@@ -67,15 +70,30 @@ def _header(job: JobUsage, summary: JobSummary) -> list[str]:
     ]
     half = WIDTH // 2
     return [
-        _pair(*left, half).ljust(half) + _pair(*right, half)
+        _column(_pair(*left, half), half) + _pair(*right, half)
         for left, right in zip(pairs[::2], pairs[1::2], strict=True)
     ]
+
+
+def _state(job: JobUsage) -> str:
+    """Return the state of the job, with the exit code or signal of one that failed by itself."""
+    state, status = job.job.state or "unknown", ExitStatus.from_text(job.job.exit_code)
+    return f"{state}, {status}" if state == "FAILED" and status and not status.is_success else state
 
 
 def _pair(name: str, value: str, width: int) -> str:
     clean = value if value.isprintable() else value.encode("unicode_escape").decode("ascii")
     limit = width - 14
-    return f"{name:>11}: {clean if len(clean) <= limit else clean[: limit - 1] + '+'}"
+    if display_width(clean) > limit:
+        while display_width(clean) >= limit:
+            clean = clean[:-1]
+        clean += "+"
+    return f"{name:>11}: {clean}"
+
+
+def _column(text: str, width: int) -> str:
+    """Return a text with blanks up to a width in columns of the terminal."""
+    return text + " " * (width - display_width(text))
 
 
 def _uses(summary: JobSummary, glyphs: Glyphs) -> list[str]:
@@ -153,4 +171,9 @@ def _advice(diagnosis: Diagnosis, settings: Sequence[Note]) -> list[str]:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
+    # A character of two columns counts twice while the text is divided, perhaps within it, which takes one
+    # column more. No text contains NUL.
+    width = WIDTH if text.isascii() else WIDTH - 1
+    counted = "".join(one + _SECOND_COLUMN * (display_width(one) - 1) for one in text)
+    lines = textwrap.wrap(counted, width, initial_indent=first, subsequent_indent=rest)
+    return [line.replace(_SECOND_COLUMN, "") for line in lines]

@@ -1,0 +1,84 @@
+"""Rule about jobs that hang: their GPUs wait in kernels of the communication until the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from slurm_energy.diagnosis.distribution import percentile
+from slurm_energy.diagnosis.finding import FindingKind, JobFinding
+from slurm_energy.diagnosis.job_view import GpuView, JobView, between, mean_of
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.quantities import format_duration
+
+_BUSY = 90.0
+"""Minimum use, in percent, of a GPU with a kernel that waits: such a kernel never ends."""
+_USUAL_PERCENTILE = 90.0
+
+
+def hang(view: JobView) -> Iterator[JobFinding]:
+    """Yield the finding that all GPUs are busy up to the end, but compute nothing.
+
+    A kernel that waits for another rank keeps its GPU busy, while few of its units are active and it draws
+    little power. Until the end of the job nothing changes, because the other rank has failed or waits too.
+    """
+    length_s = hang_s(view)
+    has_ended = view.context.state is not None
+    limit_s = view.threshold("idle_tail" if has_ended else "idle_stretch")
+    limit_s = max(limit_s, view.threshold("idle_tail_share") / 100 * view.elapsed_s)
+    if length_s < limit_s or view.context.is_interactive:
+        return
+    end_s = view.context.start_s + view.elapsed_s
+    ratios = [quiet[1] for gpu in view.busy_gpus if (quiet := _quiet_end(view, gpu)) is not None]
+    ratio = 100 * (mean_of(ratios) or 0.0)
+    text = f"All GPUs were busy up to the end, with {ratio:.0f} % of the activity that they had before."
+    fact = view.fact("hang", ratio, text, "hang_activity", "", (end_s - length_s, end_s))
+    title = f"The job hangs for its last {format_duration(length_s)}: its GPUs only wait"
+    yield view.finding(FindingKind.HANG, title, [fact], length_s, 0.75)
+
+
+def hang_s(view: JobView) -> float:
+    """Return the seconds up to the end in which all active GPUs are busy without activity; 0: none."""
+    ends = [_quiet_end(view, gpu) for gpu in view.busy_gpus]
+    starts = [quiet[0] for quiet in ends if quiet is not None]
+    if not starts or len(starts) < len(ends):
+        return 0.0
+    return max(0.0, view.context.start_s + view.elapsed_s - max(starts))
+
+
+def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
+    """Return the start of the last intervals in which a busy GPU is inactive, and their relative activity.
+
+    None: the GPU is active or idle in the last interval, or its activity is unknown.
+    """
+    busy = gpu.series.get("gpu_busy_percent")
+    if busy is None or not busy.values or busy.values[-1] < view.threshold("gpu_active"):
+        return None
+    pairs = list(zip(busy.values, _activity(view, gpu, busy), strict=False))
+    working = sorted(value for use, value in pairs if use >= view.threshold("gpu_active") and value == value)
+    usual = percentile(working, _USUAL_PERCENTILE) if working else 0.0
+    limit = view.threshold("hang_activity") / 100 * usual
+    first = len(pairs)
+    while first and not (pairs[first - 1][0] < view.threshold("gpu_active") or pairs[first - 1][1] >= limit):
+        first -= 1
+    quiet = [value for _, value in pairs[first:] if value == value]
+    uses = [use for use, _ in pairs[first:] if use == use]
+    if not quiet or (mean_of(uses) or 0.0) < _BUSY:
+        return None
+    return busy.start_s + first * busy.interval_s, (mean_of(quiet) or 0.0) / usual
+
+
+def _activity(view: JobView, gpu: GpuView, busy: ObservedSeries) -> Sequence[float]:
+    """Return the SM activity of a GPU in the intervals of its use, else its power above idle; NaN: unknown.
+
+    Without both the sequence is empty.
+    """
+    active = gpu.series.get("sm_active_percent")
+    if active is not None and (active.start_s, active.interval_s) == (busy.start_s, busy.interval_s):
+        return active.values
+    watts, idle = gpu.series.get("power_watts"), view.context.idle_watts.get(gpu.node, {}).get(gpu.part)
+    if watts is None or idle is None:
+        return ()
+    starts = (busy.start_s + index * busy.interval_s for index in range(len(busy.values)))
+    means = (mean_of(between(watts, start, start + busy.interval_s)) for start in starts)
+    return [math.nan if mean is None else mean - idle for mean in means]

@@ -1,0 +1,156 @@
+"""Findings about jobs that look strange: hangs, blinking GPUs, services, and several programs in one job."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+
+import pytest
+
+from slurm_energy.diagnosis.diagnose import Diagnosis, diagnose
+from slurm_energy.diagnosis.finding import FindingKind
+from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
+from slurm_energy.diagnosis.signals import ObservedSeries
+from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps, StepIntervals
+
+K = FindingKind
+COUNT = 360
+
+
+def series(name: str, values: list[float], part: str = "gpu[0]") -> ObservedSeries:
+    return ObservedSeries(name, part, "n1", "test", 0.0, 10.0, array("d", values))
+
+
+def diagnosed(
+    *parts: ObservedSeries, ranks: tuple[RankSteps, ...] = (), **context: object
+) -> tuple[list[FindingKind], Diagnosis]:
+    known = {
+        "state": "COMPLETED",
+        "nodes": ("n1",),
+        "idle_watts": {"n1": {"gpu[0]": 60.0}},
+        "is_interactive": False,
+        **context,
+    }
+    allocation = ObservedAllocation(1, 0.0, 10.0 * COUNT, **known)  # type: ignore[arg-type]
+    diagnosis = diagnose(JobObservation(allocation, (NodeObservation("n1", parts, ranks),)))
+    return [finding.kind for finding in diagnosis.findings], diagnosis
+
+
+def hanging(name: str, before: float, after: float, length: int = 180) -> tuple[ObservedSeries, ...]:
+    """Return the signals of a GPU that is busy all the time, but inactive in its last intervals."""
+    values = [before] * (COUNT - length) + [after] * length
+    return series("gpu_busy_percent", [100.0] * COUNT), series(name, values)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"), [("sm_active_percent", 70.0, 3.0), ("power_watts", 360.0, 110.0)]
+)
+def test_busy_gpus_without_activity_up_to_the_end_hang(name: str, before: float, after: float) -> None:
+    found, diagnosis = diagnosed(*hanging(name, before, after), state="TIMEOUT")
+    assert found == [K.HANG]
+    assert diagnosis.findings[0].seconds_lost == 1800
+    (advice,) = diagnosis.advice
+    assert advice.line.startswith("export TORCH_NCCL_ASYNC_ERROR_HANDLING=1; torch.distributed")
+    assert advice.seconds_gain == 1200
+
+
+@pytest.mark.parametrize(
+    ("parts", "context"),
+    [
+        (hanging("sm_active_percent", 70.0, 30.0), {}),  # a lighter phase at the end
+        (hanging("sm_active_percent", 70.0, 3.0, 20), {}),  # for less than five minutes
+        (hanging("sm_active_percent", 70.0, 3.0, 120), {"state": None}),  # running: for less than 30 minutes
+        (hanging("sm_active_percent", 70.0, 3.0), {"is_interactive": True}),
+        (hanging("power_watts", 360.0, 110.0), {"idle_watts": {}}),  # unknown, not 0
+        ((series("gpu_busy_percent", [100.0] * COUNT),), {}),
+    ],
+)
+def test_no_hang(parts: tuple[ObservedSeries, ...], context: dict[str, object]) -> None:
+    assert K.HANG not in diagnosed(*parts, **context)[0]
+
+
+def test_running_job_hangs_after_half_an_hour() -> None:
+    assert K.HANG in diagnosed(*hanging("sm_active_percent", 70.0, 3.0, 200), state=None)[0]
+
+
+def test_gpu_that_only_holds_a_context_is_unused() -> None:
+    blink = [0.0] * COUNT
+    blink[2] = 8.0
+    used = series("gpu_busy_percent", [95.0] * COUNT)
+    found, diagnosis = diagnosed(used, series("gpu_busy_percent", blink, "gpu[1]"))
+    assert found == [K.UNUSED_GPU] and diagnosis.findings[0].where == ("n1 gpu[1]",)
+    work = [90.0 if index < 36 else 0.0 for index in range(COUNT)]
+    assert K.UNUSED_GPU not in diagnosed(used, series("gpu_busy_percent", work, "gpu[1]"))[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "memory", "expected"),
+    [
+        ([45.0, 5.0, 5.0, 5.0, 5.0], 80.0, []),  # a service with a low load
+        ([45.0, 5.0, 5.0, 5.0, 5.0], 20.0, [K.GPU_UNDERUSED]),
+        ([20.0] * 5, 80.0, [K.GPU_UNDERUSED]),
+    ],
+)
+def test_service_that_holds_a_model_may_wait(
+    values: list[float], memory: float, expected: list[FindingKind]
+) -> None:
+    parts = [
+        series("gpu_busy_percent", values * 72),
+        series("gpu_memory_used_bytes", [memory] * COUNT),
+        series("gpu_memory_total_bytes", [100.0] * COUNT),
+    ]
+    assert diagnosed(*parts)[0] == expected
+
+
+def test_tests_in_an_interactive_job_may_be_small() -> None:
+    parts = [
+        series("gpu_busy_percent", [90.0] * COUNT),
+        series("sm_active_percent", [10.0] * COUNT),
+        series("gpu_memory_used_bytes", [10.0] * COUNT),
+        series("gpu_memory_total_bytes", [100.0] * COUNT),
+    ]
+    assert diagnosed(*parts)[0] == [K.SMALL_BATCH]
+    assert diagnosed(*parts, is_interactive=True)[0] == []
+
+
+def program(number: int | None, step_s: float, steps: int, start_s: float = 0.0, pid: int = 5) -> RankSteps:
+    """Return a process whose steps take equally long."""
+    phases = {
+        "step": PhaseStatistics.of([step_s] * steps),
+        "forward": PhaseStatistics.of([step_s] * steps),
+        "communication": PhaseStatistics.of([0.0] * steps),
+    }
+    empty = array("d", [1.0] * 10)
+    times = StepIntervals(start_s, step_s * steps / 10, empty, empty, empty)
+    return RankSteps("n1", number, None, pid, phases, intervals=times, hints={"num_workers": 1})
+
+
+def test_independent_programs_are_not_ranks_that_wait_for_each_other() -> None:
+    together = (program(0, 1.0, 1000, pid=1), program(1, 2.0, 1000, pid=2))
+    assert diagnosed(ranks=together)[0] == [K.LOAD_IMBALANCE]
+    beside = (program(None, 1.0, 2000, pid=1), program(None, 2.0, 1000, pid=2))
+    assert diagnosed(ranks=beside)[0] == []
+    after = (program(0, 1.0, 1000, pid=1), program(0, 2.0, 1000, 1000.0, pid=2))
+    assert diagnosed(ranks=after)[0] == []
+    restarted = (*after, *(replace(one, rank=1, pid=one.pid + 2) for one in after))
+    assert diagnosed(ranks=restarted)[0] == []
+    uneven = (after[0], program(0, 1.0, 1000, 1000.0, pid=2), program(1, 2.0, 1000, 1000.0, pid=3))
+    assert diagnosed(ranks=uneven)[0] == [K.LOAD_IMBALANCE]
+
+
+def test_programs_that_follow_each_other_share_the_cpus_in_turn() -> None:
+    parts = [
+        series(name, [value] * COUNT, "")
+        for name, value in (
+            ("cpu_busy_cores", 3.9),
+            ("cpu_allocated_cores", 8.0),
+            ("io_pressure_percent", 1.0),
+        )
+    ]
+    slow = {"step": PhaseStatistics.of([1.0] * 500), "data": PhaseStatistics.of([0.8] * 500)}
+    ranks = tuple(
+        replace(program(0, 1.0, 500, 500.0 * n, pid=n + 1), phases=slow, hints={"num_workers": 1})
+        for n in range(4)
+    )
+    (advice,) = diagnosed(*parts, ranks=ranks)[1].advice
+    assert advice.line == "DataLoader(num_workers=6)"  # of 8 CPUs, not of 2
