@@ -1,7 +1,8 @@
 """How often the planted cause of a synthetic job is the first finding, and how many healthy jobs get one.
 
 The thresholds were chosen on seeds 0 to 99 (first half); the seeds of the second half, from 1000 on, were
-not used for that. Prints a table by kind of job for both halves, and for each half
+not used for that. With --unusual the jobs are those of a review; rules were changed on their seeds 0 to 9.
+Prints a table by kind of job for both halves, and for each half
 `CLAIM planted_cause_first ratio=... target=>=0.9` and `CLAIM false_findings ratio=... target=<=0.1`.
 """
 
@@ -14,7 +15,10 @@ from collections.abc import Iterable
 
 from claims import Claim, at_least, at_most, publish
 
+from slurm_energy_lab.diagnosis_corpus.healthy import HEALTHY
+from slurm_energy_lab.diagnosis_corpus.planted import PLANTED
 from slurm_energy_lab.diagnosis_corpus.scores import Result, results
+from slurm_energy_lab.diagnosis_corpus.unusual import UNUSUAL_HEALTHY, UNUSUAL_PLANTED
 
 
 def report(name: str, half: Iterable[Result]) -> list[Claim]:
@@ -51,11 +55,13 @@ def main() -> int:
     )
     parser.add_argument("--first-half-only", action="store_true", help="only the seeds for choosing")
     parser.add_argument("--json", metavar="FILE", help="write the claims to a file")
+    parser.add_argument("--unusual", action="store_true", help="jobs of a review instead of the corpus")
     args = parser.parse_args()
-    claims = report("seeds-from-0", results(range(args.seeds)))
+    jobs = (*UNUSUAL_PLANTED, *UNUSUAL_HEALTHY) if args.unusual else (*PLANTED, *HEALTHY)
+    claims = report("seeds-from-0", results(range(args.seeds), jobs=jobs))
     if not args.first_half_only:
         first = max(1000, args.second_half)
-        claims += report(f"seeds-from-{first}", results(range(first, first + args.seeds)))
+        claims += report(f"seeds-from-{first}", results(range(first, first + args.seeds), jobs=jobs))
     return publish(claims, args.json)
 
 

@@ -125,7 +125,7 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
         4, "Iteration outliers: time beyond the rolling mean of outliers, of the step time.", _BOUZA
     ),
     "other_load": _percent(
-        30, "Iteration outliers: wait for CPUs that other work uses; slower steps are no finding.", _PROGRAMS
+        30, "Wait for CPUs that other work uses: slower steps are no finding, and no idle time.", _PROGRAMS
     ),
     "thermal_share": _percent(10, "Thermal throttling: share of the time."),
     "power_share": _percent(30, "Power throttling: share of the time."),

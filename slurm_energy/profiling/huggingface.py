@@ -42,6 +42,7 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
         batch_size = getattr(args, "train_batch_size", None)
         recorder.hint("batch_size", batch_size)
         recorder.hint("world_size", getattr(args, "world_size", None))
+        recorder.hint("marks_checkpoints", True)
         accumulated = getattr(args, "gradient_accumulation_steps", 1)
         self._samples = float(batch_size * accumulated) if isinstance(batch_size, int) else NO_VALUE
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slurm_energy.profiling.step_marks import StepMarks, never_fails
-from slurm_energy.profiling.step_recorder import NO_VALUE
+from slurm_energy.profiling.step_recorder import NO_VALUE, recorder
 from slurm_energy.profiling.torch_phases import TorchPhases, report_loader
 
 
@@ -50,6 +50,7 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
         loader = getattr(trainer, "train_dataloader", None)
         loader = getattr(loader, "loaders", loader)  # Lightning 1
         report_loader(loader)
+        recorder.hint("marks_checkpoints", True)
         size = getattr(loader, "batch_size", None)
         self._samples = float(size) if isinstance(size, int) else NO_VALUE
         self._marks = StepMarks(TorchPhases(device=getattr(module, "device", None)))

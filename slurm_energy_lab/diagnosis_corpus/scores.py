@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -41,9 +41,13 @@ def build(job: PlantedJob, seed: int) -> JobObservation:
     return job.build(Random(zlib.crc32(job.name.encode()) * 1_000_003 + seed))
 
 
-def results(seeds: Iterable[int], config: DiagnosisConfig | None = None) -> Iterator[Result]:
-    """Yield the findings of every kind of job for each seed."""
+def results(
+    seeds: Iterable[int],
+    config: DiagnosisConfig | None = None,
+    jobs: Sequence[PlantedJob] = (*PLANTED, *HEALTHY),
+) -> Iterator[Result]:
+    """Yield the findings of kinds of jobs for each seed."""
     for seed in seeds:
-        for job in (*PLANTED, *HEALTHY):
+        for job in jobs:
             findings = find_causes(build(job, seed), config or DiagnosisConfig())
             yield Result(job, seed, tuple(finding.kind for finding in findings))

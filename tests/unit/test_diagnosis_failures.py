@@ -12,7 +12,7 @@ from slurm_energy.diagnosis.diagnose import Diagnosis, diagnose
 from slurm_energy.diagnosis.finding import FindingKind
 from slurm_energy.diagnosis.observation import JobObservation, NodeObservation, ObservedAllocation
 from slurm_energy.diagnosis.signals import ObservedSeries
-from slurm_energy.diagnosis.steps import PhaseStatistics, RankSteps
+from slurm_energy.diagnosis.steps import Hint, PhaseStatistics, RankSteps
 from slurm_energy.slurm.exit_status import OUT_OF_MEMORY_SIGNAL, ExitStatus
 
 K = FindingKind
@@ -33,6 +33,7 @@ def training(
     idle_s: float = 0.0,
     has_steps: bool = True,
     elapsed_s: float = HOUR,
+    hints: dict[str, Hint] | None = None,
     more: tuple[ObservedSeries, ...] = (),
     **context: object,
 ) -> Diagnosis:
@@ -46,7 +47,7 @@ def training(
     phases = {"step": PhaseStatistics.of([1.0] * (count * 9))}
     if checkpoints:
         phases["checkpoint"] = PhaseStatistics.of([2.0] * checkpoints)
-    ranks = (RankSteps("n1", 0, 0, 5, phases),) if has_steps else ()
+    ranks = (RankSteps("n1", 0, 0, 5, phases, hints=hints or {}),) if has_steps else ()
     known = {"nodes": ("n1",), "energy_joules": {"n1": {"node": 1e6}}, "is_interactive": False, **context}
     allocation = ObservedAllocation(1, 0.0, elapsed_s, state=state, **known)  # type: ignore[arg-type]
     job = JobObservation(allocation, (NodeObservation("n1", tuple(parts), ranks),))
@@ -89,6 +90,12 @@ def test_half_of_the_time_between_checkpoints_is_lost() -> None:
 )
 def test_no_finding_unless_work_was_certainly_lost(values: dict[str, object]) -> None:
     assert K.UNFINISHED_WORK not in kinds(training(**values))  # type: ignore[arg-type]
+
+
+def test_framework_that_reports_checkpoints_wrote_none() -> None:
+    (finding,) = training(written=5e9, hints={"marks_checkpoints": True}).findings
+    assert (finding.kind, finding.seconds_lost) == (K.UNFINISHED_WORK, HOUR)
+    assert kinds(training(written=5e9, hints={"marks_checkpoints": True}, checkpoints=9)) == []
 
 
 def test_a_busy_program_without_steps_and_output_loses_its_work() -> None:

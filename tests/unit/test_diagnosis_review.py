@@ -102,6 +102,22 @@ def test_service_that_holds_a_model_may_wait(
     assert diagnosed(*parts)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_idle"),
+    [
+        ("cpu_waiting_tasks", 0.9, False),
+        ("cpu_waiting_tasks", 0.1, True),
+        ("cpu_pressure_percent", 80.0, False),
+        ("cpu_pressure_percent", 5.0, True),
+    ],
+)
+def test_job_that_waits_for_cpus_is_not_idle(name: str, value: float, is_idle: bool) -> None:
+    cores = [3.0] * 180 + [0.05] * 180
+    parts = [series("cpu_busy_cores", cores, ""), series("cpu_allocated_cores", [4.0] * COUNT, "")]
+    found, _ = diagnosed(*parts, series(name, [0.0] * 180 + [value] * 180, ""))
+    assert (K.IDLE_TAIL in found) == is_idle
+
+
 def test_tests_in_an_interactive_job_may_be_small() -> None:
     parts = [
         series("gpu_busy_percent", [90.0] * COUNT),

@@ -333,6 +333,7 @@ def test_lightning_hooks_in_order(monkeypatch: pytest.MonkeyPatch, events: list[
     ]
     assert calls == [(1, 400), (1, 400)]  # the second one at the end
     assert len(starts) == 1
+    assert step_marks.recorder._hints["marks_checkpoints"] is True
     assert vars(trainer).keys() == {"strategy"}
     assert strategy.batch_to_device(6) == 6
     assert len(events) == 12
@@ -386,6 +387,7 @@ def test_transformers_events_in_order(monkeypatch: pytest.MonkeyPatch, events: l
     assert events == step * 2 + ["evaluation", "checkpoint"]
     assert calls == [(1, 9), (1, 9)]
     assert len(starts) == 1
+    assert step_marks.recorder._hints["marks_checkpoints"] is True
     assert model.before == optimizer.before == {}
 
 

@@ -92,7 +92,7 @@ def _activity(view: JobView) -> _Activity:
         tests = [test for test in nodes if test is not None]
         if len(tests) < len(nodes):
             return []
-        tests += _io_tests(view)
+        tests += _wait_tests(view)
     if not tests:
         return []
     interval_s = max(series.interval_s for series, _ in tests)
@@ -137,11 +137,20 @@ def _gpu_test(
     return by_name["power_watts"], idle + view.threshold("idle_power") / 100 * (limit - idle)
 
 
-def _io_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
-    """Yield the series of storage traffic, with the limit: a job that waits for storage is not idle."""
-    limit = view.threshold("data_rate") * 1e6
+def _wait_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
+    """Yield series with the limit above which a job without CPU use is not idle.
+
+    It waits for storage, or for CPUs that other work of the node occupies.
+    """
+    rate, share = view.threshold("data_rate") * 1e6, view.threshold("other_load")
+    limits = {
+        "block_read_bytes_per_s": rate,
+        "block_write_bytes_per_s": rate,
+        "cpu_waiting_tasks": share / 100,
+        "cpu_pressure_percent": share,
+    }
     for node in view.observation.nodes:
-        for name in ("block_read_bytes_per_s", "block_write_bytes_per_s"):
+        for name, limit in limits.items():
             if (series := view.node_series(node, name)) is not None:
                 yield series, limit
 

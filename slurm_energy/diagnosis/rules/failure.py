@@ -94,6 +94,8 @@ def _lost_work(view: JobView) -> tuple[float, list[FindingEvidence]]:
     if count:
         text = f"{count} checkpoints were written: half of the time between two is lost on average."
         return view.elapsed_s / (2 * count), [view.fact("checkpoint", count, text, "lost_work")]
+    if view.ranks and all(rank.steps.hints.get("marks_checkpoints") is True for rank in view.ranks):
+        return view.elapsed_s, [view.fact("checkpoint", 0.0, "The program wrote no checkpoint.")]
     written = [_max_written_bytes(node) for node in view.observation.nodes]
     known = [size for size in written if size is not None]
     if not known or len(known) < len(written) or (not view.ranks and not _is_busy(view)):
