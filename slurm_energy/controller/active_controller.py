@@ -29,6 +29,7 @@ from slurm_energy.controller.grid.routes import GridRoutes
 from slurm_energy.controller.grid.source import GridFactorSource
 from slurm_energy.controller.http import http_listener
 from slurm_energy.controller.http.authorization import PrivilegedUsers
+from slurm_energy.controller.http.name_check import NameCheck
 from slurm_energy.controller.http.node_hosts import NodeHosts
 from slurm_energy.controller.http.node_routes import NodeRoutes
 from slurm_energy.controller.http.server import ControllerServer
@@ -198,7 +199,7 @@ class ActiveController:
         current, store = self._current_config, self._store
         groups = (
             GridRoutes(current, self._factors, self._grid).routes,
-            QuotaRoutes(current, store, self._quotas).routes,
+            QuotaRoutes(current, store, self._quotas, NameCheck(current, store)).routes,
             UsageRoutes(current, store, self._usage, self._factors, self._commands).routes,
             NodeRoutes(current, self._live, self._node_states).routes,
             self._publication.routes,

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from period_examples import period
 from queue_examples import NOW, Source, queue, running
+from slurm_answers import fixed_width_text
 from store_examples import job
 
 from slurm_energy.accounting import engine
@@ -28,6 +29,7 @@ from slurm_energy.controller.grid.quota_routes import QuotaRoutes
 from slurm_energy.controller.grid.quota_watch import QuotaWatch
 from slurm_energy.controller.grid.source import GridFactorSource
 from slurm_energy.controller.http.authorization import Rights
+from slurm_energy.controller.http.name_check import NameCheck
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
@@ -313,11 +315,17 @@ def site(folder: Path, toml: str, test: Callable[[QuotaRoutes, QuotaWatch, Store
             log = RepeatedFailureLog(_NoLog())
             watch = QuotaWatch(lambda: config, store, source, log, clock=lambda: MARCH)
             watch._shares = _Shares()  # type: ignore[assignment]
-            await test(QuotaRoutes(lambda: config, store, watch, clock=lambda: MARCH), watch, store)
+            names = NameCheck(lambda: config, store, run=_share_output)
+            await test(QuotaRoutes(lambda: config, store, watch, names, clock=lambda: MARCH), watch, store)
         finally:
             store.close()
 
     asyncio.run(main())
+
+
+def _share_output(argv: Sequence[str]) -> str:
+    """Return the associations of a Slurm with three accounts."""
+    return fixed_width_text(argv, [(name, "", "", "root", "1") for name in ("physics", "optics", "biology")])
 
 
 class _NoLog:
@@ -417,6 +425,17 @@ def test_a_database_that_does_not_answer_limits_nobody(tmp_path: Path) -> None:
         watch._store = type("Broken", (), {"read": staticmethod(fail)})()  # type: ignore[assignment]
         await watch.update()
         assert watch.standings.limiting("physics", "alice") is None
+
+    site(tmp_path, "", test)
+
+
+def test_a_quota_of_an_unknown_account_is_refused(tmp_path: Path) -> None:
+    """It would limit nobody, and nobody would notice."""
+
+    async def test(routes: QuotaRoutes, _: QuotaWatch, __: Store) -> None:
+        with pytest.raises(NotFoundError, match=r"account phsyics: neither Slurm .* did you mean physics"):
+            await routes.set(order("phsyics"), OPERATOR)
+        assert (await routes.show({}, OPERATOR))["quotas"] == []
 
     site(tmp_path, "", test)
 

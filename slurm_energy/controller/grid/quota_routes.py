@@ -13,6 +13,7 @@ from slurm_energy.accounting.usage import quota_usage
 from slurm_energy.config import Config
 from slurm_energy.controller.grid.quota_watch import QuotaWatch, visible_uses
 from slurm_energy.controller.http.authorization import Rights
+from slurm_energy.controller.http.name_check import NameCheck
 from slurm_energy.controller.http.route_group import RouteGroup
 from slurm_energy.controller.records.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
@@ -37,6 +38,7 @@ class QuotaRoutes:
         config: returns the configuration.
         store: the database.
         watch: use of the quotas.
+        names: check of the names of accounts.
         clock: returns Unix time.
     """
 
@@ -45,9 +47,11 @@ class QuotaRoutes:
         config: Callable[[], Config],
         store: Store,
         watch: QuotaWatch,
+        names: NameCheck,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._store, self._watch, self._clock = config, store, watch, clock
+        self._names = names
 
     @property
     def routes(self) -> RouteGroup:
@@ -95,11 +99,13 @@ class QuotaRoutes:
 
         Raises:
             ForbiddenError: the caller is no administrator.
+            NotFoundError: neither Slurm nor an energy record knows the account.
             UsageError: the body is malformed, or the site has no price or carbon intensity.
         """
         actor = self._require_administrator(rights)
         order = QuotaOrder.from_json(body)
         self._require_factor(order)
+        await self._names.refuse_unknown((order.key.account,), ())
         quota = Quota(
             order.key.account,
             order.key.user,
