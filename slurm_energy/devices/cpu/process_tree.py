@@ -219,7 +219,7 @@ def _is_of_slurmd_user(path: str) -> bool:
         path: /proc/PID/status of the process.
     """
     match = _REAL_IDS.search(read_head(path, _STATUS_BYTES))
-    return bool(match) and int(match[1]) in (0, os.getuid()) and int(match[2]) in (0, os.getgid())
+    return match is not None and int(match[1]) in (0, os.getuid()) and int(match[2]) in (0, os.getgid())
 
 
 def read_head(path: str, size: int) -> bytes:
