@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
+from slurm_energy.known_fields import known_fields
 from slurm_energy.quantities import shown
 
 UNTUNED_PATH: Final = "/v1/untuned-runs"
@@ -38,18 +39,19 @@ class ComparableProgram:
 
     @classmethod
     def from_json(cls, data: Any) -> ComparableProgram:
-        """Return the program in an element of a request.
+        """Return the program in an element of a request. Keys of a newer release are ignored.
 
         Raises:
             UsageError: the element is malformed.
         """
         if not isinstance(data, dict):
             raise UsageError("program: not a JSON object")
+        data = known_fields(cls, data)
         for key, value in data.items():
             if key in ("nodes", "cpus", "gpus"):
                 good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
             else:
-                good = key in _TEXTS and isinstance(value, str) and len(value) <= _MAX_TEXT
+                good = isinstance(value, str) and len(value) <= _MAX_TEXT
             if not good and not (value is None and key not in _REQUIRED):
                 raise UsageError(f"program: bad value for '{shown(str(key))}'")
         if not all(data.get(key) for key in _REQUIRED):
@@ -58,7 +60,6 @@ class ComparableProgram:
 
 
 _REQUIRED: Final = ("user", "fingerprint")
-_TEXTS: Final = (*_REQUIRED, "name", "gpu_kind")
 
 
 @dataclass(frozen=True, slots=True)

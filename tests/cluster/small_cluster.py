@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -366,11 +367,10 @@ def cgroup_line() -> str:
         timeout=10,
         check=True,
     )
-    return (
-        "CgroupAutomount=no"
-        if version.stdout.startswith(("slurm-wlm 22", "slurm 22"))
-        else "CgroupPlugin=disabled"
-    )
+    release = re.search(r" (\d+)\.(\d+)", version.stdout)
+    assert release, version.stdout
+    is_old = (int(release[1]), int(release[2])) < (24, 5)
+    return "CgroupAutomount=no" if is_old else "CgroupPlugin=disabled"
 
 
 def _accepts(path: Path) -> bool:

@@ -124,6 +124,13 @@ def test_any_request_is_programs_or_a_usage_error(body) -> None:
         assert len({*found}) <= len(found)
 
 
+@pytest.mark.parametrize("value", [None, 1, "text", [{}]])
+def test_keys_of_a_newer_release_are_ignored(value) -> None:
+    body = request_body([PROGRAM])
+    body["programs"][0]["extra"] = value
+    assert read_programs(body) == [PROGRAM]
+
+
 def test_a_request_is_bounded() -> None:
     with pytest.raises(UsageError, match="at most 1000"):
         read_programs({"programs": [{}] * (MAX_PROGRAMS + 1)})

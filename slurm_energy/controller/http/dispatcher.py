@@ -28,7 +28,7 @@ from slurm_energy.controller.http.responses import Pieces, SignedResponder, unsi
 from slurm_energy.controller.records.deliveries import SMALL_BODY_BYTES
 from slurm_energy.controller.standby.passive_error import PassiveControllerError
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
-from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.quantities import shown
 
 _DELIVERIES_BYTES: Final = 96 << 20  # bound on all deliveries in memory
@@ -48,6 +48,7 @@ _HTTP_STATUS: Final[dict[type[EnergyError], int]] = {
 
 log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 ResponseContent = dict[str, Any] | Pieces
 CallerHandler = Callable[[web.Request, Caller, bytes], Awaitable[ResponseContent]]
 
@@ -79,6 +80,9 @@ class RequestDispatcher:
         failures: log of failures; a repeated one is logged once.
         admission: the connections; it is notified of identified users and refusals.
         permit: raises an error while this process may not answer, because another controller is active.
+
+    Attributes:
+        errors: log of unexpected errors, each of which is logged once, so that no user can fill the log.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class RequestDispatcher:
         self._current = current
         self._rights = rights
         self._failures = failures
+        self.errors = UnexpectedErrorLog(log)
         self._admission = admission
         self._decoders = ThreadPoolExecutor(_DECODERS, "munge-decode")
         self._decoding = asyncio.Semaphore(_DECODERS)
@@ -169,9 +174,8 @@ class RequestDispatcher:
             return await responder.error(413, too_large)
         except (ConnectionError, asyncio.CancelledError):
             raise
-        except Exception:
-            log.exception("%s %s failed", request.method, shown(request.path, 200))
-            return await responder.error(500, EnergyError("internal error", todo="see senergyctld's log"))
+        except Exception as error:
+            return await responder.error(500, _unexpected_error(self.errors, request, error))
 
     async def _serve_in_turn(
         self, route: Route, request: web.Request, caller: Caller, responder: SignedResponder
@@ -235,23 +239,37 @@ def _aborted_response(request: web.Request, error: ConnectionError) -> web.Respo
     return web.Response(status=500)  # never sent: the connection is closed
 
 
-@web.middleware
-async def explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Convert errors that occur before the user is identified to one line of unsigned JSON (middleware)."""
-    try:
-        return await handler(request)
-    except ForbiddenError as error:
-        return unsigned_error(401, error)
-    except EnergyError as error:
-        return unsigned_error(_HTTP_STATUS.get(type(error), 500), error)
-    except web.HTTPException as error:
-        cause = NotFoundError(f"{request.method} {shown(request.path, 80)}", error.reason.lower())
-        return unsigned_error(error.status, cause)
-    except (ConnectionError, asyncio.CancelledError):
-        raise
-    except Exception:
-        log.exception("%s %s failed", request.method, shown(request.path, 200))
-        return unsigned_error(500, EnergyError("internal error", todo="see senergyctld's log"))
+def explain_errors(errors: UnexpectedErrorLog) -> Middleware:
+    """Return a middleware that converts errors before the user is identified to one line of unsigned JSON.
+
+    Args:
+        errors: log of unexpected errors.
+    """
+
+    @web.middleware
+    async def explain(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ForbiddenError as error:
+            return unsigned_error(401, error)
+        except EnergyError as error:
+            return unsigned_error(_HTTP_STATUS.get(type(error), 500), error)
+        except web.HTTPException as error:
+            cause = NotFoundError(f"{request.method} {shown(request.path, 80)}", error.reason.lower())
+            return unsigned_error(error.status, cause)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            return unsigned_error(500, _unexpected_error(errors, request, error))
+
+    return explain
+
+
+def _unexpected_error(errors: UnexpectedErrorLog, request: web.Request, error: Exception) -> EnergyError:
+    """Log an unexpected error, and return the error that the client receives."""
+    message = f"{request.method} {shown(request.path, 200)} failed; further ones like it are not logged"
+    errors.report(error, message)
+    return EnergyError("internal error", todo="see senergyctld's log")
 
 
 async def one_request_per_connection(_: web.Request, response: web.StreamResponse) -> None:

@@ -142,7 +142,8 @@ class ControllerServer:
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
-        application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
+        explain = explain_errors(self._dispatcher.errors)
+        application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain])
         application.on_response_prepare.append(one_request_per_connection)
         limits = RequestLimits()
         gets = self._inquiries(limits) | self._agent_inquiries(limits)

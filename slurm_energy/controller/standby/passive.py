@@ -206,7 +206,7 @@ class PassiveController:
             lambda: (self._host.config, access), Rights, self._failures, self._admission, self._permit
         )
         route = Route(_unreached, RequestLimiter(1, 0, 1, 1, 0))
-        application = web.Application(middlewares=[explain_errors])
+        application = web.Application(middlewares=[explain_errors(dispatcher.errors)])
         application.on_response_prepare.append(one_request_per_connection)
         application.router.add_route("*", "/{path:.*}", dispatcher.handler(route))
         return application
