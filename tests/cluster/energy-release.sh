@@ -1,9 +1,9 @@
 #!/bin/sh
 # Compares the energy in Slurm's own accounting with our records, in a lab on another Slurm release.
-#   tests/cluster/energy-release.sh 22.05|24.11|26.05 [TEST...]
+#   tests/cluster/energy-release.sh 22.05|23.11|24.11|25.11|26.05 [TEST...]
 #
 # With TEST, such as tests/cluster/test_upgrade_under_load.py, these tests run instead.
-# Makes a root of the Debian suite that has the release, with debootstrap in a temporary directory (about 2 GB, two
+# Makes a root of the Debian or Ubuntu suite that has the release, with debootstrap in a temporary directory (about 2 GB, two
 # minutes), installs slurm-energy there from this checkout, builds acct_gather_energy/senergy with -Werror from the
 # suite's headers and runs tests/cluster/test_acct_gather.py with its soak tests, and the test of the line about
 # energy in the output of jobs. 22.05: on this machine's own Slurm.
@@ -12,28 +12,19 @@
 set -eu
 
 release=${1:-}
-case $release in
-22.05) suite="" ;;
-24.11) suite=trixie ;;
-26.05) suite=forky ;;
-*)
-    echo "usage: $0 22.05|24.11|26.05 [TEST...]" >&2
-    exit 2
-    ;;
-esac
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+program=energy-release
+. "$repository/tests/cluster/debian_root.sh"
+find_suite "$release"
+[ -n "$suite" ] || { echo "usage: $0 $releases [TEST...]" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "energy-release: needs root: daemons, namespaces" >&2; exit 2; }
 
-repository=$(cd "$(dirname "$0")/../.." && pwd)
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 packages="slurmctld slurmd slurm-client slurmdbd munge libmunge2 libslurm-dev mariadb-server gcc libc6-dev make
     fuse3 iproute2 procps hwloc-nox linux-cpupower powercap-utils python3-venv python3-numpy ca-certificates"
 work=$(mktemp -d /var/tmp/energy-release.XXXXXX)
 root=$work/root
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
-
-program=energy-release
-. "$repository/tests/cluster/debian_root.sh"
 
 # Says how the tests went.
 judge() { # VERSION
@@ -47,7 +38,7 @@ line=tests/cluster/test_cli_on_slurm.py::test_a_line_about_energy_ends_the_outpu
 shift
 pytest="-m pytest -q -rP -p no:cacheprovider -W ignore ${*:-tests/cluster/test_acct_gather.py $line}"
 marks="soak or not soak"
-if [ -z "$suite" ]; then
+if [ "$suite" = bookworm ]; then
     version=$(version_of /)
     case $version in
     "$release".*) ;;

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Runs the tests of the queue's order in a lab on another Slurm release than this machine's.
-#   tests/cluster/priority-release.sh 24.11
+#   tests/cluster/priority-release.sh 23.11|24.11|25.11
 #   tests/cluster/priority-release.sh --slurm-prefix DIR --slurm-source DIR
 #
 # With a prefix: the Slurm in DIR/bin and DIR/sbin of this machine, built from this source with
 # --enable-multiple-slurmd, munge, Lua and slurmdbd's plugin for MariaDB.
-# Makes a root of the Debian suite that has the release, with debootstrap in a temporary directory (about 2 GB, two
+# Makes a root of the Debian or Ubuntu suite that has the release, with debootstrap in a temporary directory (about 2 GB, two
 # minutes), installs slurm-energy there from this checkout, builds site_factor/energy from the release's source and
 # runs the tests. Needs root and the network. Runs in namespaces of its own and leaves nothing behind.
 # Exit: 0 all passed; 1 something failed; 2 bad usage; 4 the release cannot be had.
@@ -14,10 +14,12 @@
 set -eu
 
 release=${1:-}
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+program=priority-release
+. "$repository/tests/cluster/debian_root.sh"
 prefix=""
-suite=""
 case $release:${3:-} in
-24.11:) suite=trixie ;;
+23.11: | 24.11: | 25.11:) find_suite "$release" ;;
 --slurm-prefix:--slurm-source)
     [ -x "${2:-}/sbin/slurmctld" ] || { echo "priority-release: --slurm-prefix ${2:-}: no sbin/slurmctld there" >&2; exit 2; }
     [ -e "${4:-}/META" ] || { echo "priority-release: --slurm-source ${4:-}: no source of Slurm" >&2; exit 2; }
@@ -25,14 +27,12 @@ case $release:${3:-} in
     slurm_source=$(cd "$4" && pwd)
     ;;
 *)
-    echo "usage: $0 24.11 | --slurm-prefix DIR --slurm-source DIR" >&2
+    echo "usage: $0 23.11|24.11|25.11 | --slurm-prefix DIR --slurm-source DIR" >&2
     exit 2
     ;;
 esac
 [ "$(id -u)" = 0 ] || { echo "priority-release: needs root: daemons, namespaces" >&2; exit 2; }
 
-repository=$(cd "$(dirname "$0")/../.." && pwd)
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 packages="slurmctld slurmd slurm-client slurmdbd munge libmunge2 libmunge-dev libslurm-dev mariadb-server
     gcc libc6-dev make dpkg-dev fuse3 iproute2 procps hwloc-nox git python3-venv python3-numpy ca-certificates"
 work=$(mktemp -d /var/tmp/priority-release.XXXXXX)
@@ -40,8 +40,6 @@ root=$work/root
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
-program=priority-release
-. "$repository/tests/cluster/debian_root.sh"
 tests="tests/cluster/test_priority_order.py tests/cluster/test_priority_meanings.py"
 
 # Says how the tests went.

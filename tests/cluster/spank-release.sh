@@ -1,12 +1,12 @@
 #!/bin/sh
 # Builds the C parts on another Slurm release and runs their tests there on a real cluster, and those of the
 # portable order of the queue and the admission under power budgets.
-#   tests/cluster/spank-release.sh 22.05|24.11|26.05
+#   tests/cluster/spank-release.sh 22.05|23.11|24.11|25.11|26.05
 #   tests/cluster/spank-release.sh --slurm-prefix DIR    the Slurm in DIR/bin and DIR/sbin of this machine
 #
 # The Slurm in a prefix has its headers there, munge and Lua, and was built with --enable-multiple-slurmd.
 #
-# Uses this machine's Slurm if it is that release, else a root of the Debian suite that has it, made with
+# Uses this machine's Slurm if it is that release, else a root of the Debian or Ubuntu suite that has it, made with
 # debootstrap in a temporary directory (about 700 MB, two minutes). Needs root. Runs in process, mount and network
 # namespaces of its own and leaves nothing behind. Exit: 0 all passed; 1 something failed or was skipped; 2 bad
 # usage; 4 the release cannot be had.
@@ -19,19 +19,13 @@ if [ "$release" = --slurm-prefix ] && [ -n "${2:-}" ]; then
     prefix=$(cd "$2" && pwd)
     release=$("$prefix/sbin/slurmctld" -V | sed 's/^[^0-9]*//; s/^\([0-9]*\.[0-9]*\).*/\1/')
 fi
-[ -n "$prefix" ] || case $release in
-22.05) suite=bookworm ;;
-24.11) suite=trixie ;;
-26.05) suite=forky ;;
-*)
-    echo "usage: $0 22.05|24.11|26.05|--slurm-prefix DIR" >&2
-    exit 2
-    ;;
-esac
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+program=spank-release
+. "$repository/tests/cluster/debian_root.sh"
+find_suite "$release"
+[ -n "$prefix$suite" ] || { echo "usage: $0 $releases|--slurm-prefix DIR" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "spank-release: needs root: daemons, namespaces" >&2; exit 2; }
 
-repository=$(cd "$(dirname "$0")/../.." && pwd)
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 packages="slurmctld slurmd slurm-client munge libmunge2 libslurm-dev gcc libc6-dev make python3-pytest"
 packages="$packages python3-numpy python3-clustershell"
 work=$(mktemp -d /var/tmp/spank-release.XXXXXX)
@@ -41,18 +35,12 @@ tests="tests/cluster/test_spank_flags_on_slurm.py tests/cluster/test_priority_po
 tests="$tests tests/cluster/test_shapes_on_slurm.py tests/cluster/test_missing_files.py"
 tests="$tests tests/cluster/test_budget_admission.py"
 
-fail() {
-    echo "spank-release: $1" >&2
-    [ -z "${2:-}" ] || tail -n 40 "$2" >&2
-    exit "${3:-1}"
-}
-
 release_of() { # ROOT: "26.05.5" if a slurmctld is installed there
     chroot "$1" "${prefix:-/usr}/sbin/slurmctld" -V 2>/dev/null | sed 's/^[^0-9]*//'
 }
 
 # Runs a command in namespaces of its own; ROOT sees its own /proc and /sys and an empty network.
-inside() { # ROOT COMMAND...
+run_in() { # ROOT COMMAND...
     root=$1
     shift
     # shellcheck disable=SC2016 # expands in the inner shell
@@ -68,16 +56,9 @@ inside() { # ROOT COMMAND...
 }
 
 # Installs the suite and the packages into $work/root. Downloads need this machine's network.
-make_root() {
-    script=/usr/share/debootstrap/scripts/$suite
-    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid # newer than debootstrap
-    echo "Making a root of Debian $suite for Slurm $release"
-    unshare --mount --propagation private debootstrap --variant=minbase "$suite" "$work/root" "$mirror" "$script" \
-        >"$work/log" 2>&1 || fail "debootstrap $suite from $mirror failed:" "$work/log" 4
-    printf '#!/bin/sh\nexit 101\n' >"$work/root/usr/sbin/policy-rc.d"
-    chmod 755 "$work/root/usr/sbin/policy-rc.d"
-    printf '127.0.0.1 localhost %s\n' "$(hostname)" >"$work/root/etc/hosts"
-    cp /etc/resolv.conf "$work/root/etc/resolv.conf"
+install_root() {
+    root=$work/root
+    bootstrap
     # shellcheck disable=SC2016,SC2086 # one word per package; expands in the inner shell
     unshare --mount --pid --fork --kill-child --propagation private /bin/sh -euc '
         mount -t proc proc "$1/proc"
@@ -85,7 +66,7 @@ make_root() {
         shift
         export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
         exec chroot "$root" apt-get install -q -y --no-install-recommends "$@"
-    ' sh "$work/root" $packages >"$work/log" 2>&1 || fail "apt-get install in the root failed:" "$work/log" 4
+    ' sh "$root" $packages >"$work/log" 2>&1 || fail "apt-get install in the root failed:" "$work/log" 4
 }
 
 case $(release_of /) in
@@ -98,9 +79,7 @@ case $(release_of /) in
     ;;
 *)
     [ -z "$prefix" ] || fail "$prefix/sbin/slurmctld says no release"
-    command -v debootstrap >/dev/null || fail "this machine has not Slurm $release and no debootstrap" "" 4
-    make_root
-    root=$work/root
+    install_root
     source=$work/root/src
     scratch=/tmp
     python=/usr/bin/python3
@@ -109,7 +88,7 @@ esac
 version=$(release_of "$root")
 case $version in
 "$release".*) ;;
-*) fail "Debian $suite has Slurm ${version:-none}, not $release" "" 4 ;;
+*) fail "$suite has Slurm ${version:-none}, not $release" "" 4 ;;
 esac
 
 mkdir -p "$source/tests/cluster" "$source/packaging"
@@ -124,7 +103,7 @@ echo "Testing on Slurm $version, $(chroot "$root" gcc --version | head -n 1)"
 seen=${source#"${root%/}"} # as it is called inside
 path=${prefix:+$prefix/bin:$prefix/sbin:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 # shellcheck disable=SC2086 # one word per file
-inside "$root" PATH="$path" SLURM_PREFIX="$prefix" SENERGY_TEST_SLURM_PREFIX="$prefix" \
+run_in "$root" PATH="$path" SLURM_PREFIX="$prefix" SENERGY_TEST_SLURM_PREFIX="$prefix" \
     TMPDIR="$scratch" PYTHONPATH="$seen" SENERGY_TEST_QUEUE_JOBS=60 /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
     "$python" -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 ||
     fail "tests on Slurm $version failed:" "$work/result"
