@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from slurm_energy.accounting.controller_lease import LostLeaseError
 from slurm_energy.config import Config
@@ -48,7 +49,6 @@ _HTTP_STATUS: Final[dict[type[EnergyError], int]] = {
 
 log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 ResponseContent = dict[str, Any] | Pieces
 CallerHandler = Callable[[web.Request, Caller, bytes], Awaitable[ResponseContent]]
 
