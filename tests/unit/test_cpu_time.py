@@ -294,6 +294,9 @@ def test_a_set_uid_program_that_a_user_calls_slurmstepd_does_not_count() -> None
         title = f"slurmstepd: [{os.getpid()}.0]"
         with subprocess.Popen([title, "60"], executable=program, user=65534, group=65534) as user_s:
             with subprocess.Popen([title, "60"], executable="/bin/sleep") as root_s:
+                for child in (user_s, root_s):
+                    while not Path(f"/proc/{child.pid}/cmdline").read_bytes():  # execve has not ended
+                        time.sleep(0.01)
                 stepds = find_slurmstepds(Path("/"), [user_s.pid, root_s.pid])
                 root_s.kill()
             user_s.kill()
