@@ -1,7 +1,7 @@
-"""Baselines for power budgets: equal static caps, and the algorithm of Slurm's plugin power/cray_aries.
+"""Baselines for power budgets: equal static caps, and an improvement of Slurm's plugin power/cray_aries.
 
-Both write the limits of all devices at once and without error, so that only the algorithm is compared. They
-start every job for which nodes are free.
+The plugin as it is has its own module, `cray_power_plugin.py`. All of them write the limits of all devices at
+once and without error, so that only the algorithm is compared. They start every job for which nodes are free.
 """
 
 from __future__ import annotations
@@ -146,11 +146,9 @@ def equal_caps(models: Mapping[str, RealtimeModel], limit_watts: float) -> dict[
 
 
 class CrayBalancer:
-    """Slurm's plugin power/cray_aries (15.08 to 23.11) with its default parameters.
+    """The algorithm of Slurm's plugin power/cray_aries, improved in three points; see `CrayPlugin`.
 
-    Source: src/plugins/power/cray_aries/power_cray_aries.c of Slurm 22.05, `_rebalance_node_power`. The power
-    of a node is the mean since the last balance, from its energy counter. In three points this balancer is
-    better than the plugin. It balances at once when the limit changes, and keeps room for the lowest caps of
+    It balances at once when the limit changes, and keeps room for the lowest caps of
     the nodes of recent jobs: without both the plugin exceeds its limit. It raises caps in the order of their
     bounds, so that nodes with little room leave their rest to the others; the plugin raises in the order of
     the nodes, and power that the last of them cannot use stays unused.

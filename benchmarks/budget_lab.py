@@ -8,21 +8,22 @@ limit. The jobs use one or two whole nodes, and run the lab's kernels and progra
 speed. The site has run each program before, so that its power and its response to limits are known; `--blind`
 takes this knowledge away.
 
-Four programs keep the budget:
+Five programs keep the budget:
 
 - `equal watts`: a static cap, the same watts for every node.
 - `equal share`: a static cap, the same share of each node's range of power.
-- `cray`: the algorithm of Slurm's removed plugin power/cray_aries with its default parameters.
+- `cray`: Slurm's removed plugin power/cray_aries with its default parameters (`cray_power_plugin.py`).
+- `cray improved`: its algorithm, better than the plugin in three points (`budget_baselines.CrayBalancer`).
 - `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a virtual clock.
 
-In these four the jobs start in the order of their submission, with backfill. The suite as a site runs it also
+In these five the jobs start in the order of their submission, with backfill. The suite as a site runs it also
 decides which jobs start:
 
 - `suite`: `budget`, with the queue in the order of the product's scheduling policy `lean` (`--policy`).
 
 It predicts the power of a job from earlier runs of the program, and ranks first the jobs that have waited for
 `--bound` seconds. Its comparison with `cray` contains order and distribution, that of `budget` the
-distribution alone. `--methods "cray ordered"` gives Cray's algorithm the same order.
+distribution alone. `--methods "cray ordered,cray improved ordered"` gives Cray's algorithm the same order.
 
 Further methods run only if `--methods` names them. `clairvoyant` and `unlimited` bound what a distribution
 can gain: the one knows every program, the other has no limit (`budget_bounds.py`). `clairvoyant ordered`
@@ -53,6 +54,7 @@ from budget_bounds import ClairvoyantCaps, UnlimitedPower
 from budget_cluster import NODES, STEPS, agent, budget_of, node_names
 from budget_order import priority_order, waits_of
 from claims import Claim, at_least, at_most, publish
+from cray_power_plugin import CrayPlugin
 from lab_runs import memory_folder
 
 from slurm_energy.controller.budgets.facts import EngineSettings
@@ -80,9 +82,11 @@ from slurm_energy_lab.virtual_cluster.workload import (
 from slurm_energy_lab.virtual_node import ModelClock
 
 SECONDS = 1800.0
-METHODS = ("equal watts", "equal share", "cray", "budget", "suite")
+BASELINES = {"equal watts": 0.10, "equal share": 0.10, "cray": 0.05, "cray improved": 0.0}
+"""Methods to compare with, and the target: the relative gain in throughput and energy-delay product."""
+METHODS = (*BASELINES, "budget", "suite")
 ORDERED = " ordered"
-BOUNDS = ("clairvoyant", "clairvoyant ordered", "cray ordered", "unlimited")
+BOUNDS = ("clairvoyant", "clairvoyant ordered", "cray ordered", "cray improved ordered", "unlimited")
 """Bounds and counterfactuals. They are not among the default methods."""
 WAIT_BOUND_S = 900.0
 """Default of `--bound`: half of the run. Slurm's sites set `priority.wait_bound_s` to hours or days."""
@@ -291,6 +295,8 @@ def bare_manager(
     if method == "clairvoyant":
         return ClairvoyantCaps(models, limit_watts)
     if method == "cray":
+        return CrayPlugin(models, limit_watts)
+    if method == "cray improved":
         return CrayBalancer(models, limit_watts)
     return EqualCaps(models, limit_watts, same_watts=method == "equal watts")
 
@@ -321,7 +327,7 @@ def table(results: Sequence[LabResult]) -> str:
         )
     methods = {item.method for item in results}
     for of in (one for one in ("budget", "suite", *BOUNDS) if one in methods):
-        for method in (one for one in METHODS[:4] if one in methods and one != of):
+        for method in (one for one in (*BASELINES, "budget") if one in methods and one != of):
             gains = [ratio(results, method, value, of) for value in (_throughput, _edp)]
             rows.append(f"\n{of} / {method}: throughput {gains[0]:.3f}, EDP {gains[1]:.3f}")
     return "\n".join(rows)
@@ -349,9 +355,8 @@ def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
         at_most("budget_lab_killed_jobs", float(sum(item.killed for item in own)), 0.0),
     ]
     known = {item.method for item in results}
-    baselines = (("equal watts", 0.10), ("equal share", 0.10), ("cray", 0.05))
     for of, prefix in (("budget", "budget_lab"), ("suite", "budget_suite")):
-        for method, gain in baselines if of in known else ():
+        for method, gain in BASELINES.items() if of in known else ():
             if method in known:
                 name = method.replace(" ", "_")
                 throughput, edp = (ratio(results, method, value, of) for value in (_throughput, _edp))

@@ -1,0 +1,186 @@
+"""Slurm's plugin power/cray_aries (15.08 to 23.11) as a baseline for power budgets, as in its source.
+
+Source: src/plugins/power/cray_aries/power_cray_aries.c, tag slurm-23-11-10-1, with the default
+PowerParameters. `rebalance` is `_rebalance_node_power`, in the same order, with the same unsigned 32-bit
+integers; `CrayPlugin` is `_power_agent`. Nodes are never down, and no job requests equal caps for its nodes.
+
+The plugin has these properties, which the baseline keeps:
+
+- It acts only once per `balance_interval`. A new limit and a new job wait for the next round.
+- The nodes of a job that started in the last 300 s get an even share of what is left, whatever they draw.
+- It raises in the order of the nodes. Power that the last nodes cannot use stays unused.
+- It keeps no power free for the lowest caps of the nodes of recent jobs, and its subtraction
+  `cap_watts - alloc_power` may wrap around. Either lets the sum of the caps exceed the limit.
+
+In two points the baseline is better than the plugin on a Cray: caps are written without delay and without
+error, and all nodes report their energy counters in the same instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from budget_baselines import node_range, write_caps
+
+from slurm_energy_lab.realtime_model import RealtimeModel
+from slurm_energy_lab.virtual_cluster.workload import ClusterJob, idle_watts
+
+BALANCE_INTERVAL_S = 30
+DECREASE_PERCENT, INCREASE_PERCENT = 50, 20
+LOWER_PERCENT, UPPER_PERCENT = 90, 95
+RECENT_JOB_S = 300
+_FIRST_ROUND_S = 15.0
+"""Time of the first round. The steps of a limit then fall in the middle of two rounds."""
+_IDLE_ROUNDS = 20
+_UINT32 = 1 << 32
+
+
+@dataclass(slots=True)
+class PluginNode:
+    """A node in the plugin's `power_mgmt_data_t`.
+
+    Attributes:
+        min_watts, max_watts: range of the cap of the node.
+        cap_watts: cap; 0: not set yet.
+        current_watts: mean power since the last round; 0: unknown.
+        new_job_s: time of the last start of a job.
+        new_cap_watts: cap after the round.
+    """
+
+    min_watts: int
+    max_watts: int
+    cap_watts: int = 0
+    current_watts: int = 0
+    new_job_s: float = float("-inf")
+    new_cap_watts: int = 0
+
+    @property
+    def range_watts(self) -> int:
+        """Difference of the highest and the lowest cap."""
+        return self.max_watts - self.min_watts
+
+
+def rebalance(nodes: Sequence[PluginNode], cap_watts: int, now_s: float) -> None:
+    """Set `new_cap_watts` of all nodes.
+
+    Args:
+        nodes: the nodes in Slurm's order.
+        cap_watts: limit of the cluster.
+        now_s: time now.
+    """
+    recent_s = now_s - RECENT_JOB_S
+    needed_watts = sum(_first_cap(node, recent_s) for node in nodes)
+    kept = [node for node in nodes if node.new_cap_watts]
+    alloc_watts = sum(node.new_cap_watts for node in kept)
+    avail_watts = max(0, cap_watts - alloc_watts)
+    if alloc_watts > cap_watts or needed_watts > avail_watts:
+        excess_watts = max(alloc_watts - cap_watts, needed_watts - avail_watts)
+        cut_watts = excess_watts // (len(kept) or len(nodes))
+        for node in kept:
+            node.new_cap_watts -= min(node.new_cap_watts - node.min_watts, cut_watts)
+        avail_watts = (cap_watts - sum(node.new_cap_watts for node in kept)) % _UINT32
+    _distribute([node for node in nodes if not node.new_cap_watts], avail_watts, recent_s)
+
+
+def _first_cap(node: PluginNode, recent_s: float) -> int:
+    """Set the new cap of a node that needs no more power, otherwise 0; return the power to keep for it."""
+    node.new_cap_watts = 0
+    if node.new_job_s >= recent_s or not node.cap_watts or not node.current_watts:
+        return 0
+    if node.current_watts < node.cap_watts * LOWER_PERCENT // 100:
+        half_watts = (node.cap_watts - node.current_watts) // 2
+        new_watts = node.cap_watts - min(node.range_watts * DECREASE_PERCENT // 100, half_watts)
+        node.new_cap_watts = max(new_watts, node.min_watts)
+        return 0
+    if node.current_watts <= node.cap_watts * UPPER_PERCENT // 100:
+        node.new_cap_watts = max(node.cap_watts, node.min_watts)
+        return 0
+    return node.min_watts
+
+
+def _distribute(raised: Sequence[PluginNode], avail_watts: int, recent_s: float) -> None:
+    """Divide the remaining power among the nodes that need more, in their order."""
+    left = len(raised)
+    even_watts = avail_watts // left if left else 0
+    for node in raised:
+        new_watts = even_watts
+        if node.new_job_s < recent_s:
+            new_watts = min(node.cap_watts + node.range_watts * INCREASE_PERCENT // 100, even_watts)
+        node.new_cap_watts = min(max(new_watts, node.min_watts), node.max_watts)
+        avail_watts = max(0, avail_watts - node.new_cap_watts)
+        left -= 1
+        if left and node.new_cap_watts != even_watts:
+            even_watts = avail_watts // left
+
+
+class CrayPlugin:
+    """The plugin on emulated nodes. An operator writes the limit into slurm.conf when it changes.
+
+    Before the first round, the plugin has run on the idle cluster until its caps no longer changed.
+
+    Args:
+        models: models of the nodes by name.
+        limit_watts: limit of the cluster as a function of time.
+
+    Attributes:
+        nodes: state of the nodes by name.
+    """
+
+    def __init__(self, models: Mapping[str, RealtimeModel], limit_watts: Callable[[float], float]) -> None:
+        self._models = models
+        self._limit_watts = limit_watts
+        self._counters: dict[str, float] = {}
+        self.nodes: dict[str, PluginNode] = {}
+        self._round_s = self._begin()
+        self._due_s = self._round_s + _FIRST_ROUND_S
+
+    def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
+        """Return true: the plugin has no admission."""
+        return True
+
+    def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Note the start of a job on its nodes."""
+        for name in nodes:
+            with self._models[name].now() as state:
+                self.nodes[name].new_job_s = state.now_s
+
+    def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def tick(self, now_s: float) -> None:
+        """Run a round when it is due."""
+        if now_s < self._due_s - 1e-6:
+            return
+        for name, node in self.nodes.items():
+            joules = self._joules(name)
+            node.current_watts = int((joules - self._counters[name]) / (now_s - self._round_s))
+            self._counters[name] = joules
+        self._round(now_s)
+        self._round_s, self._due_s = now_s, now_s + BALANCE_INTERVAL_S
+
+    def _begin(self) -> float:
+        """Set the caps of an idle cluster, read the energy counters and return the time."""
+        now_s = 0.0
+        for name, model in self._models.items():
+            item = node_range(model.profile)
+            self.nodes[name] = PluginNode(int(item.min_watts), int(item.max_watts))
+            self._counters[name] = self._joules(name)
+            with model.now() as state:
+                now_s = state.now_s
+        self._round(now_s)
+        for node, model in zip(self.nodes.values(), self._models.values(), strict=True):
+            node.current_watts = int(idle_watts(model.profile))
+        for _ in range(_IDLE_ROUNDS):
+            self._round(now_s)
+        return now_s
+
+    def _round(self, now_s: float) -> None:
+        rebalance(list(self.nodes.values()), int(self._limit_watts(now_s)), now_s)
+        for node in self.nodes.values():
+            node.cap_watts = node.new_cap_watts
+        write_caps(self._models, {name: float(node.cap_watts) for name, node in self.nodes.items()})
+
+    def _joules(self, name: str) -> float:
+        with self._models[name].now() as state:
+            return float(state.energy_joules("node"))
