@@ -194,7 +194,7 @@ class CeilingCommitment:
         target_watts: Floats,
         budgets: Sequence[CeilingBudget],
         now_s: float,
-        counted_watts: Floats | None = None,
+        lowest_watts: Floats | None = None,
     ) -> None:
         """Set the ceilings of the next decisions: lower at once, raise within confirmed free power.
 
@@ -205,23 +205,23 @@ class CeilingCommitment:
             target_watts: wanted ceiling by row.
             budgets: all budgets in force.
             now_s: time on a monotonic clock.
-            counted_watts: power by row that counts instead of the ceiling, for example the idle power of a
-                device whose jobs are admitted by the controller; NaN: the ceiling counts.
+            lowest_watts: power by row that counts if the ceiling is lower: a device may draw more than its
+                ceiling, or a job may start with more; None: only ceilings count.
         """
         before, held = self.granted_watts, self.held_watts
         target = np.clip(target_watts, 0.0, self.nameplate_watts)
         small = np.abs(target - before) <= np.maximum(self._deadband[0], self._deadband[1] * before)
         wanted = np.where(small, before, target)
-        is_counted = np.ones(self.count, np.bool_) if counted_watts is None else np.isnan(counted_watts)
-        base = held if counted_watts is None else np.where(is_counted, held, counted_watts)
-        counted = np.where(is_counted, wanted, base)
+        lowest = np.zeros(self.count) if lowest_watts is None else lowest_watts
+        base, counted = np.maximum(held, lowest), np.maximum(wanted, lowest)
         for budget in budgets:
             if float(counted[budget.rows].sum()) > budget.available_watts:
                 wanted[budget.rows] = np.minimum(wanted[budget.rows], target[budget.rows])
         raises = np.maximum(0.0, wanted - held)
+        added = np.maximum(0.0, wanted - base)
         part = np.zeros(self.count)
         if not self._awaited or now_s >= self._awaited_until_s:
-            part = raise_ratios(raises, base, budgets)
+            part = raise_ratios(added, base, budgets)
         self._set_granted(np.where(raises > 0, held + part * raises, wanted))
 
     def withdraw_raises(self) -> None:

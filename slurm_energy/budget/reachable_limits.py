@@ -3,11 +3,16 @@
 The range of limits that a driver states need not be reachable: at its lowest frequency a package or GPU under
 full load may draw more than a low limit, and the range of packages often has no lower bound at all. A ceiling
 that a device exceeds is no bound of its power. The power that the device draws there is its lowest limit.
+
+This limit depends on the program, so that it is not known when a job starts. Until the job's own power shows
+it, the device may draw the power at which nearly every program keeps the lowest limit.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.budget.messages import DeviceReport, NodePoll
@@ -23,16 +28,21 @@ _SHORT_S: Final = 2.5
 _MAX_GPU_RATIO: Final = 1.6
 """Power of a GPU divided by its driver's lowest limit above which an excess is a fault: drivers state limits
 that GPUs nearly keep. The excess is mostly memory traffic, which lower clocks of the cores do not end."""
-_MAX_SHARE: Final = 0.9
-"""Share of the maximum limit above which an excess is no property of a low limit, but a fault."""
+_START_S: Final = 3.0
+"""Time after the start of a job after which its own power shows whether it keeps the lowest limit."""
+_START_GPU_RATIO: Final = 1.4
+"""Power of a GPU with an unknown program at its driver's lowest limit, divided by that limit. Memory-bound
+programs draw up to 1.37 times the limit."""
+_MAX_SHARE: Final = 1.0
+"""Power divided by the maximum limit above which an excess is no property of a low limit, but a fault.
+Packages of the lab draw up to 0.91 of it at their lowest frequency."""
 
 
 class ReachableLimits:
     """Lowest reachable limits of the devices of one node, learned from its polls."""
 
     def __init__(self) -> None:
-        self._min_watts: dict[str, float] = {}
-        self._since_s: dict[str, float] = {}
+        self._states: dict[str, _DeviceState] = {}
 
     def apply(self, poll: NodePoll, now_s: float, *, is_trusted: bool = True) -> NodePoll:
         """Return the poll with the lowest reachable limits as minimum limits.
@@ -44,26 +54,73 @@ class ReachableLimits:
                 forgotten.
         """
         if not is_trusted:
-            self._min_watts.clear()
-            self._since_s.clear()
+            self._states.clear()
             return poll
         devices = tuple(self._with_reachable_minimum(device, now_s) for device in poll.devices)
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
+    def start_watts(self, name: str) -> float:
+        """Return the power that an idle or starting device may draw at its lowest limit; 0 while it runs."""
+        state = self._states.get(name)
+        return 0.0 if state is None else state.start_watts
+
     def _with_reachable_minimum(self, device: DeviceReport, now_s: float) -> DeviceReport:
         if device.min_watts is None or device.max_watts is None:
             return device
+        state = self._states.setdefault(device.name, _DeviceState())
+        min_watts = state.update(device, now_s)
+        return device if min_watts == device.min_watts else dataclasses.replace(device, min_watts=min_watts)
+
+
+@dataclass(slots=True)
+class _DeviceState:
+    """What is known of a device.
+
+    Attributes:
+        job_ids: jobs that use it.
+        started_s: time of the first report of these jobs.
+        exceeds_since_s: time since which it exceeds its ceiling; None: it does not.
+        learned_watts: lowest limit that it reaches with these jobs; 0: unknown.
+        highest_watts: highest such limit with any jobs.
+        start_watts: power that it may draw at its lowest limit while a job starts; 0: its jobs have started.
+    """
+
+    job_ids: tuple[int, ...] = ()
+    started_s: float = -math.inf
+    exceeds_since_s: float | None = None
+    learned_watts: float = 0.0
+    highest_watts: float = 0.0
+    start_watts: float = 0.0
+
+    def update(self, device: DeviceReport, now_s: float) -> float:
+        """Add a report and return the lowest limit that the device reaches with its jobs.
+
+        Args:
+            device: report of a device with a range of limits.
+            now_s: time of the report.
+        """
+        if not set(device.job_ids) & set(self.job_ids) and device.job_ids != self.job_ids:
+            self.started_s, self.learned_watts, self.exceeds_since_s = now_s, 0.0, None
+        self.job_ids = device.job_ids
+        has_started = bool(device.job_ids) and now_s - self.started_s >= _START_S
+        self.start_watts = 0.0 if has_started else self._unknown_watts(device)
+        known_watts = max(device.min_watts or 0.0, self.learned_watts)
         watts = device.watts
-        known_watts = max(device.min_watts, self._min_watts.get(device.name, 0.0))
         exceeds = watts is not None and known_watts < watts <= _plausible_watts(device)
-        exceeds = exceeds and _exceeds_ceiling(device, known_watts)
-        if not exceeds:
-            self._since_s.pop(device.name, None)
-        elif now_s - self._since_s.setdefault(device.name, now_s) >= _SHORT_S:
-            known_watts = self._min_watts[device.name] = watts or 0.0
-        if known_watts == device.min_watts:
-            return device
-        return dataclasses.replace(device, min_watts=known_watts)
+        if not (exceeds and _exceeds_ceiling(device, known_watts)):
+            self.exceeds_since_s = None
+            return known_watts
+        if self.exceeds_since_s is None:
+            self.exceeds_since_s = now_s
+        if now_s - self.exceeds_since_s >= _SHORT_S:
+            known_watts = self.learned_watts = watts or 0.0
+            self.highest_watts = max(self.highest_watts, known_watts)
+        return known_watts
+
+    def _unknown_watts(self, device: DeviceReport) -> float:
+        """Return the power at the lowest limit with an unknown program."""
+        watts = _START_GPU_RATIO * (device.min_watts or 0.0) if _is_gpu(device) else 0.0
+        return min(max(watts, self.highest_watts), device.max_watts or 0.0)
 
 
 def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:

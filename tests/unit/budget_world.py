@@ -24,6 +24,7 @@ class FakeNode:
         gpus: number of GPUs.
         demand: power that the jobs want by device; a device without an entry is idle.
         jobs: jobs by device.
+        lowest: power below which no limit brings a device; others reach their lowest limit.
     """
 
     name: str
@@ -38,6 +39,7 @@ class FakeNode:
     has_package_limits: bool = True
     is_measured: bool = True
     slowdown_limit: float | None = None
+    lowest: dict[str, float] = field(default_factory=dict)
 
     @property
     def devices(self) -> list[str]:
@@ -49,7 +51,7 @@ class FakeNode:
     def watts(self, device: str) -> float:
         low, high, idle = self.range_of(device)
         wanted = self.demand.get(device, idle)
-        return min(wanted, max(low, self.ceiling.get(device, high)))
+        return min(wanted, max(low, self.lowest.get(device, 0.0), self.ceiling.get(device, high)))
 
     @property
     def power(self) -> float:

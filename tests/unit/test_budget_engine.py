@@ -291,12 +291,43 @@ def test_power_that_starting_jobs_may_draw_stays_free() -> None:
         node.run(job, FULL)
     world.announce()
     usable = 2600.0 * 0.98
-    kept = 60.0 - 1.05 * 40.0 + 2 * (100.0 - 1.05 * 50.0)  # minimum minus idle power of the free node
+    # Power at the lowest limits minus idle power of the free node; a GPU may draw 1.4 times its lowest limit.
+    kept = 60.0 - 1.05 * 40.0 + 2 * (140.0 - 1.05 * 50.0)
     kept *= 1.0 + UNKNOWN_SLOPE
     for promised, free in ((0.0, 0.0), (50.0, 50.0), (1000.0, kept)):
         world.engine.set_promised({"all": promised})
         world.step(20)
         assert world.cycle.budgets[0].committed_watts == pytest.approx(usable - free, abs=15.0)
+
+
+def test_a_job_that_draws_more_than_the_lowest_limits_of_its_gpus_exceeds_no_limit() -> None:
+    world = cluster(3000.0, counts_idle=False)
+    for job, node in enumerate(world.nodes[:3], 1):
+        node.run(job, FULL)
+    node, gpus = world.nodes[3], [f"gpu{index}" for index in range(6)]
+    node.gpus, node.lowest = len(gpus), dict.fromkeys(gpus, 138.0)
+    world.announce()
+    world.step(20)
+    node.run(4, dict.fromkeys(gpus, 380.0))
+    world.announce()
+    assert sum(node.watts(name) for name in gpus) == 6 * 138.0  # the ceilings are 6 x 100 W
+    assert max([world.power, *world.step(20)]) <= 3000.0
+
+
+def test_power_that_a_device_draws_above_a_lowered_ceiling_is_not_given_to_others() -> None:
+    world = cluster(2600.0)
+    for job, node in enumerate(world.nodes, 1):
+        node.run(job, FULL)
+    world.announce()
+    world.step(20)
+    world.nodes[0].lowest = {"package-0": 180.0, "gpu0": 330.0, "gpu1": 300.0}
+    world.engine.set_budgets([budget(2200.0)])
+    world.step(PERIOD_S)
+    world.nodes[1].end(2)
+    powers = world.step(3)
+    world.nodes[1].run(5, FULL)
+    world.announce()
+    assert max(powers + world.step(20)) <= 2200.0
 
 
 def test_measured_power_above_the_committed_is_taken_off_the_limit() -> None:

@@ -131,6 +131,17 @@ def test_limits_stay_within_the_range_of_the_device(node: BudgetNode) -> None:
     assert node.limits() == {"package-0": MIN_PACKAGE, "package-1": 250.0, "gpu0": 400.0, "gpu1": 400.0}
 
 
+def test_a_ceiling_shortens_the_averaging_window_until_it_is_lifted(
+    node: BudgetNode,
+) -> None:
+    window = "sys/class/powercap/intel-rapl:1/constraint_0_time_window_us"
+    before = int(node.tree.get(window))
+    node.decide(whole(150.0))
+    assert int(node.tree.get(window)) == 100_000 < before
+    node.decide(whole(150.0), number=0)
+    assert int(node.tree.get(window)) == before
+
+
 def test_a_device_that_is_not_listed_keeps_its_ceiling_and_none_lifts_it(node: BudgetNode) -> None:
     node.decide(whole(150.0))
     node.decide({"gpu0": 200.0, "package-1": None})

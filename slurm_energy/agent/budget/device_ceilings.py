@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from slurm_energy.agent.budget.lease_file import LeaseFile
 from slurm_energy.agent.budget.limited_devices import LimitedDevice, ceiling_watts, limited_devices
@@ -14,6 +15,9 @@ from slurm_energy.devices.discovery import NodeDevices
 
 LEASE_FILE = "budget.json"
 """Name of the file with the lease in the state directory."""
+MAX_WINDOW_S: Final = 0.1
+"""Averaging window of ceilings of packages. Within it a job that starts on an idle package exceeds its
+ceiling by up to the whole range of the limit: with a window of 1 s for 0.2 s in the lab."""
 
 
 class DeviceCeilings:
@@ -59,7 +63,7 @@ class DeviceCeilings:
             watts: ceiling by name of the device; None lifts it.
         """
         ceilings: dict[str, str | None] = {}
-        window_s = self._config().agent.set_rapl_time_window_s
+        window_s = min(self._config().agent.set_rapl_time_window_s, MAX_WINDOW_S)
         for name, limit in watts.items():
             device = self.limited[name]
             settings = device.settings(device.max_watts or 0.0 if limit is None else limit, window_s)

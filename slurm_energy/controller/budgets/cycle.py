@@ -28,6 +28,8 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 _DISTRIBUTIONS: Final = 2
 """Maximum distributions per decision: the power of the parts without a limit depends on the first one."""
 _MIN_RISE_WATTS: Final = 1.0
+_MAX_OVER_CEILING: Final = 1.02
+"""Measured power divided by the ceiling above which a device counts as exceeding it."""
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     )
     limits = np.array([budget.limit_watts for budget in inputs.budgets], np.float64)
     usable = limits * _margin(inputs) - promised - excess
+    usable = usable - _start_watts(inputs, table, counting, usable - fixed, limits)
     needs_no_limit = _needs_no_limit(table, counting, rest, fixed, usable)
     grouped = np.flatnonzero(table.is_free & table.busy)
     groups = _groups(inputs, table, grouped, reports)
@@ -139,14 +142,45 @@ def _margin(inputs: CycleInputs) -> float:
 def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
     """Return the power under each budget that is kept free for starts of jobs, shape (b,).
 
-    Jobs start at the minimum limits, so that more than that need not be kept free for them. The other parts
-    of the nodes then draw more, too.
+    Jobs start at the minimum limits, so that more than their power there need not be kept free for them. The
+    other parts of the nodes then draw more, too.
     """
     slopes = np.array([node.reserve.slope for node in inputs.nodes], np.float64)
-    added = np.maximum(0.0, table.min_watts - table.idle_watts) * (1.0 + slopes[table.node])
+    started = np.maximum(table.min_watts, table.start_watts)
+    added = np.maximum(0.0, started - table.idle_watts) * (1.0 + slopes[table.node])
     starts = table.sums.total(np.where(counting.as_idle, added, 0.0))
     promised: Floats = np.minimum(np.maximum(0.0, inputs.promised_watts), starts)
     return promised
+
+
+def _start_watts(
+    inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, available: Floats, limits: Floats
+) -> Floats:
+    """Return the power under each budget that starting jobs may draw above the lowest limits, shape (b,).
+
+    The margin of the limit covers a part of it. The rest is kept free as far as the floors of all devices
+    allow.
+
+    Args:
+        inputs: state of the engine.
+        table: the devices.
+        counting: power for which the devices count.
+        available: power for devices under each budget, shape (b,).
+        limits: limit of each budget, shape (b,).
+    """
+    lowest = table.min_watts + _floor_percent(inputs.budgets, table.cover) / 100.0 * np.where(
+        table.busy, table.max_watts - table.min_watts, 0.0
+    )
+    counted = counting.counted_watts(table, lowest)
+    reserved = np.maximum(inputs.commitment.reserved_watts[table.row], table.min_watts)
+    is_counted = table.is_free & ~counting.as_idle
+    above = np.where(is_counted, np.maximum(0.0, table.start_watts - reserved), 0.0)
+    slopes = np.array([node.reserve.slope for node in inputs.nodes], np.float64)
+    above = above * (1.0 + slopes[table.node])
+    margin = np.where(np.isfinite(limits), limits * (1.0 - _margin(inputs)), 0.0)
+    wanted = np.maximum(0.0, table.sums.total(above) - margin)
+    kept: Floats = np.minimum(wanted, np.maximum(0.0, available - table.sums.total(counted)))
+    return kept
 
 
 def _needs_no_limit(
@@ -203,9 +237,23 @@ def _grant(
     if not inputs.settings.enforces:
         return np.where(table.is_free, target[rows], commitment.reserved_watts[rows])
     members = table.cover & table.is_free & ~counting.as_idle
-    commitment.grant(target, _ceiling_budgets(rows, members, available), inputs.now_s)
+    lowest = np.zeros(commitment.count)
+    lowest[rows] = np.where(table.is_free, _lowest_watts(table, commitment.reserved_watts[rows]), 0.0)
+    commitment.grant(target, _ceiling_budgets(rows, members, available), inputs.now_s, lowest)
     reserved: Floats = commitment.reserved_watts[rows]
     return reserved
+
+
+def _lowest_watts(table: CycleDevices, reserved: Floats) -> Floats:
+    """Return the power that each device may draw whatever its ceiling, shape (n,).
+
+    No device keeps a ceiling below its lowest reachable limit. A device may not keep a higher one either that
+    was just lowered: what it draws above it is not free for others.
+    """
+    exceeds = table.watts > np.maximum(_MAX_OVER_CEILING * reserved, reserved + _MIN_RISE_WATTS)
+    drawn = np.where(exceeds, np.minimum(table.watts, table.max_watts), 0.0)
+    lowest: Floats = np.maximum(table.min_watts, drawn)
+    return lowest
 
 
 def _safe_watts(

@@ -36,19 +36,20 @@ class BudgetDevice:
         min_watts, max_watts: range of the power limit. Without a limit, `max_watts` is the power for which
             the device counts.
         requested_watts: limit that the only job of the device itself requests; infinity without one.
+        start_watts: power that it may draw at its lowest limit while a job starts; 0: no job starts.
         draw: estimates of its power.
     """
 
     __slots__ = (
         *("_peak", "draw", "is_gpu", "max_watts", "min_watts", "node", "report", "requested_watts"),
-        "row",
+        *("row", "start_watts"),
     )
 
     def __init__(self, node: BudgetNode, report: DeviceReport, row: int = -1) -> None:
         self.node, self.draw = node, DeviceDraw()
         self._peak = DecayingMaximum(_UNLIMITED_DECAY_S)
         self.is_gpu = report.name.startswith("gpu")
-        self.requested_watts = math.inf
+        self.requested_watts, self.start_watts = math.inf, 0.0
         self._store(report, row)
 
     def update(self, report: DeviceReport, row: int, jobs: Mapping[int, JobReport], now_s: float) -> None:
@@ -143,6 +144,7 @@ class BudgetNode:
             if device is None:
                 device = self.devices[report.name] = BudgetDevice(self, report)
             device.update(report, rows.get(report.name, -1), jobs, now_s)
+            device.start_watts = self._reachable.start_watts(report.name)
         self._read_curves(poll)
         if not self.distrust:
             self._learn_reserve(poll, now_s)

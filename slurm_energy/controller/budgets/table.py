@@ -32,6 +32,7 @@ class CycleDevices:
         draw_watts: expected power without a limit.
         watts: measured power; NaN: unknown.
         idle_watts: power for which the device counts while it is idle.
+        start_watts: power that it may draw at its lowest limit while a job starts; 0: no job starts.
         trusted: the reports of the node are plausible.
         controlled: the node reports and is trusted.
         busy: jobs use the device.
@@ -48,6 +49,7 @@ class CycleDevices:
     draw_watts: Floats
     watts: Floats
     idle_watts: Floats
+    start_watts: Floats
     trusted: Bools
     controlled: Bools
     busy: Bools
@@ -83,7 +85,9 @@ class DeviceCounting:
             table: the devices.
             reserved_watts: ceilings in force.
         """
-        of_others = np.where(table.is_free, reserved_watts, self.still_watts)
+        # No device keeps a ceiling below its lowest reachable limit.
+        reachable = np.maximum(reserved_watts, table.min_watts)
+        of_others = np.where(table.is_free, reachable, self.still_watts)
         counted: Floats = np.where(self.as_idle, self.idle_watts, of_others)
         return counted
 
@@ -113,6 +117,7 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCov
         draw_watts=np.array([_expected_watts(device, inputs) for device in devices], np.float64),
         watts=np.array([math.nan if (w := d.report.watts) is None else w for d in devices], np.float64),
         idle_watts=np.array([_idle_watts(device) for device in devices], np.float64),
+        start_watts=np.array([device.start_watts for device in devices], np.float64),
         trusted=trusted[node],
         controlled=(trusted & ~inputs.silent)[node],
         busy=np.array([bool(one) for one in ids], np.bool_),
