@@ -182,7 +182,9 @@ class SignalLimit:
     """A limit whose current value comes from outside.
 
     The signal is lost if its value is older than `max_age_s` or missing. The limit is then `fallback_watts`,
-    or the last value if that is lower, so that losing the signal never raises the limit.
+    or the last value if that is lower, so that losing the signal never raises the limit. A value from the
+    future was read before the clock was set back, and its age is unknown: it is lost if it is more than
+    `max_age_s` ahead.
 
     Attributes:
         fallback_watts: limit while the signal is lost.
@@ -198,7 +200,7 @@ class SignalLimit:
 
     def is_lost(self, unix_s: float) -> bool:
         """Return whether the signal is lost at a time."""
-        return self.watts is None or unix_s - self.written_unix_s > self.max_age_s
+        return self.watts is None or abs(unix_s - self.written_unix_s) > self.max_age_s
 
     def limit_at(self, unix_s: float) -> float:
         """Return the limit at a time if no further value arrives."""

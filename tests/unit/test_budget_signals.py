@@ -157,6 +157,8 @@ def test_a_lost_signal_never_raises_the_limit() -> None:
         one.set_signals({"a": SignalText(str(watts), NOON)})
         assert one.in_force(NOON + 59, 4.0)[0].limit_watts == watts
         assert one.in_force(NOON + 61, 4.0)[0].limit_watts == lost
+        # The clock was set back by an hour: the age of the value is unknown.
+        assert one.in_force(NOON - 3600, 4.0)[0].limit_watts == lost
     one.set_signals({"a": SignalText("no", NOON + 50)})
     assert one.in_force(NOON + 55, 4.0)[0].limit_watts == 300.0
     assert "neither a number" in one.problem("a", NOON + 55)
