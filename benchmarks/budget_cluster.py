@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from slurm_energy_lab.model import NodeProfile
+from budget_direct import DirectNode
+from lab_runs import memory_folder
+
+from slurm_energy_lab.model import NodeProfile, load_profile
 from slurm_energy_lab.virtual_cluster.workload import nameplate_watts
 from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
 
@@ -17,6 +22,22 @@ NODES = {"cpu": 4, "gpu": 4}
 def node_names() -> list[str]:
     """Return the names of the nodes."""
     return [f"{partition}{index + 1}" for partition, count in NODES.items() for index in range(count)]
+
+
+def lab_agents(
+    stack: ExitStack, profiles: dict[str, str], clock: ModelClock, *, direct: bool
+) -> dict[str, VirtualNode]:
+    """Return nodes with agents, which are closed with the stack."""
+    if direct:
+        agents: dict[str, Any] = {
+            name: DirectNode(name, load_profile(profiles[name[:3]]), clock) for name in node_names()
+        }
+    else:
+        folder = stack.enter_context(memory_folder())
+        agents = {name: agent(folder, name, profiles[name[:3]], clock) for name in node_names()}
+    for made in agents.values():
+        stack.callback(made.close)
+    return agents
 
 
 def agent(folder: Path, name: str, profile: str, clock: ModelClock) -> VirtualNode:
