@@ -2,7 +2,7 @@
 
 All simulate the same jobs: rigid jobs, lognormal run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY
 backfilling (SimPy: first come, first served, as it has no scheduler); slurm-energy with exact energies.
-zeus, kairos and blend simulate the same jobs, and also a load of 1.5 and jobs with eight shapes. Further
+zeus, kairos, blend and metis simulate the same jobs, and also a load of 1.5 and jobs with eight shapes. Further
 claims are 100,000 jobs submitted at once and a year with a million jobs. AccaSim simulates only the
 first jobs, as it would take minutes for all. The mean wait of first come, first served on the same jobs is
 compared, too: it must be equal to the second, the resolution of AccaSim.
@@ -38,7 +38,7 @@ from slurm_energy.simulator.workloads.workload import Workload, workload
 
 ACCASIM_TARGET, SIMPY_TARGET, MEMORY_TARGET_BYTES = 500.0, 20.0, 2e9
 THESIS_TARGET_S = 60.0
-POLICIES = ("zeus", "kairos", "blend")
+POLICIES = ("zeus", "kairos", "blend", "metis")
 RIGID_TARGET, RIGID_ACCASIM_TARGET, MALLEABLE_TARGET, OVERLOAD_TARGET = 100_000.0, 200.0, 30_000.0, 10_000.0
 AT_ONCE_TARGET_S, YEAR_TARGET_S = 5.0, 60.0
 OVERLOAD, OVERLOAD_JOBS, MALLEABLE_NODES, SHAPES = 1.5, 8000, 256, 8

@@ -10,11 +10,14 @@ from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.kernels.compiled import compiled
 from slurm_energy.simulator.kernels.pending_tree import PendingJobs, enter, leave
 from slurm_energy.simulator.kernels.score_kernels import expected_s
+from slurm_energy.simulator.kernels.start_plan import StartPlan
 from slurm_energy.simulator.results.simulation_result import JobOutcome
 from slurm_energy.simulator.results.user_columns import UserColumns, hold, settle
 from slurm_energy.simulator.running_columns import RunningColumns, pop, push, withdraw
+from slurm_energy.simulator.running_jobs import ROUNDING_S
 from slurm_energy.simulator.workloads.job_columns import (
     EXTRA_WATTS,
+    KILL_S,
     KIND,
     LEFT,
     RESTART_S,
@@ -32,8 +35,9 @@ START_S, END_S, ENERGY, LOST, RUN_S, UNIT_S, BEGIN_S, STOP_S = range(8)
 the current run."""
 SHAPE, PREEMPTIONS, OUTCOME = range(3)
 """Columns of `Accounts.whole`, as in `EnergyAccounts`."""
-_PENDING, _RUNNING, _COMPLETED = (
-    int(outcome) for outcome in (JobOutcome.PENDING, JobOutcome.RUNNING, JobOutcome.COMPLETED)
+_PENDING, _RUNNING, _COMPLETED, _TIMEOUT = (
+    int(outcome)
+    for outcome in (JobOutcome.PENDING, JobOutcome.RUNNING, JobOutcome.COMPLETED, JobOutcome.TIMEOUT)
 )
 
 
@@ -56,6 +60,7 @@ class SimulationColumns(NamedTuple):
         free: free units by kind of nodes.
         offered: free units from which packing chooses shapes in a pass.
         pending, running, users, accounts: jobs and users.
+        plan: planned starts, for `metis`.
         jobs_watts: power of running jobs above the idle power of their units, shape (1,).
         pass_due_s: time of the next scheduling pass in seconds, infinity: none, shape (1,).
         last_s: time of the last events, and the latest time of an event without effect, shape (2,).
@@ -69,6 +74,7 @@ class SimulationColumns(NamedTuple):
     running: RunningColumns
     users: UserColumns
     accounts: Accounts
+    plan: StartPlan
     jobs_watts: Floats
     pass_due_s: Floats
     last_s: Floats
@@ -96,14 +102,13 @@ def start_job(
 ) -> None:
     """Start a pending job in a shape whose units are free."""
     real, whole = state.accounts.real, state.accounts.whole
-    restart_s = jobs.real[job, RESTART_S]
     leave(policy, state.pending, jobs, job)
     state.free[jobs.need[shape, KIND]] -= jobs.need[shape, UNITS]
     if np.isnan(real[job, START_S]):
         real[job, START_S] = now_s
     real[job, BEGIN_S] = now_s
     whole[job, SHAPE], whole[job, OUTCOME] = shape, _RUNNING
-    end_s = now_s + restart_s + jobs.real[job, LEFT] * jobs.load[shape, RUN_TIME_S]
+    end_s = min(_work_done_s(jobs, state, job), now_s + jobs.real[job, KILL_S])
     real[job, STOP_S] = end_s
     push(state.running, end_s, now_s + expected_s(jobs, job, shape), job, shape)
     state.jobs_watts[0] += jobs.load[shape, EXTRA_WATTS]
@@ -113,10 +118,20 @@ def start_job(
 
 @compiled
 def end_job(jobs: JobColumns, state: SimulationColumns, now_s: float) -> None:
-    """End the running job that ends first; its end is now."""
+    """End the running job that ends first; its end is now. It is done, or killed at its time limit."""
     job = pop(state.running)
     stop(jobs, state, now_s, job)
-    state.accounts.real[job, END_S], state.accounts.whole[job, OUTCOME] = now_s, _COMPLETED
+    killed = _work_done_s(jobs, state, job) > now_s + ROUNDING_S
+    state.accounts.real[job, END_S] = now_s
+    state.accounts.whole[job, OUTCOME] = _TIMEOUT if killed else _COMPLETED
+
+
+@compiled
+def _work_done_s(jobs: JobColumns, state: SimulationColumns, job: int) -> float:
+    """Return the time at which the work of a running job is done, in seconds."""
+    begin_s, shape = state.accounts.real[job, BEGIN_S], state.accounts.whole[job, SHAPE]
+    work_s = jobs.real[job, LEFT] * jobs.load[shape, RUN_TIME_S]
+    return float(begin_s + jobs.real[job, RESTART_S] + work_s)
 
 
 @compiled

@@ -19,7 +19,7 @@ from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workloads.workload import Workload
 
 _LN2 = math.log(2)
-_ROUNDING_S = 1e-6
+ROUNDING_S = 1e-6
 """Rounding of a job's end. A job that ends within this time of its limit is not killed."""
 
 
@@ -207,7 +207,7 @@ class RunningJobs:
         """End a run whose work is done, or that is killed at its time limit."""
         self._stop(run, now_s)
         self.left[run.job] = 0.0
-        killed = run.end_s > now_s + _ROUNDING_S
+        killed = run.end_s > now_s + ROUNDING_S
         self.accounts.end_s[run.job] = now_s
         self.accounts.outcome[run.job] = JobOutcome.TIMEOUT if killed else JobOutcome.COMPLETED
 

@@ -82,6 +82,11 @@ def draw(seed: int) -> Case:
     )
     preemption = Preemption(*map(float, map(random.choice, ([np.inf, 0, 2.5], [0, 1, 3.7], [0, 10, 60]))))
     disciplines = [*Discipline, Discipline.EASY, Discipline.PACKING]
+    if random.random() < 0.3:
+        names = ("thrift", "impatience", "delay", "crowd", "excess", "patience")
+        options = replace(
+            options, weights=dict(zip(names, random.uniform(0.0, 4.0, 6).tolist(), strict=True))
+        )
     settings = ScheduleSettings(
         disciplines[random.integers(len(disciplines))],
         interval_s=float(random.choice([0.0, 0.0, 7.0])),
@@ -90,6 +95,7 @@ def draw(seed: int) -> Case:
         half_life_s=float(random.choice([np.inf, 50.0])),
         shares={"a": 2.0},
         options=options,
+        kill_at_limit=bool(random.random() < 0.3),
     )
     return workload(first, job, shape, users=("a", "b", "c", "d")), nodes, settings
 
@@ -170,14 +176,12 @@ def test_compilation_is_for_campaigns_with_many_jobs(
     assert used == [column_engine if compiled else engine]
 
 
-def test_every_built_in_policy_that_does_not_look_ahead_is_compiled() -> None:
-    """A policy that looks ahead reads the expected ends of running jobs: the general engine simulates it."""
+def test_every_built_in_policy_is_compiled() -> None:
     built_in = [entry for entry in map(policy, names()) if entry.built_in]
-    assert set(CODES) == {entry.name for entry in built_in if not entry.looks_ahead}
+    assert set(CODES) == {entry.name for entry in built_in}
     jobs = workload(np.arange(2), {"submit_s": np.zeros(1)}, {"units": [1], "time_s": [1.0]})
     settings, kinds = ScheduleSettings(Discipline.EASY), [NodeKind("n", 1, 1)]
-    for entry in built_in:
-        assert column_engine.supports(jobs, kinds, entry, settings) == (not entry.looks_ahead)
+    assert all(column_engine.supports(jobs, kinds, entry, settings) for entry in built_in)
 
 
 @pytest.mark.slow
@@ -194,7 +198,7 @@ def test_an_empty_workload_has_an_empty_result() -> None:
         ("zeus", {"idle_off_s": 60.0}),
         ("zeus", {"options": Options(aged_jobs_per_user=2)}),
         ("kairos", {"options": Options(weights={"patience": -1.0})}),
-        ("kairos", {"preemption": Preemption(), "kill_at_limit": True}),
+        ("metis", {"options": Options(weights={"crowd": -1.0})}),
     ],
 )
 def test_other_runs_are_left_to_the_general_engine(name: str, change: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from slurm_energy.scheduling.ranking import (
 from slurm_energy.scheduling.registry import register
 
 _WEIGHTS = {"thrift": 1.5, "impatience": 3.0, "delay": 0.4, "crowd": 0.5}
-_WAITING_JOBS = 64
+WAITING_JOBS = 64
 """Number of waiting jobs in a plan. Jobs after these wait until the next pass."""
 _MIN_SHARE = 0.05
 """Least share of a shape's power that counts as its own, where idle power is given as higher than that."""
@@ -42,9 +42,12 @@ def rank(queue: Queue, options: Options) -> Ranking:
     the capacity of the cluster is unknown.
     Weights: `thrift`, `impatience`, `delay`, `crowd`.
     """
-    table = queue.alternatives
+    table, capacity = queue.alternatives, queue.capacity
     weights = {name: options.weight(name, default) for name, default in _WEIGHTS.items()}
-    energy = _energy_above_idle(queue) ** weights["thrift"]
+    idle_watts = np.zeros(len(table.time_s))
+    if capacity is not None:
+        idle_watts = capacity.unit_idle_watts[table.hardware] * table.gpus
+    energy = effort(table.power_watts, table.time_s, idle_watts, weights["thrift"])
     choice, _ = least(energy * table.time_s, table)
     edp = over_all(table.edp, table)
     slack = slack_s(queue, over_all(table.time_s, table))
@@ -54,23 +57,26 @@ def rank(queue: Queue, options: Options) -> Ranking:
         "edp": edp_term(np.where(queue.jobs.urgent, np.nan, edp)),
     }
     ranking = ranked(queue, options, choice, score, urgent_first=True, terms=terms)
-    if queue.capacity is None:
+    if capacity is None:
         return ranking
     # A job whose shapes all wait keeps its score: its place counts although it does not start now.
     score = np.where(ranking.tier == AGED, queue.jobs.submit_s, score)
-    placed = _Placement(queue, queue.capacity, energy, weights).place(replace(ranking, score=score))
+    placed = _Placement(queue, capacity, energy, weights).place(replace(ranking, score=score))
     return replace(ranking, score=score, choice=placed)
 
 
-def _energy_above_idle(queue: Queue) -> Floats:
-    """Return the energy in joules that each shape needs beyond its units' idle energy, shape (m,)."""
-    table = queue.alternatives
-    if queue.capacity is None:
-        return table.energy_joules
-    idle_watts = queue.capacity.unit_idle_watts[table.hardware] * table.gpus
-    own_watts = np.maximum(table.power_watts - idle_watts, _MIN_SHARE * table.power_watts)
-    energy: Floats = own_watts * table.time_s
-    return energy
+def effort(power_watts: Floats, time_s: Floats, idle_watts: Floats, thrift: float) -> Floats:
+    """Return ((P - P_idle) T)^thrift of each of m shapes, by which `metis` compares them, shape (m,).
+
+    Args:
+        power_watts: power of each shape, shape (m,).
+        time_s: run time of each shape, shape (m,).
+        idle_watts: idle power of the units of each shape, shape (m,).
+        thrift: weight of the policy.
+    """
+    own_watts = np.maximum(power_watts - idle_watts, _MIN_SHARE * power_watts)
+    result: Floats = (own_watts * time_s) ** thrift
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class _Placement:
         choice = np.full(self.queue.jobs.count, -1, np.int64)
         waiting = 0
         for row in ranking.order(self.queue.jobs.job_id).tolist():
-            if waiting >= _WAITING_JOBS or not (np.any(free > 0) or not np.all(known)):
+            if waiting >= WAITING_JOBS or not (np.any(free > 0) or not np.all(known)):
                 break
             best, start_s = self._shape(row, int(ranking.choice[row]), unit_plans)
             if best < 0:

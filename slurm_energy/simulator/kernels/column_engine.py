@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
+from slurm_energy.scheduling.rankings.metis import effort
 from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine_columns import (
@@ -36,6 +37,7 @@ from slurm_energy.simulator.kernels.compiled import compiled, compiled_entry, is
 from slurm_energy.simulator.kernels.pass_kernels import run_pass
 from slurm_energy.simulator.kernels.pending_tree import enter, no_jobs
 from slurm_energy.simulator.kernels.preemption_kernels import preempt_for_deadlines
+from slurm_energy.simulator.kernels.start_plan import no_plan
 from slurm_energy.simulator.results.run_notes import run_notes
 from slurm_energy.simulator.results.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
 from slurm_energy.simulator.results.user_columns import no_usage
@@ -46,6 +48,7 @@ from slurm_energy.simulator.workloads.job_columns import (
     CODES,
     HADES,
     KEY,
+    METIS,
     RISK_S,
     ROW,
     SUBMIT_S,
@@ -84,7 +87,6 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and policy.name in CODES
         and not (settings.signals is not None and policy.preempts and settings.preemption is not None)
         and not needs_general_engine(jobs, kinds, settings)
-        and not (settings.kill_at_limit and policy.preempts and settings.preemption is not None)
         and options.aged_jobs_per_user is None
         and options.age_weight >= 0
         and all(weight >= 0 for weight in options.weights.values())
@@ -99,7 +101,7 @@ def simulate(
     unit_idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
     scoring = rules(policy, settings)
     margin_s = settings.preemption.margin_s if settings.preemption else 0.0
-    columns = job_columns(jobs, total, unit_idle_watts, scoring, margin_s)
+    columns = job_columns(jobs, total, unit_idle_watts, scoring, margin_s, kills=settings.kill_at_limit)
     state = SimulationColumns(
         total.copy(),
         np.zeros_like(total),
@@ -107,6 +109,7 @@ def simulate(
         no_running_jobs(int(min(jobs.count, int(np.sum(total))))),
         no_usage(_shares(scoring, jobs, settings), settings.half_life_s),
         empty_accounts(jobs.count),
+        no_plan(scoring, columns, _effort(jobs, unit_idle_watts, scoring), total),
         np.zeros(1),
         np.full(1, np.inf),
         np.zeros(2),
@@ -116,7 +119,8 @@ def simulate(
     key_order = np.sort(columns.real[:, KEY]) if scoring.code == BLEND else np.zeros(0)
     times, watts = np.empty(2 * jobs.count + 4), np.empty(2 * jobs.count + 4)
     times[0], watts[0], state.progress[_STEPS] = 0.0, idle_watts, 1
-    risks_s, is_runnable = _risks_s(columns, scoring), runnable(columns)
+    is_runnable = runnable(columns)
+    risks_s = _risks_s(columns, scoring, is_runnable)
     while not _run(columns, scoring, idle_watts, key_order, risks_s, is_runnable, times, watts, state):
         times, watts = np.resize(times, 2 * len(times)), np.resize(watts, 2 * len(watts))
     steps, passes, end_s = state.progress[_STEPS], int(state.progress[_PASSES]), float(state.last_s[0])
@@ -135,11 +139,19 @@ def _shares(scoring: PolicyRules, jobs: Workload, settings: ScheduleSettings) ->
     return scaled
 
 
-def _risks_s(jobs: JobColumns, scoring: PolicyRules) -> Floats:
+def _effort(jobs: Workload, unit_idle_watts: Floats, scoring: PolicyRules) -> Floats:
+    """Return the effort of each shape for `metis`, shape (m,); of size 0 for other policies."""
+    if scoring.code != METIS:
+        return np.zeros(0)
+    idle_watts = unit_idle_watts[jobs.hardware] * jobs.units
+    return effort(jobs.predicted_watts, jobs.predicted_time_s, idle_watts, float(scoring.weights[0]))
+
+
+def _risks_s(jobs: JobColumns, scoring: PolicyRules, is_runnable: Bools) -> Floats:
     """Return the times from which deadlines are at risk, ascending, for policies that preempt."""
     if not scoring.preempts:
         return np.zeros(0)
-    risk_s = jobs.real[:, RISK_S]
+    risk_s = jobs.real[is_runnable, RISK_S]
     return np.sort(risk_s[np.isfinite(risk_s)])
 
 

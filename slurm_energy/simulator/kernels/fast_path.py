@@ -31,7 +31,8 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
         and not needs_general_engine(jobs, kinds, settings)
     )
     rigid = len(jobs.first) == jobs.count + 1 == int(jobs.first[-1]) + 1
-    return plain and rigid and len(kinds) == 1
+    kills = settings.kill_at_limit and bool(np.any(jobs.time_s > jobs.time_limit_s))
+    return plain and rigid and len(kinds) == 1 and not kills
 
 
 def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> SimulationResult:

@@ -8,10 +8,12 @@ from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.engine_columns import SimulationColumns, start_job
 from slurm_energy.simulator.job_search import HeadReservation, first_job, fits
 from slurm_energy.simulator.kernels.compiled import compiled, compiled_with_memory
+from slurm_energy.simulator.kernels.metis_kernels import place_jobs
 from slurm_energy.simulator.kernels.pending_bits import member
 from slurm_energy.simulator.kernels.pending_tree import longest_wait_s, may_start
-from slurm_energy.simulator.kernels.reservation_kernels import start_with_reservations
+from slurm_energy.simulator.kernels.reservation_kernels import ranked_jobs, start_with_reservations
 from slurm_energy.simulator.kernels.score_kernels import Moment, expected_s, least_edp, user_factors
+from slurm_energy.simulator.kernels.start_plan import AGED, CHOICE, JOB
 from slurm_energy.simulator.results.user_columns import settle
 from slurm_energy.simulator.workloads.job_columns import (
     BLEND,
@@ -19,6 +21,7 @@ from slurm_energy.simulator.workloads.job_columns import (
     EASY,
     KEY,
     KIND,
+    METIS,
     PACKING,
     SUBMIT_S,
     UNITS,
@@ -27,7 +30,7 @@ from slurm_energy.simulator.workloads.job_columns import (
 )
 
 
-@compiled
+@compiled_with_memory
 def run_pass(
     policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
 ) -> None:
@@ -43,6 +46,30 @@ def run_pass(
     settle(state.users, now_s)
     if not may_start(state.pending, state.free):
         return
+    now = _moment(policy, jobs, key_order, state, now_s)
+    plans, is_aged = policy.code == METIS, longest_wait_s(state.pending, now_s) >= policy.wait_bound_s
+    reserves = policy.discipline == CONSERVATIVE or (policy.discipline == PACKING and (plans or is_aged))
+    if plans or reserves:
+        if plans:
+            placed = state.plan.placed[:, : place_jobs(policy, jobs, state, now_s)]
+            order, shapes, aged = placed[JOB], placed[CHOICE], placed[AGED]
+        else:
+            order, shapes, aged = ranked_jobs(policy, jobs, state, now)
+        if reserves:
+            start_with_reservations(policy, jobs, state, now_s, order, shapes, aged)
+        else:
+            _start_placed(policy, jobs, state, now_s, order, shapes)
+    elif policy.discipline == PACKING:
+        _start_all(policy, jobs, state, now, HeadReservation(-1, np.inf, 0))
+    else:
+        _start_in_order(policy, jobs, state, now)
+
+
+@compiled
+def _moment(
+    policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
+) -> Moment:
+    """Return the dependencies of scores at the current time."""
     users, best_usage = state.users, 0.0
     if len(users.share) > 0:
         best_usage = user_factors(policy, users.unit_s, users.joules, users.share, users.factor)
@@ -52,14 +79,33 @@ def run_pass(
         for kind in range(len(free)):
             free[kind] = state.free[kind]
     middle = _median(policy, jobs, key_order, state, free, now_s) if policy.code == BLEND else 0.0
-    now = Moment(now_s, users.factor, best_usage, middle, free)
-    is_aged = longest_wait_s(state.pending, now_s) >= policy.wait_bound_s
-    if policy.discipline == CONSERVATIVE or (policy.discipline == PACKING and is_aged):
-        start_with_reservations(policy, jobs, state, now)
-    elif policy.discipline == PACKING:
-        _start_all(policy, jobs, state, now, HeadReservation(-1, np.inf, 0))
-    else:
-        _start_in_order(policy, jobs, state, now)
+    return Moment(now_s, users.factor, best_usage, middle, free)
+
+
+@compiled
+def _start_placed(
+    policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, order: Ints, shapes: Ints
+) -> None:
+    """Start jobs in the given order, as `_start_in_order` does in the order of scores."""
+    held = HeadReservation(-1, np.inf, 0)
+    for index in range(len(order)):
+        job, shape = order[index], shapes[index]
+        if fits(jobs, job, shape, now_s, state.free, held):
+            end_s = now_s + expected_s(jobs, job, shape)
+            start_job(policy, jobs, state, now_s, job, shape)
+            held = _without(jobs, held, shape, end_s)
+        elif policy.discipline != EASY:
+            return
+        elif held.kind < 0:
+            held = _reserve(jobs, state, now_s, shape)
+
+
+@compiled
+def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
+    """Return a reservation after the start of a job that ends at `end_s` in the given shape."""
+    if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
+        return held
+    return HeadReservation(held.kind, held.start_s, held.spare - jobs.need[shape, UNITS])
 
 
 @compiled
@@ -89,8 +135,7 @@ def _start_all(
             return
         end_s = now.now_s + expected_s(jobs, job, shape)
         start_job(policy, jobs, state, now.now_s, job, shape)
-        if jobs.need[shape, KIND] == held.kind and end_s > held.start_s:
-            held = HeadReservation(held.kind, held.start_s, held.spare - jobs.need[shape, UNITS])
+        held = _without(jobs, held, shape, end_s)
 
 
 @compiled

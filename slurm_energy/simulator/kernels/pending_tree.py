@@ -32,6 +32,7 @@ from slurm_energy.simulator.workloads.job_columns import (
     LEAN_POLICIES,
     LEANEST,
     LEFT,
+    METIS,
     PACKING,
     PLACE,
     POSSIBLE,
@@ -72,6 +73,7 @@ class PendingJobs(NamedTuple):
         urgent: pending jobs with a deadline in the order in which they became pending, shape (n,); of size 0
             if the policy does not preempt.
         keys: pending jobs by KEY_RANK, for medians; of size 0 for policies that need none.
+        in_order, places: pending jobs by row and by PLACE, for `metis`; of size 0 for other policies.
         stack: room for searches, shape (64,); `stack_score` has their tiers and scores, shape (64, 2).
     """
 
@@ -84,6 +86,8 @@ class PendingJobs(NamedTuple):
     tally: Ints
     urgent: Ints
     keys: BitSet
+    in_order: BitSet
+    places: BitSet
     stack: Ints
     stack_score: Floats
 
@@ -105,6 +109,8 @@ def no_jobs(policy: PolicyRules, jobs: JobColumns, total: Ints) -> PendingJobs:
         np.zeros(2, np.int64),
         np.empty(count if policy.preempts else 0, np.int64),
         empty_set(count if policy.code == BLEND else 0),
+        empty_set(count if policy.code == METIS else 0),
+        empty_set(count if policy.code == METIS else 0),
         np.empty(_DEPTH, np.int64),
         np.empty((_DEPTH, 2)),
     )
@@ -148,6 +154,9 @@ def enter(policy: PolicyRules, pending: PendingJobs, jobs: JobColumns, job: int)
         pending.tally[1] += 1
     if _has_median(policy) and jobs.whole[job, LEANEST] >= 0:
         add(pending.keys, jobs.whole[job, KEY_RANK])
+    if policy.code == METIS:
+        add(pending.in_order, job)
+        add(pending.places, jobs.whole[job, PLACE])
     node = len(nodes) // 2 + job // BLOCK
     changed = True
     while node > 0 and changed:
@@ -171,6 +180,9 @@ def leave(policy: PolicyRules, pending: PendingJobs, jobs: JobColumns, job: int)
         _leave_urgent(pending, job)
     if _has_median(policy) and jobs.whole[job, LEANEST] >= 0:
         remove(pending.keys, jobs.whole[job, KEY_RANK])
+    if policy.code == METIS:
+        remove(pending.in_order, job)
+        remove(pending.places, jobs.whole[job, PLACE])
     block = job // BLOCK
     node = len(nodes) // 2 + block
     changed = False
@@ -219,7 +231,7 @@ def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
     row[NODE_KEYS:] = jobs.real[job, LATEST_S] if by_slack else jobs.real[job, KEY]
     lean = code in LEAN_POLICIES
     choice = jobs.whole[job, LEANEST] if lean else jobs.whole[job, FASTEST]
-    varies = packing or (urgent and code in (KAIROS, BLEND, AURACHRONOS))
+    varies = packing or code == METIS or (urgent and code in (KAIROS, BLEND, AURACHRONOS))
     if not varies and choice >= 0:
         row[NODE_SIZE], row[NODE_LIMIT] = jobs.need[choice, UNITS], expected_s(jobs, job, choice)
         return

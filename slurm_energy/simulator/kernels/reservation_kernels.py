@@ -24,14 +24,28 @@ from slurm_energy.simulator.workloads.job_columns import (
 
 @compiled_with_memory
 def start_with_reservations(
-    policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment
+    policy: PolicyRules,
+    jobs: JobColumns,
+    state: SimulationColumns,
+    now_s: float,
+    order: Ints,
+    shapes: Ints,
+    aged: Ints,
 ) -> None:
     """Start the jobs, in order, that fit without delaying a reservation.
 
     Under the discipline conservative every job that cannot start gets a reservation, under packing only jobs
     that have waited longer than the bound.
+
+    Args:
+        policy: the policy.
+        jobs: the jobs.
+        state: the state.
+        now_s: current time in seconds.
+        order: jobs in the order of the policy, shape (p,).
+        shapes: their shapes, shape (p,).
+        aged: whether they have waited longer than the bound, shape (p,).
     """
-    order, shapes, aged = _ranked(policy, jobs, state, now)
     size = 0  # of the step function; 0: no job has a reservation
     times, free = np.empty(0), np.empty((0, 0), np.int64)
     for index in range(len(order)):
@@ -41,16 +55,16 @@ def start_with_reservations(
         kind, units = jobs.need[shape, KIND], jobs.need[shape, UNITS]
         length_s = expected_s(jobs, job, shape)
         if units <= state.free[kind] and (size == 0 or _fits(times, free, size, 0, kind, units, length_s)):
-            start_job(policy, jobs, state, now.now_s, job, shape)
+            start_job(policy, jobs, state, now_s, job, shape)
             if size > 0:
-                size = _take(times, free, size, now.now_s, length_s, kind, units)
+                size = _take(times, free, size, now_s, length_s, kind, units)
             continue
         if policy.discipline != CONSERVATIVE and not aged[index]:
             continue
         if size == 0:
             most = state.running.tally[0] + 2 * len(order) + 4
             times, free = np.empty(most), np.empty((most, len(state.free)), np.int64)
-            size = _availability(jobs, state, now.now_s, times, free)
+            size = _availability(jobs, state, now_s, times, free)
         for start in range(size):
             if _fits(times, free, size, start, kind, units, length_s):
                 size = _take(times, free, size, times[start], length_s, kind, units)
@@ -58,7 +72,7 @@ def start_with_reservations(
 
 
 @compiled_with_memory
-def _ranked(
+def ranked_jobs(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment
 ) -> tuple[Ints, Ints, Ints]:
     """Return the pending jobs in the order of the policy, their shapes, and whether they are aged."""

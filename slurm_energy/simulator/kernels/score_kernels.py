@@ -24,6 +24,7 @@ from slurm_energy.simulator.workloads.job_columns import (
     HADES,
     KAIROS,
     KEY,
+    KILL_S,
     KIND,
     LAST,
     LEAN_POLICIES,
@@ -32,11 +33,11 @@ from slurm_energy.simulator.workloads.job_columns import (
     LIMIT_S,
     MULTIFACTOR,
     PACKING,
-    PATIENCE_S,
     PLACE,
     POLLUX,
     POSSIBLE,
     RESTART_S,
+    SHORTEST_S,
     SUBMIT_S,
     THEMIS,
     TIME_S,
@@ -107,7 +108,7 @@ def _score(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s:
         return _blend(policy, jobs, job, now, wait_s, jobs.real[job, KEY], shortest_s, fastest, leanest)
     if code == KAIROS:
         choice = jobs.whole[job, GOOD]
-        if choice < 0 and wait_s >= jobs.real[job, PATIENCE_S]:
+        if choice < 0 and wait_s >= policy.weights[1] * jobs.real[job, SHORTEST_S]:
             choice = leanest
         return jobs.real[job, KEY], choice
     choice = leanest if code in LEAN_POLICIES else fastest
@@ -272,7 +273,7 @@ def _in_time(
         return good_edp, good
     waits = (
         not jobs.whole[job, URGENT]
-        and max(0.0, now.now_s - jobs.real[job, SUBMIT_S]) < (jobs.real[job, PATIENCE_S])
+        and max(0.0, now.now_s - jobs.real[job, SUBMIT_S]) < policy.weights[1] * jobs.real[job, SHORTEST_S]
     )
     return (np.inf, -1) if waits else (best_edp, leanest)
 
@@ -285,7 +286,12 @@ def left_s_after(jobs: JobColumns, job: int, now: Moment, time_s: float) -> floa
 
 @compiled
 def expected_s(jobs: JobColumns, job: int, shape: int) -> float:
-    """Return the expected run time of a job in seconds: its time limit, else the predicted time."""
+    """Return the expected run time of a job in seconds: its time limit, else the predicted time.
+
+    A job that is killed at its time limit gets the whole limit again after an interruption, as in Slurm.
+    """
+    if jobs.real[job, KILL_S] < np.inf:
+        return float(jobs.real[job, KILL_S])
     limit_s = jobs.real[job, LIMIT_S]
     whole_s = jobs.load[shape, TIME_S] if np.isnan(limit_s) else limit_s
     return float(jobs.real[job, RESTART_S] + jobs.real[job, LEFT] * whole_s)

@@ -18,7 +18,21 @@ from slurm_energy.simulator.kernels.compiled import compiled, compiled_entry
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workloads.workload import Workload
 
-FCFS, SJF, ZEUS, HADES, THEMIS, POLLUX, CHRONOS, KAIROS, BLEND, MULTIFACTOR, AURACHRONOS, LEAN = range(12)
+(
+    FCFS,
+    SJF,
+    ZEUS,
+    HADES,
+    THEMIS,
+    POLLUX,
+    CHRONOS,
+    KAIROS,
+    BLEND,
+    MULTIFACTOR,
+    AURACHRONOS,
+    LEAN,
+    METIS,
+) = range(13)
 CODES: Final = {
     "fcfs": FCFS,
     "sjf": SJF,
@@ -33,17 +47,19 @@ CODES: Final = {
     "multifactor": MULTIFACTOR,
     "aurachronos": AURACHRONOS,
     "lean": LEAN,
+    "metis": METIS,
 }
 """Number of each policy that the kernels know."""
 LEAN_POLICIES: Final = (ZEUS, HADES, KAIROS, BLEND, AURACHRONOS, LEAN)
 """Policies that choose the shape with the lowest `shape_value`; the others choose the fastest one."""
-_URGENT_FIRST: Final = (CHRONOS, KAIROS, AURACHRONOS)
+_URGENT_FIRST: Final = (CHRONOS, KAIROS, AURACHRONOS, METIS)
 USAGE_POLICIES: Final = (BLEND, HADES, MULTIFACTOR, THEMIS)
 """Policies whose scores depend on the usage of users."""
 WEIGHTS: Final = {
     KAIROS: {"excess": 1.8, "patience": 8.0},
     BLEND: {"edp": 1.0, "fair": 0.5, "deadline": 2.0, "age": 0.5},
     MULTIFACTOR: {"age": 1000.0, "fairshare": 10_000.0, "jobsize": 1000.0},
+    METIS: {"thrift": 1.5, "impatience": 3.0, "delay": 0.4, "crowd": 0.5},
 }
 """Default weights of the policies, in the order of `PolicyRules.weights`."""
 STRICT, EASY, CONSERVATIVE, PACKING = range(4)
@@ -54,7 +70,20 @@ _DISCIPLINES: Final = {
     Discipline.PACKING: PACKING,
 }
 
-SUBMIT_S, DEADLINE_S, LIMIT_S, SIZE, KEY, LEFT, ALLOWED, PATIENCE_S, RISK_S, LATEST_S, RESTART_S = range(11)
+(
+    SUBMIT_S,
+    DEADLINE_S,
+    LIMIT_S,
+    KILL_S,
+    SIZE,
+    KEY,
+    LEFT,
+    ALLOWED,
+    SHORTEST_S,
+    RISK_S,
+    LATEST_S,
+    RESTART_S,
+) = range(12)
 """Columns of `JobColumns.real`."""
 ROW, USER, ID_RANK, PLACE, FIRST, LAST, URGENT, FASTEST, LEANEST, GOOD, KEY_RANK = range(11)
 """Columns of `JobColumns.whole`."""
@@ -70,11 +99,12 @@ class JobColumns(NamedTuple):
     """All n jobs with their m shapes (ways to run a job).
 
     Attributes:
-        real: SUBMIT_S, DEADLINE_S, LIMIT_S (time limit; NaN: none); SIZE, share of the cluster; KEY, the
-            value by which the policy sorts; LEFT, fraction of the work that remains; ALLOWED, energy-delay
-            product up to which a shape is good under `kairos`; PATIENCE_S, seconds for which `kairos` waits
-            for such a shape; RISK_S, time from which the deadline is at risk; LATEST_S, lower bound of
-            the deadline minus the run time; RESTART_S, extra time of the next start. Shape (n, 11).
+        real: SUBMIT_S, DEADLINE_S, LIMIT_S (time limit; NaN: none); KILL_S, run time after which the job is
+            killed (infinity: never); SIZE, share of the cluster; KEY, the value by which the policy sorts;
+            LEFT, fraction of the work that remains; ALLOWED, energy-delay product up to which a shape is
+            good under `kairos`; SHORTEST_S, run time in the fastest shape, possible or not; RISK_S, time
+            from which the deadline is at risk; LATEST_S, lower bound of the deadline minus the run time;
+            RESTART_S, extra time of the next start. Shape (n, 12).
         whole: ROW in the workload; USER; ID_RANK, position by job id; PLACE, position by submission and job
             id; FIRST, LAST: the shapes are FIRST to LAST - 1; URGENT, whether the job has a deadline;
             FASTEST, LEANEST, GOOD: possible shape with the least time, with the lowest `shape_value`, and
@@ -145,7 +175,13 @@ def rules(policy: Policy, settings: ScheduleSettings) -> PolicyRules:
 
 
 def job_columns(
-    jobs: Workload, total: Ints, unit_idle_watts: Floats, policy: PolicyRules, margin_s: float
+    jobs: Workload,
+    total: Ints,
+    unit_idle_watts: Floats,
+    policy: PolicyRules,
+    margin_s: float,
+    *,
+    kills: bool,
 ) -> JobColumns:
     """Return the columns of a workload for a policy.
 
@@ -155,11 +191,13 @@ def job_columns(
         unit_idle_watts: idle power of a unit by kind of nodes.
         policy: the policy.
         margin_s: as in `Preemption`.
+        kills: whether jobs are killed at their time limits.
     """
     count = jobs.count
-    real, whole = np.empty((count, 11)), np.empty((count, 11), np.int64)
+    real, whole = np.empty((count, 12)), np.empty((count, 11), np.int64)
     real[:, SUBMIT_S], real[:, DEADLINE_S] = jobs.submit_s, jobs.deadline_s
     real[:, LIMIT_S], real[:, SIZE] = jobs.time_limit_s, jobs.sizes(total)
+    real[:, KILL_S] = np.where(np.isnan(jobs.time_limit_s), np.inf, jobs.time_limit_s) if kills else np.inf
     real[:, LEFT], real[:, RESTART_S] = 1.0, 0.0
     whole[:, ROW], whole[:, USER] = np.arange(count), jobs.user
     whole[:, ID_RANK] = _ranks(jobs.job_id)
@@ -198,7 +236,15 @@ def _ranks(*keys: np.ndarray) -> Ints:
 
 
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
-    """Return the order of the jobs: deadline or none, size of the chosen shape, user, key."""
+    """Return the order of the jobs: deadline or none, size of the chosen shape, user, key.
+
+    Under `metis` it is the order in which jobs are placed: by slack, then by energy-delay product.
+    """
+    if policy.code == METIS:
+        ranks, urgent = jobs.whole[:, ID_RANK], jobs.whole[:, URGENT]
+        by_slack = [np.where(urgent, jobs.real[:, column], 0.0) for column in (DEADLINE_S, SHORTEST_S)]
+        key = np.where(urgent, jobs.real[:, LATEST_S], jobs.real[:, KEY])
+        return np.lexsort((ranks, *by_slack, key, 1 - urgent)).astype(np.int64)
     choice = jobs.whole[:, LEANEST if policy.code in LEAN_POLICIES else FASTEST]
     size_class = np.zeros(len(choice))
     if len(choice) and policy.discipline != PACKING:
@@ -216,13 +262,15 @@ def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
 def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
     """Return a lower bound of each job's deadline minus its run time, with all its work left.
 
-    The run time is that in the fastest shape. Under packing it is that in the slowest one, as a slower shape
-    may be the only one that fits.
+    The run time is that in the fastest possible shape. Under packing it is that in the slowest one, as a
+    slower shape may be the only one that fits. Metis looks at all shapes, possible or not.
     """
     if not len(jobs.whole):
         return np.zeros(0)
     longest_s = jobs.load[jobs.whole[:, FASTEST], TIME_S]
-    if policy.discipline == PACKING:
+    if policy.code == METIS:
+        longest_s = jobs.real[:, SHORTEST_S]
+    elif policy.discipline == PACKING:
         longest_s = np.maximum.reduceat(jobs.load[:, TIME_S], jobs.whole[:, FIRST])
     deadline_s = jobs.real[:, DEADLINE_S]
     latest_s: Floats = deadline_s - longest_s - _ROUNDING * (np.abs(deadline_s) + longest_s)
@@ -293,6 +341,8 @@ def refresh(policy: PolicyRules, jobs: JobColumns, job: int) -> None:
         key = -jobs.real[job, SIZE]
     elif policy.code in LEAN_POLICIES:
         key = best
+    elif policy.code == METIS:
+        key = lowest
     jobs.real[job, KEY] = key
-    jobs.real[job, ALLOWED], jobs.real[job, PATIENCE_S] = allowed, policy.weights[1] * shortest_s
+    jobs.real[job, ALLOWED], jobs.real[job, SHORTEST_S] = allowed, shortest_s
     jobs.whole[job, FASTEST], jobs.whole[job, LEANEST], jobs.whole[job, GOOD] = fastest, leanest, good

@@ -1,0 +1,240 @@
+"""Plan of the starts of pending jobs, compiled. Its results equal those of `scheduling.lookahead`.
+
+For each kind of nodes, the units are kept by the time from which they are free, in steps of units with one
+time, so that a plan takes time and memory by the number of running jobs, not by that of units.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.scheduling.rankings.metis import WAITING_JOBS
+from slurm_energy.simulator.kernels.compiled import compiled
+from slurm_energy.simulator.running_columns import RunningColumns
+from slurm_energy.simulator.workloads.job_columns import (
+    DEADLINE_S,
+    FIRST,
+    KIND,
+    LAST,
+    METIS,
+    PLACE,
+    SHORTEST_S,
+    UNITS,
+    URGENT,
+    JobColumns,
+    PolicyRules,
+)
+
+_STEPS, _GAPS, FREE = range(3)
+"""Columns of `StartPlan.tally`."""
+JOB, CHOICE, AGED = range(3)
+"""Rows of `StartPlan.placed`."""
+
+
+class StartPlan(NamedTuple):
+    """Planned use of the units of k kinds of nodes; room for one scheduling pass, of size 0 without a plan.
+
+    Attributes:
+        effort: energy above idle to the power `thrift` of each shape, shape (m,).
+        alike_end: row after the last of the jobs that have the same deadline and run time as each job,
+            shape (n,).
+        at_place: job by PLACE, shape (n,).
+        urgent_jobs: number of jobs with a deadline; they have the first rows.
+        step_s, step_units: time in seconds from which units are free, ascending, and their number,
+            shape (k, s).
+        gap_s, gap_units: end in seconds, ascending, of gaps before planned starts, and the units that are
+            free from now until then, shape (k, g).
+        start_s: earliest start of each shape of the job that is placed, shape (d,).
+        placed: jobs that may start now or wait for units, in order; their shapes; and whether they have
+            waited longer than the bound, shape (3, p).
+        tally: number of steps, number of gaps, and units free now, by kind of nodes, shape (k, 3).
+    """
+
+    effort: Floats
+    alike_end: Ints
+    at_place: Ints
+    urgent_jobs: int
+    step_s: Floats
+    step_units: Ints
+    gap_s: Floats
+    gap_units: Ints
+    start_s: Floats
+    placed: Ints
+    tally: Ints
+
+
+def no_plan(policy: PolicyRules, jobs: JobColumns, effort: Floats, total: Ints) -> StartPlan:
+    """Return room for the plans of a simulation; of size 0 for policies that do not plan.
+
+    Args:
+        policy: the policy.
+        jobs: the jobs.
+        effort: as in `StartPlan`.
+        total: units of the cluster by kind of nodes.
+    """
+    count = len(jobs.whole) if policy.code == METIS else 0
+    kinds = len(total) if count else 0
+    running = min(count, int(np.sum(total)))
+    placed = running + WAITING_JOBS + 1
+    shapes = jobs.whole[:count, LAST] - jobs.whole[:count, FIRST]
+    at_place = np.empty(count, np.int64)
+    at_place[jobs.whole[:count, PLACE]] = np.arange(count)
+    return StartPlan(
+        effort,
+        _alike_end(jobs)[:count],
+        at_place,
+        int(np.sum(jobs.whole[:, URGENT])),
+        np.empty((kinds, running + placed + 1)),
+        np.empty((kinds, running + placed + 1), np.int64),
+        np.empty((kinds, WAITING_JOBS + 1)),
+        np.empty((kinds, WAITING_JOBS + 1), np.int64),
+        np.empty(int(np.max(shapes, initial=0))),
+        np.empty((3, placed), np.int64),
+        np.zeros((kinds, 3), np.int64),
+    )
+
+
+def _alike_end(jobs: JobColumns) -> Ints:
+    columns = jobs.real[:, [DEADLINE_S, SHORTEST_S]]
+    differs = np.append(np.any(columns[1:] != columns[:-1], axis=1), True)[: len(columns)]
+    ends = np.where(differs, np.arange(1, len(columns) + 1), len(columns))
+    alike: Ints = np.minimum.accumulate(ends[::-1])[::-1]
+    return alike
+
+
+@compiled
+def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free: Ints, now_s: float) -> None:
+    """Fill the plan with the units that are free now, and with those of running jobs."""
+    for kind in range(len(free)):
+        plan.tally[kind, FREE], plan.tally[kind, _STEPS], plan.tally[kind, _GAPS] = free[kind], 0, 0
+        if free[kind] > 0:
+            _append(plan, kind, now_s, free[kind])
+    later, count = 0, running.tally[0]
+    while later < count and running.expected_s[later] <= now_s:
+        later += 1
+    overdue = later - 1
+    while overdue >= 0 or later < count:
+        time_s, index = np.inf, later
+        if overdue >= 0:
+            # A job that exceeded its expected end by some time is expected to take as long again.
+            time_s, index = max(2 * now_s - running.expected_s[overdue], np.nextafter(now_s, np.inf)), overdue
+        if later < count and running.expected_s[later] < time_s:
+            time_s, index = running.expected_s[later], later
+        if index == later:
+            later += 1
+        else:
+            overdue -= 1
+        shape = running.expected_shape[index]
+        _append(plan, jobs.need[shape, KIND], time_s, jobs.need[shape, UNITS])
+
+
+@compiled
+def _append(plan: StartPlan, kind: int, time_s: float, units: int) -> None:
+    """Add units that become free at a time, which is not before that of the last step."""
+    size = plan.tally[kind, _STEPS]
+    if size > 0 and plan.step_s[kind, size - 1] == time_s:
+        plan.step_units[kind, size - 1] += units
+        return
+    plan.step_s[kind, size], plan.step_units[kind, size] = time_s, units
+    plan.tally[kind, _STEPS] += 1
+
+
+@compiled
+def earliest_start_s(plan: StartPlan, kind: int, units: int, time_s: float, now_s: float) -> float:
+    """Return the earliest start in seconds of a job that needs units for `time_s` seconds.
+
+    It is infinity if the cluster does not have the units.
+    """
+    start_s, index, total = np.inf, 0, 0
+    while index < plan.tally[kind, _STEPS]:
+        total += plan.step_units[kind, index]
+        if total >= units:
+            start_s = plan.step_s[kind, index]
+            break
+        index += 1
+    if start_s <= now_s or plan.tally[kind, _GAPS] == 0:
+        return start_s
+    total, index = 0, 0
+    while index < plan.tally[kind, _STEPS] and plan.step_s[kind, index] <= now_s:
+        total += plan.step_units[kind, index]
+        index += 1
+    for index in range(plan.tally[kind, _GAPS]):
+        if plan.gap_s[kind, index] >= now_s + time_s:
+            total += plan.gap_units[kind, index]
+    return now_s if units <= total else start_s
+
+
+@compiled
+def take_units(plan: StartPlan, kind: int, start_s: float, units: int, time_s: float, now_s: float) -> None:
+    """Give units to a job that starts at `start_s`, a result of `earliest_start_s`.
+
+    Of the units that are free in time, those that become free last are taken. As few units as possible then
+    wait for the start.
+    """
+    step_s, step_units = plan.step_s[kind], plan.step_units[kind]
+    after, available = 0, 0
+    while after < plan.tally[kind, _STEPS] and step_s[after] <= start_s:
+        available += step_units[after]
+        after += 1
+    if units > available:
+        _use_gaps(plan, kind, units - available, start_s + time_s)
+        units = available
+    left, waiting, first = units, 0, after
+    while left > 0:
+        first -= 1
+        part = min(left, step_units[first])
+        if step_s[first] <= now_s:
+            waiting += part
+        step_units[first] -= part
+        left -= part
+    if start_s > now_s and waiting > 0:
+        _add_gap(plan, kind, start_s, waiting)
+    if units > 0:
+        _move_steps(plan, kind, first + (step_units[first] > 0), after, start_s + time_s, units)
+
+
+@compiled
+def _move_steps(plan: StartPlan, kind: int, first: int, after: int, time_s: float, units: int) -> None:
+    """Remove the steps from `first` to before `after`, and add a step of units from `time_s` on."""
+    step_s, step_units, size = plan.step_s[kind], plan.step_units[kind], plan.tally[kind, _STEPS]
+    while after < size and step_s[after] <= time_s:
+        step_s[first], step_units[first] = step_s[after], step_units[after]
+        first, after = first + 1, after + 1
+    if first == after:
+        for index in range(size, first, -1):
+            step_s[index], step_units[index] = step_s[index - 1], step_units[index - 1]
+    else:
+        for index in range(after, size):
+            step_s[first + 1 + index - after] = step_s[index]
+            step_units[first + 1 + index - after] = step_units[index]
+    step_s[first], step_units[first] = time_s, units
+    plan.tally[kind, _STEPS] = size + 1 + first - after
+
+
+@compiled
+def _add_gap(plan: StartPlan, kind: int, until_s: float, units: int) -> None:
+    """Add a gap of units that are free from now until `until_s`."""
+    slot = plan.tally[kind, _GAPS]
+    while slot > 0 and plan.gap_s[kind, slot - 1] > until_s:
+        plan.gap_s[kind, slot] = plan.gap_s[kind, slot - 1]
+        plan.gap_units[kind, slot] = plan.gap_units[kind, slot - 1]
+        slot -= 1
+    plan.gap_s[kind, slot], plan.gap_units[kind, slot] = until_s, units
+    plan.tally[kind, _GAPS] += 1
+
+
+@compiled
+def _use_gaps(plan: StartPlan, kind: int, count: int, end_s: float) -> None:
+    """Take units from the gaps that last until `end_s`, the shortest of them first."""
+    size = 0
+    for index in range(plan.tally[kind, _GAPS]):
+        until_s, units = plan.gap_s[kind, index], plan.gap_units[kind, index]
+        used = min(count, units) if until_s >= end_s else 0
+        count -= used
+        if units > used:
+            plan.gap_s[kind, size], plan.gap_units[kind, size] = until_s, units - used
+            size += 1
+    plan.tally[kind, _GAPS] = size
