@@ -2,7 +2,7 @@
 
 All simulate the same jobs: rigid jobs, lognormal run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY
 backfilling (SimPy: first come, first served, as it has no scheduler); slurm-energy with exact energies.
-zeus, kairos, blend and metis simulate the same jobs, and also a load of 1.5 and jobs with eight shapes. Further
+zeus, kairos, blend and metis simulate the same jobs, also at a load of 1.5, and jobs with eight shapes. More
 claims are 100,000 jobs submitted at once and a year with a million jobs. AccaSim simulates only the
 first jobs, as it would take minutes for all. The mean wait of first come, first served on the same jobs is
 compared, too: it must be equal to the second, the resolution of AccaSim.
