@@ -54,7 +54,7 @@ THRESHOLDS = {"minimum_time": 10, "idle_tail": 10, "idle_stretch": 15}
 SLOW_DISK = Path("/sys/fs/cgroup/blkio/senergy-slow-disk")
 DATA_MIB = 64
 
-_FINAL = ("COMPLETED", "FAILED")
+_FINAL = ("COMPLETED", "FAILED", "TIMEOUT")
 
 
 @dataclass(frozen=True)
@@ -185,15 +185,15 @@ class ProgramLab:
             time.sleep(1)
 
 
-def evaluate(name: str, lab: ProgramLab, folder: Path, only: str | None) -> list[dict[str, Any]]:
+def evaluate(
+    name: str, selected: list[DiagnosedProgram], lab: ProgramLab, folder: Path, only: str | None
+) -> list[dict[str, Any]]:
     """Run the programs of a half and print a row for each."""
-    half = HALVES[name]
-    set_disk(half.reads_per_s)
     print(
         f"\nhalf {name}\n\n| program | planted cause | findings, first to last | right |\n|---|---|---|---|"
     )
     rows = []
-    for number, program in enumerate(programs(half, folder)):
+    for number, program in enumerate(selected):
         if only and not re.search(only, program.name):
             continue
         log = folder / f"{name}-{number}.log"
@@ -288,7 +288,8 @@ def main() -> int:
     claims: list[Claim] = []
     with running_lab() as (lab, folder):
         for name in HALVES if args.half == "all" else (args.half,):
-            found = evaluate(name, lab, folder, args.only)
+            set_disk(HALVES[name].reads_per_s)
+            found = evaluate(name, programs(HALVES[name], folder), lab, folder, args.only)
             rows += found
             claims += claims_of(name, found)
     if args.details:

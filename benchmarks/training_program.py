@@ -48,6 +48,11 @@ def main() -> int:
     parser.add_argument(
         "--growing-checkpoint", action="store_true", help="write as much for each step since the last one"
     )
+    parser.add_argument("--epoch-steps", type=int, default=0, help="steps per epoch; 0: one long epoch")
+    parser.add_argument("--burst-every", type=int, default=0, help="samples between late ones; 0: none")
+    parser.add_argument("--burst-ms", type=float, default=0.0, help="wait for a late sample without CPU use")
+    parser.add_argument("--first-step-s", type=float, default=0.0, help="CPU time that the first step adds")
+    parser.add_argument("--evaluate", action="store_true", help="only evaluate the model")
     parser.add_argument("--nan-at", type=int, default=0, help="step at which the loss becomes NaN")
     parser.add_argument("--no-recorder", action="store_true", help="do not report steps")
     parser.add_argument(
@@ -99,7 +104,7 @@ class Images(Dataset[Any]):
         self._compressed = zlib.compress(bytes(range(64)) * (16 * args.compressed_kib))
 
     def __len__(self) -> int:
-        return 1 << 20
+        return self._args.epoch_steps * self._args.batch or 1 << 20
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if self._args.lock:
@@ -112,6 +117,8 @@ class Images(Dataset[Any]):
         end_s = time.thread_time() + self._args.transform_ms / 1000
         image = torch.randn(1, SIDE, SIDE)
         time.sleep(self._args.latency_ms / 1000)
+        if self._args.burst_every and index % self._args.burst_every == 0:
+            time.sleep(self._args.burst_ms / 1000)
         if self._args.compressed_kib:
             image += zlib.decompress(self._compressed)[index % 64] / 256
         if self._args.file:
@@ -170,6 +177,14 @@ def train(args: argparse.Namespace, size: int) -> int:
     loader = DataLoader(Images(args), batch_size=args.batch, num_workers=args.workers, shuffle=True)
     end_s, count, saved_s, saved_count = time.monotonic() + args.seconds, 0, time.monotonic(), 0
     for count, (images, labels) in enumerate(steps(args, loader, model, optimizer), 1):
+        if count == 1:
+            compile_model(args.first_step_s)
+        if args.evaluate:
+            with torch.no_grad():
+                model(images)
+            if is_over(end_s, size):
+                break
+            continue
         is_exchange = count % args.accumulation == 0
         with contextlib.nullcontext() if is_exchange or size == 1 else model.no_sync():
             loss = nn.functional.cross_entropy(model(images), labels)
@@ -198,6 +213,13 @@ def train(args: argparse.Namespace, size: int) -> int:
     return 0
 
 
+def compile_model(seconds: float) -> None:
+    """Use CPU time, as a compiler of models does in the first step."""
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
 def is_checkpoint(args: argparse.Namespace, count: int, saved_s: float) -> bool:
     """Return whether a checkpoint is due after a step: in intervals of steps, or of seconds if adjusted."""
     if args.checkpoint_every and args.checkpoint_s:
@@ -206,11 +228,13 @@ def is_checkpoint(args: argparse.Namespace, count: int, saved_s: float) -> bool:
 
 
 def steps(args: argparse.Namespace, loader: Any, model: Any, optimizer: Any) -> Iterator[Any]:
-    if args.no_recorder:
-        return iter(loader)
-    import slurm_energy
+    """Yield the batches of all epochs."""
+    if not args.no_recorder:
+        import slurm_energy
 
-    return iter(slurm_energy.watch(loader, model, optimizer))
+        loader = slurm_energy.watch(loader, model, optimizer)
+    while True:
+        yield from loader
 
 
 def phase(args: argparse.Namespace, name: str) -> contextlib.AbstractContextManager[Any]:
