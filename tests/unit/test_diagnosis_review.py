@@ -36,10 +36,13 @@ def diagnosed(
     return [finding.kind for finding in diagnosis.findings], diagnosis
 
 
-def hanging(name: str, before: float, after: float, length: int = 180) -> tuple[ObservedSeries, ...]:
+def hanging(
+    name: str, before: float, after: float, length: int = 180, busy: float = 100.0
+) -> tuple[ObservedSeries, ...]:
     """Return the signals of a GPU that is busy all the time, but inactive in its last intervals."""
     values = [before] * (COUNT - length) + [after] * length
-    return series("gpu_busy_percent", [100.0] * COUNT), series(name, values)
+    uses = [100.0] * (COUNT - length) + [busy] * length
+    return series("gpu_busy_percent", uses), series(name, values)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,7 @@ def test_busy_gpus_without_activity_up_to_the_end_hang(name: str, before: float,
     ("parts", "context"),
     [
         (hanging("sm_active_percent", 70.0, 30.0), {}),  # a lighter phase at the end
+        (hanging("sm_active_percent", 70.0, 3.0, busy=40.0), {}),  # small kernels with pauses
         (hanging("sm_active_percent", 70.0, 3.0, 20), {}),  # for less than five minutes
         (hanging("sm_active_percent", 70.0, 3.0, 120), {"state": None}),  # running: for less than 30 minutes
         (hanging("sm_active_percent", 70.0, 3.0), {"is_interactive": True}),
@@ -152,6 +156,17 @@ def test_independent_programs_are_not_ranks_that_wait_for_each_other() -> None:
     assert diagnosed(ranks=restarted)[0] == []
     uneven = (after[0], program(0, 1.0, 1000, 1000.0, pid=2), program(1, 2.0, 1000, 1000.0, pid=3))
     assert diagnosed(ranks=uneven)[0] == [K.LOAD_IMBALANCE]
+
+
+def test_gpus_of_independent_programs_may_have_unlike_activity() -> None:
+    parts = []
+    for number, activity in enumerate((90.0, 45.0)):
+        busy = series("gpu_busy_percent", [95.0] * COUNT, f"gpu[{number}]")
+        parts += [busy, replace(busy, name="sm_active_percent", values=array("d", [activity] * COUNT))]
+    steps = PhaseStatistics.of([1.0] * 2000), PhaseStatistics.of([2.0] * 1000)
+    ranks = tuple(RankSteps("n1", None, i, i + 1, {"step": phase}) for i, phase in enumerate(steps))
+    assert diagnosed(*parts, ranks=ranks)[0] == []
+    assert diagnosed(*parts, ranks=ranks[:1])[0] == [K.LOAD_IMBALANCE]
 
 
 def test_programs_that_follow_each_other_share_the_cpus_in_turn() -> None:

@@ -124,6 +124,7 @@ def test_what_is_not_known_is_none(source, request):
 def test_pending_jobs_have_neither_start_nor_end(sacct):
     (pending,) = read_job_facts({13}, sacct)[13]
     assert (pending.state, pending.start, pending.end, pending.finished) == ("PENDING", None, None, False)
+    assert (pending.exit_code, pending.step_exit_code) == (None, None)  # not 0:0
 
 
 def test_a_run_without_a_start_has_no_known_length():
