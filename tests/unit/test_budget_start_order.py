@@ -1,5 +1,6 @@
 """Which pending jobs may start: order, backfill in the gap of a waiting job, and holds by the begin time."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -156,6 +157,39 @@ def test_a_held_job_is_held_again_and_gets_its_own_begin_back() -> None:
     assert begins.calls[-1] == (["2"], None)
 
 
+def test_a_job_whose_power_has_become_free_keeps_its_precedence_for_a_while() -> None:
+    """Its nodes may be busy with epilogs, while a later job finds nodes and would take the power."""
+    begins = Begins()
+    holds = StartHolds(begins)
+    now = itertools.count(1000, 10)
+
+    def apply(headroom: float, large: int = PENDING) -> dict[int, str]:
+        now_s = float(next(now))
+        queue = queue_columns(
+            now_s,
+            [1, 2, 3, 4],
+            state=[RUNNING, large, PENDING, PENDING],
+            end_s=[now_s + 60.0, np.nan, np.nan, np.nan],
+            eligible_s=[0.0] * 4,
+            time_limit_s=[5000.0] * 4,
+            priority=[9, 8, 7, 6],
+        )
+        counted = [1] if large == PENDING else [1, 2]
+        watts = np.array([300, 500, 100, 900])
+        waiting, _ = holds.apply(queue, watts, now_s, [Limit(headroom)], counted, only_delaying=True)
+        return waiting
+
+    delays = "held by senergyctld: it would delay job 2, which waits for power under budget 'site'"
+    takes = "held by senergyctld: it would take the power of job 2, whose nodes are not free yet"
+    assert apply(200.0) == {3: delays}
+    assert apply(550.0) == {3: takes}  # job 4 does not fit: its license keeps it waiting
+    assert apply(550.0) == {3: takes}
+    assert apply(50.0, large=RUNNING) == {}
+    assert apply(200.0) == {3: delays}
+    free = [apply(550.0) for _ in range(8)]
+    assert free == [{3: takes}] * 6 + [{}] * 2  # after a minute nothing is held for it any more
+
+
 def test_the_number_of_held_jobs_is_bounded() -> None:
     begins = Begins()
     holds = StartHolds(begins)
@@ -173,5 +207,6 @@ def test_the_number_of_held_jobs_is_bounded() -> None:
     waiting, _ = holds.apply(queue, watts, 0.0, [Limit(200.0)], [1], only_delaying=True)
     assert len(waiting) == MAX_DELAYING and waiting.keys() == set(range(3, 3 + MAX_DELAYING))
     assert holds.max_headroom_watts == {"site": 20.0}
-    holds.apply(queue, watts, 0.0, [Limit(600.0)], [1], only_delaying=True)
+    waiting, _ = holds.apply(queue, watts, 0.0, [Limit(600.0)], [1], only_delaying=True)
+    assert len(waiting) == MAX_DELAYING  # they would take the power of the large job
     assert holds.max_headroom_watts == {}

@@ -16,6 +16,8 @@ from slurm_energy.slurm.queue.job_update import JobUpdater
 
 MAX_DELAYING: Final = 200
 """Maximum number of jobs that are held because they would delay another one."""
+PRECEDENCE_S: Final = 60.0
+"""Time for which a job that waited for power keeps its precedence after its power has become free."""
 _SOON_S: Final = 60.0  # jobs that may start so soon are considered, too
 
 
@@ -52,6 +54,8 @@ class StartHolds:
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
         self._holds = BeginTimeHolds(updater, begin_times)
         self.max_headroom_watts: dict[str, float] = {}
+        self._first: int | None = None
+        self._first_since_s: float | None = None
 
     def apply(
         self,
@@ -88,6 +92,10 @@ class StartHolds:
             held = set([job.job_id for job in pending if job.job_id in held][:MAX_DELAYING])
             first = budgets[decision.waiting[decision.first]].name
             self.max_headroom_watts[first] = max(0.0, decision.spare_watts)
+        taking = self._taking_jobs(decision, pending, headroom, now_unix_s)[
+            : max(0, MAX_DELAYING - len(held))
+        ]
+        held.update(taking)
         begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
         ordered = [request.job_id for request in pending if request.job_id in held]
         problems = self._holds.hold(ordered, begin_s, now_unix_s)
@@ -96,7 +104,44 @@ class StartHolds:
             for request in pending
             if request.job_id in held
         }
-        return sentences, problems
+        why = (
+            f"held by senergyctld: it would take the power of job {self._first}, whose nodes are not free yet"
+        )
+        return sentences | dict.fromkeys(taking, why), problems
+
+    def _taking_jobs(
+        self,
+        decision: StartOrder,
+        pending: Sequence[PowerRequest],
+        headroom: Sequence[float],
+        now_unix_s: float,
+    ) -> list[int]:
+        """Return the jobs that would take the power of the job that waited for power until now.
+
+        Its nodes may be busy with the epilogs of ended jobs. Slurm then plans no start for it, and would
+        start the jobs behind it first.
+
+        Args:
+            decision: the decision about the pending jobs.
+            pending: pending jobs in the order of their priority.
+            headroom: power that new jobs may add under each budget.
+            now_unix_s: the time now.
+        """
+        position = next((i for i, job in enumerate(pending) if job.job_id == self._first), None)
+        if self._first_since_s is None:
+            self._first_since_s = now_unix_s
+        is_over = not 0 <= now_unix_s - self._first_since_s < PRECEDENCE_S
+        if position is None or self._first in decision.waiting or is_over:
+            self._first, self._first_since_s = decision.first, None
+            return []
+        budgets = set(pending[position].budgets)
+        return [
+            job.job_id
+            for job in pending[position + 1 :]
+            if job.job_id in decision.waiting
+            and budgets.intersection(job.budgets)
+            and all(job.watts <= headroom[budget] for budget in job.budgets)
+        ]
 
     def release_all(self, now_unix_s: float) -> None:
         """Release every job that this object holds."""
