@@ -125,6 +125,8 @@ def test_jobs_that_take_whole_nodes_hold_their_cpus():
 
     def run(argv):
         calls.append(argv[0])
+        if argv[0] == "sinfo":
+            return "slurm 25.11.2\n"
         if argv[0] == "scontrol":
             if now[0] > 1000:
                 raise UnavailableError("slurmctld", "it does not answer")
@@ -136,7 +138,30 @@ def test_jobs_that_take_whole_nodes_hold_their_cpus():
         queue = source.read()
         assert queue.held_cpus.tolist() == [0, 3 * 64, 96, 0, 0]
     assert queue.memory_mib.tolist() == [0, 250 * 1024, 0, 0, 0]
-    assert calls == ["squeue", "scontrol", "squeue", "squeue", "scontrol"]
+    assert calls == ["squeue", "sinfo", "scontrol", "squeue", "squeue", "sinfo", "scontrol"]
+
+
+def test_since_26_05_another_field_says_whether_jobs_take_whole_nodes():
+    """OverSubscribe is NO there for jobs that share nodes, too."""
+    asked = []
+
+    def run(argv):
+        if argv[0] == "sinfo":
+            return "slurm-wlm 26.05.5\n"
+        if argv[0] == "scontrol":
+            return NODES
+        fields = squeue_fields(argv)
+        asked.append("Exclusive" in fields)
+        values = ("NO", "NODE", "TOPO") if asked[-1] else ("NO", "NO", "NO")
+        jobs = [
+            row(JobID=str(number), Partition="cpu", OverSubscribe=value)
+            for number, value in enumerate(values, 1)
+        ]
+        return "".join(jobs).replace(RECORDED_DELIMITER, squeue_delimiter(argv))
+
+    source = SqueueSource(run, clock=lambda: 0.0)
+    assert [source.read().held_cpus.tolist() for _ in range(3)] == [[0, 0, 0], [0, 64, 64], [0, 64, 64]]
+    assert asked == [False, True, True]
 
 
 def test_node_sizes_are_read_only_for_jobs_that_take_whole_nodes():

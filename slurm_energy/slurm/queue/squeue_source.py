@@ -1,8 +1,8 @@
 """Reader of the queue with one squeue command per call.
 
-The parser rejects incomplete output, and no job name can forge a field. The fields exist in the same form in
-all releases from Slurm 22.05 to 26.05. pyslurm is no alternative, because it is compiled against one release
-and exists for 25.11 only. The JSON output of squeue differs between releases.
+The parser rejects incomplete output, and no job name can forge a field. All fields but one exist in the same
+form in all releases from Slurm 22.05 to 26.05. pyslurm is no alternative, because it is compiled against one
+release and exists for 25.11 only. The JSON output of squeue differs between releases.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from slurm_energy.slurm.command_output import NO_VALUES, new_delimiter, squeue_c
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
 from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
 from slurm_energy.slurm.queue.node_resources import read_nodes
+from slurm_energy.slurm.release import release
 from slurm_energy.slurm.tres import MAX_GPUS, parse_gpu_request, parse_tres
 
 _FIELDS: Final = (
@@ -48,8 +49,15 @@ _STATES: Final = {"PENDING": PENDING, "RUNNING": RUNNING}
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})", re.ASCII)
 _LEAST_PRIORITY: Final = 1
-_WHOLE_NODES: Final = frozenset({"NO", "USER", "MCS", "TOPO"})
-"""Values of OverSubscribe of jobs on whose nodes no job of another user runs."""
+_SHARING: Final = "OverSubscribe"
+_EXCLUSIVE: Final = "Exclusive"
+_EXCLUSIVE_RELEASE: Final = (26, 5)
+"""Release since which squeue has the field `_EXCLUSIVE`. `_SHARING` is then NO for shared nodes, too."""
+_WHOLE_NODES: Final = {
+    _SHARING: frozenset({"NO", "USER", "MCS", "TOPO"}),
+    _EXCLUSIVE: frozenset({"NODE", "USER", "MCS", "TOPO"}),
+}
+"""Values, by field, of jobs on whose nodes no job of another user runs."""
 _NODES_AGE_S: Final = 600.0
 _LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
 
@@ -82,6 +90,7 @@ class SqueueSource:
         self._users: dict[int, str] = {}
         self._node_cpus: dict[str, int] = {}
         self._nodes_read_s = float("-inf")
+        self._sharing_field = _SHARING
 
     def read(self) -> QueueColumns:
         """Run squeue once and return the queue.
@@ -91,7 +100,12 @@ class SqueueSource:
         """
         delimiter = new_delimiter()
         taken_unix_s = self._clock()
-        row = _columns(self._run(squeue_command(_OPTIONS, _FIELDS, delimiter)), delimiter)
+        fields = [self._sharing_field if field == _SHARING else field for field in _FIELDS]
+        try:
+            row = _columns(self._run(squeue_command(_OPTIONS, fields, delimiter)), delimiter)
+        except UnavailableError:
+            self._sharing_field = _SHARING  # Slurm may have been downgraded
+            raise
         try:
             queue = self._queue(taken_unix_s, row)
         except (ValueError, OverflowError) as error:
@@ -153,7 +167,9 @@ class SqueueSource:
         The sizes of the nodes are read with one command, at most every `_NODES_AGE_S` and only if any job
         takes whole nodes. If slurmctld does not answer, the earlier sizes are used.
         """
-        whole = [text in _WHOLE_NODES for text in row["OverSubscribe"]]
+        whole = [text in _WHOLE_NODES[self._sharing_field] for text in row[_SHARING]]
+        if any(whole) and self._is_exclusive_shown(now_s):
+            whole = [False] * len(whole)  # unknown until the next call, which requests the other field
         if any(whole) and abs(now_s - self._nodes_read_s) >= _NODES_AGE_S:
             with contextlib.suppress(UnavailableError):
                 nodes, self._nodes_read_s = read_nodes(self._run), now_s
@@ -168,6 +184,15 @@ class SqueueSource:
         }
         sizes_of_jobs = np.array([size_of[text] for text in row["Partition"]], np.int64)
         return np.where(whole, _ints(row["NumNodes"]) * sizes_of_jobs, 0)
+
+    def _is_exclusive_shown(self, now_s: float) -> bool:
+        """Return whether the next call requests another field, because this Slurm has one for whole nodes."""
+        if self._sharing_field == _EXCLUSIVE or abs(now_s - self._nodes_read_s) < _NODES_AGE_S:
+            return False
+        with contextlib.suppress(UnavailableError):
+            if release(self._run) >= _EXCLUSIVE_RELEASE:
+                self._sharing_field = _EXCLUSIVE
+        return self._sharing_field == _EXCLUSIVE
 
     def _site_factors(
         self, address: np.ndarray, priority: np.ndarray, nice: np.ndarray, held: np.ndarray
