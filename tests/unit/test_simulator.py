@@ -520,6 +520,18 @@ def test_the_fast_path_gives_the_schedule_of_the_engine(jobs, discipline):
     assert quick.notes == full.notes
 
 
+def test_the_fast_path_leaves_an_overloaded_cluster_to_the_column_engine(monkeypatch):
+    """Its time grows with the square of the number of pending jobs."""
+    work, kinds, setting = rigid([(0, 8, 5)] * 9), [NodeKind("n", 8, 1)], ScheduleSettings(Discipline.EASY)
+    calls = []
+    monkeypatch.setattr(fast.column_engine, "simulate", lambda *given: calls.append(given))
+    assert fast.simulate(work, kinds, setting) is not None and not calls
+    monkeypatch.setattr(fast, "_MAX_STEPS", 3)
+    monkeypatch.setattr(fast, "_MAX_STEPS_PER_JOB", 0)
+    fast.simulate(work, kinds, setting)
+    assert calls == [(work, kinds, policy("fcfs"), setting)]
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [("sjf", {}), ("fcfs", {"horizon_s": 5.0}), ("fcfs", {"discipline": Discipline.PACKING})],

@@ -2,29 +2,38 @@
 
 It covers jobs with one shape (rigid jobs) on equal nodes, in order of submission, without backfill (strict)
 or with EASY backfill. It yields exactly the schedule of the general engine; tests compare them.
+
+A pass may look at all pending jobs. On an overloaded cluster the time would grow with the square of the
+number of jobs, so that the column engine simulates such a workload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
-from slurm_energy.scheduling.registry import Policy
+from slurm_energy.scheduling.registry import Policy, policy
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.engine_support import needs_general_engine
+from slurm_energy.simulator.kernels import column_engine
 from slurm_energy.simulator.kernels.compiled import compiled, compiled_entry
 from slurm_energy.simulator.results.simulation_result import EnergyAccounts, JobOutcome, SimulationResult
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.workloads.workload import Workload
 
+_MAX_STEPS: Final = 1_000_000_000
+_MAX_STEPS_PER_JOB: Final = 1000
+"""Pending jobs that all passes together may look at, the larger of both: a few seconds."""
 
-def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: ScheduleSettings) -> bool:
+
+def supports(jobs: Workload, kinds: Sequence[NodeKind], chosen: Policy, settings: ScheduleSettings) -> bool:
     """Return whether this module can simulate these jobs with these nodes, policy and settings."""
     plain = (
-        policy.name == "fcfs"
+        chosen.name == "fcfs"
         and settings.discipline in (Discipline.STRICT, Discipline.EASY)
         and settings.interval_s == 0
         and settings.horizon_s is None
@@ -50,8 +59,11 @@ def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettin
         runnable,
         total,
         settings.discipline == Discipline.EASY,
+        max(_MAX_STEPS, _MAX_STEPS_PER_JOB * jobs.count),
         start_s,
     )
+    if passes < 0:
+        return column_engine.simulate(jobs, kinds, policy("fcfs"), settings)
     return _outcome(jobs, kind, start_s, runnable, int(passes))
 
 
@@ -176,12 +188,13 @@ def _schedule(
     runnable: Bools,
     total: int,
     easy: bool,
+    max_steps: int,
     start_s: Floats,
 ) -> int:
     """Compute the start time of every job into `start_s`, and return the number of scheduling passes.
 
     Pending jobs are kept in a linked list in order of submission, ends of running jobs in a heap, and their
-    expected ends in a sorted array.
+    expected ends in a sorted array. The result is -1 if the passes look at more than `max_steps` jobs.
     """
     count = len(submit_s)
     following = np.full(count + 1, -1, np.int64)  # next job in the list; the head is at [count]
@@ -192,7 +205,7 @@ def _schedule(
     expected_s = np.empty(total + 1, np.float64)
     expected_job = np.empty(total + 1, np.int64)
     running = 0
-    free, arrived, passes = total, 0, 0
+    free, arrived, passes, steps = total, 0, 0, 0
     while arrived < count or heap_size > 0:
         now = heap_s[0] if heap_size > 0 else np.inf
         if arrived < count and submit_s[arrived] < now:
@@ -213,7 +226,10 @@ def _schedule(
         shadow, extra = np.inf, 0
         blocked = False
         before, job = count, following[count]
+        if steps > max_steps:
+            return -1
         while job >= 0 and free > 0:
+            steps += 1
             fits = units[job] <= free
             if blocked and fits and now + limit_s[job] > shadow:
                 fits = units[job] <= extra
