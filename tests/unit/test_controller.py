@@ -851,6 +851,8 @@ class TestEnrichment:
         "cpu=1",
         "cpu=2",
         "normal",
+        "1:0",
+        "0:11",
         "name",
     )
 
@@ -887,6 +889,7 @@ class TestEnrichment:
     def test_facts_arrive(self, controller):
         jobs, calls, _, state = self.cycles(controller, [[self.ROW]], [item()])
         assert jobs[0]["name"] == "name" and jobs[0]["state"] == "COMPLETED"
+        assert (jobs[0]["exit_code"], jobs[0]["step_exit_code"]) == ("1:0", "0:11")
         assert calls == ["sinfo", "sacct"]
         assert (state["slurm_release"], state["last_error"]) == ("22.05.8", None)
 
