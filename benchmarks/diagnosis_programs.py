@@ -3,8 +3,7 @@
 A lab with one emulated node of 4 CPUs runs each program as a job of its own, with signals every second:
 real slurmctld, senergyctld and senergyd, emulated hardware, real training on the CPUs of this machine
 (training_program.py). The halves differ in model, batch, durations and strength of the causes. Rules and
-programs were changed on halves A to D. Halves E and F were defined before their first run, after the last
-change of the rules. The causes of C to F take at least 15 % of the time of an idle machine, and their steps
+programs were changed on halves A to D. Halves E, F and I were defined before their first run. The causes of C to F take at least 15 % of the time of an idle machine, and their steps
 are short. The programs run for less than a minute, so that the thresholds of the lab for times are shorter
 than the defaults; all others are the defaults.
 
