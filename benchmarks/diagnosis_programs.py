@@ -3,9 +3,10 @@
 A lab with one emulated node of 4 CPUs runs each program as a job of its own, with signals every second:
 real slurmctld, senergyctld and senergyd, emulated hardware, real training on the CPUs of this machine
 (training_program.py). The halves differ in model, batch, durations and strength of the causes. Rules and
-programs were changed on halves A to D. Halves E, F and I were defined before their first run. The causes of C to F take at least 15 % of the time of an idle machine, and their steps
-are short. The programs run for less than a minute, so that the thresholds of the lab for times are shorter
-than the defaults; all others are the defaults.
+programs were changed on halves A to D. Halves E, F and I were defined before their first run. The causes of C
+to I take at least 15 % of the time of an idle machine, and their steps are short. The programs run for less
+than a minute, so that the thresholds of the lab for times are shorter than the defaults; all others are the
+defaults.
 
 Prints a table per half, `CLAIM program_cause_first_A ratio=... target=>=0.9` and
 `CLAIM program_false_findings_A ratio=... target=<=0.1`. Needs root, and PyTorch for /usr/bin/python3
