@@ -42,8 +42,15 @@ class DeferralConfig:
     start_margin_s: float = key(
         10_800.0,
         "Seconds between the latest planned start of a job and its latest start, in which the job waits for "
-        "resources; at most three quarters of the slack. Held jobs reserve no resources.",
+        "resources; at most three quarters of the slack. Held jobs reserve no resources. Used while fewer "
+        "than 10 arrivals are known. Otherwise each job has a margin of its own, at most twice this one.",
         between(0, 86400),
+    )
+    margin_weight: float = key(
+        4.0,
+        "Standard deviations of the resources needed by jobs that have not arrived yet, for which a job's "
+        "own margin suffices. More keeps more deadlines and saves less.",
+        between(0, 10),
     )
     reserve_weight: float = key(
         0.0,

@@ -8,7 +8,7 @@ same hour of the day.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -51,10 +51,24 @@ class ArrivalHistory:
     slack_s: Floats
 
 
+class ArrivalDemand(NamedTuple):
+    """Units that jobs arriving from now on will hold.
+
+    Attributes:
+        mean, deviation: at the end of each slot, shape (kinds, slots) each; 0 if fewer than 10 arrivals are
+            known.
+        hold_s: mean time for which a job holds a unit, shape (kinds,); NaN: fewer than 10 arrivals are known.
+    """
+
+    mean: Floats
+    deviation: Floats
+    hold_s: Floats
+
+
 def arrival_demand(
     history: ArrivalHistory, now_s: float, step_s: float, slots: int, kinds: int
-) -> tuple[Floats, Floats]:
-    """Return the units that jobs arriving from now on will hold, as mean and standard deviation.
+) -> ArrivalDemand:
+    """Return the units that jobs arriving from now on will hold.
 
     Urgent jobs are counted from their arrival, deferrable jobs from a quarter of their slack after it.
 
@@ -64,16 +78,13 @@ def arrival_demand(
         step_s: length of a slot.
         slots: number of slots from `now_s` on.
         kinds: number of kinds of hardware.
-
-    Returns:
-        Mean and deviation at the end of each slot, shape (kinds, slots) each. All zero if fewer than 10
-        arrivals are known.
     """
     mean, variance = np.zeros((kinds, slots)), np.zeros((kinds, slots))
+    hold_s = np.full(kinds, np.nan)
     known = (history.submit_s > history.since_s) & (history.submit_s < now_s)
     observed_s = now_s - history.since_s
     if np.sum(known) < _MIN_ARRIVALS:
-        return mean, variance
+        return ArrivalDemand(mean, variance, hold_s)
     rate = _relative_rate(history.submit_s[known], history.since_s, now_s, step_s, slots)
     age_s: Floats = np.asarray(
         step_s * (np.arange(slots) + 0.5), np.float64
@@ -82,6 +93,8 @@ def arrival_demand(
         rows = known & (history.hardware == kind)
         if not np.any(rows):
             continue
+        if np.sum(rows) >= _MIN_ARRIVALS and np.sum(history.units[rows]) > 0:
+            hold_s[kind] = np.average(history.time_s[rows], weights=history.units[rows])
         for power, result in ((1, mean), (2, variance)):
             weight = history.units[rows].astype(np.float64) ** power
             delay_s = _FIXED_SHARE * history.slack_s[rows]
@@ -89,7 +102,7 @@ def arrival_demand(
             still: Floats = after_end - _weight_longer_than(delay_s, weight, age_s)
             result[kind] = np.convolve(rate, still)[:slots] * step_s / observed_s
     # Differences of sums may be negative by rounding.
-    return np.maximum(mean, 0.0), np.sqrt(np.maximum(variance, 0.0))
+    return ArrivalDemand(np.maximum(mean, 0.0), np.sqrt(np.maximum(variance, 0.0)), hold_s)
 
 
 def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_energy.deferral.slot_fit import SlotFit
+from slurm_energy.deferral.slot_fit import SlotFit, reserve_urgent
+from slurm_energy.deferral.start_margin import start_margins_s
 from slurm_energy.deferral.suspension import CheckpointableJobs, planned_starts
 from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue, DeferralReason
 from slurm_energy.deferral.window_costs import CostCurve, candidate_starts, cost_curve, start_costs
@@ -52,7 +53,7 @@ class StartTable:
 def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions) -> StartTable:
     """Return the costs of all deferrable jobs of a queue by start."""
     rows = np.flatnonzero(queue.deferrable)
-    latest = queue.latest_planned_s(options.start_margin_s)[rows]
+    latest = np.maximum(queue.now_s, queue.latest_start_s - start_margins_s(queue, options))[rows]
     starts = candidate_starts(queue.now_s, float(np.max(latest, initial=queue.now_s)), options.slot_s)
     count = np.searchsorted(starts, latest, side="right")
     earliest = np.searchsorted(starts, np.minimum(queue.earliest_s[rows], latest), side="left")
@@ -165,24 +166,6 @@ def _reserve_planned(
             fit.take(slot, end, *resources)
             reserved[job] = slot, end
     return reserved
-
-
-def reserve_urgent(queue: DeferralQueue, starts_s: Floats, fit: SlotFit) -> None:
-    """Take the resources of the jobs that are not deferrable, each at the first slot that has room."""
-    if not fit.limited:
-        return
-    urgent = np.flatnonzero(~queue.deferrable)
-    starts = np.arange(len(starts_s))
-    for job in urgent.tolist():
-        ends = fit.spans(starts, queue.time_s[job])[1]
-        resources = int(queue.hardware[job]), float(queue.units[job]), float(queue.power_watts[job])
-        if fit.fits(0, int(ends[0]), *resources):
-            fit.take(0, int(ends[0]), *resources)
-            continue
-        possible = fit.possible(ends, *resources, urgent=True)
-        if np.any(possible):
-            row = int(np.argmax(possible))
-            fit.take(row, int(ends[row]), *resources)
 
 
 def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bools:

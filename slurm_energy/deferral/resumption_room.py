@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_energy.deferral.planning import reserve_urgent
-from slurm_energy.deferral.slot_fit import SlotFit
+from slurm_energy.deferral.slot_fit import SlotFit, reserve_urgent
 from slurm_energy.deferral.tables import DeferralPlan, DeferralQueue
 from slurm_energy.deferral.window_costs import candidate_starts
 from slurm_energy.scheduling.queue import Bools, Floats, Ints

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slurm_energy.deferral.tables import Capacity
+from slurm_energy.deferral.tables import Capacity, DeferralQueue
 from slurm_energy.scheduling.queue import Floats, Ints
 
 _SLACK = 1e-6
@@ -28,13 +28,13 @@ class SlotFit:
         self.free = np.zeros((0, len(starts_s)))
         if capacity is not None:
             tables = capacity.units if capacity.watts is None else np.vstack([capacity.units, capacity.watts])
-            self.free = _by_slot(tables, capacity, starts_s)
+            self.free = by_slot(tables, capacity, starts_s)
         self.has_watts = capacity is not None and capacity.watts is not None
         # Nothing is reserved in slot 0: jobs that start now start before later arrivals.
         self._reserve = np.zeros_like(self.free)
         if capacity is not None and capacity.reserve is not None:
             kinds = len(capacity.reserve)
-            self._reserve[:kinds, 1:] = _by_slot(capacity.reserve, capacity, starts_s, np.maximum)[:, 1:]
+            self._reserve[:kinds, 1:] = by_slot(capacity.reserve, capacity, starts_s, np.maximum)[:, 1:]
 
     @property
     def free_for_deferred(self) -> Floats:
@@ -100,7 +100,7 @@ class SlotFit:
         return result
 
 
-def _by_slot(
+def by_slot(
     tables: Floats,
     capacity: Capacity,
     starts_s: Floats,
@@ -116,3 +116,21 @@ def _by_slot(
     for extra in range(1, int(np.max(last - first, initial=0)) + 1):
         free = extreme(free, tables[:, np.minimum(first + extra, np.maximum(last, first))])
     return free
+
+
+def reserve_urgent(queue: DeferralQueue, starts_s: Floats, fit: SlotFit) -> None:
+    """Take the resources of the jobs that are not deferrable, each at the first slot that has room."""
+    if not fit.limited:
+        return
+    urgent = np.flatnonzero(~queue.deferrable)
+    starts = np.arange(len(starts_s))
+    for job in urgent.tolist():
+        ends = fit.spans(starts, queue.time_s[job])[1]
+        resources = int(queue.hardware[job]), float(queue.units[job]), float(queue.power_watts[job])
+        if fit.fits(0, int(ends[0]), *resources):
+            fit.take(0, int(ends[0]), *resources)
+            continue
+        possible = fit.possible(ends, *resources, urgent=True)
+        if np.any(possible):
+            row = int(np.argmax(possible))
+            fit.take(row, int(ends[row]), *resources)

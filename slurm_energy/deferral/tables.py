@@ -16,7 +16,8 @@ SLOT_S = 900.0
 """Default length of a slot, in which starts are planned: 15 minutes, as in CE-DLA."""
 START_MARGIN_S = 10_800.0
 """Default margin between the latest planned start and the latest start."""
-_MARGIN_SHARE = 0.75
+MARGIN_WEIGHT = 4.0
+"""Default of `DeferralOptions.margin_weight`, chosen on the first third of the year (docs/signals.md)."""
 
 
 class DeferralReason(IntEnum):
@@ -50,6 +51,9 @@ class Capacity:
         watts: power that they leave free under the budget, shape (slots,); None: no budget.
         reserve: units that jobs which have not arrived yet will need, shape (kinds, slots). A job is deferred
             only to a slot in which they stay free. None: no arrivals are expected.
+        high_reserve: units that these jobs rarely exceed, shape (kinds, slots). None: unknown.
+        release_s: mean time until the jobs on a full cluster release one unit, shape (kinds,); NaN: unknown.
+            None: unknown.
     """
 
     start_s: float
@@ -57,6 +61,8 @@ class Capacity:
     units: Floats
     watts: Floats | None = None
     reserve: Floats | None = None
+    high_reserve: Floats | None = None
+    release_s: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,9 @@ class DeferralOptions:
         reserve_weight: standard deviations of the demand of urgent arrivals that are kept free in addition to
             its mean.
         start_margin_s: time between the latest planned start and the latest start, in which jobs wait for
-            resources: held jobs reserve none. It is at most three quarters of a job's slack.
+            resources: held jobs reserve none. It holds while few arrivals are known. Otherwise each job has a
+            margin of its own, at most twice this one, see `deferral.start_margin`.
+        margin_weight: standard deviations of the demand of arrivals for which a job's own margin suffices.
         weights: further weights by name, for a site's own policies.
     """
 
@@ -99,6 +107,7 @@ class DeferralOptions:
     min_suspension_s: float = 0.0
     reserve_weight: float = 0.0
     start_margin_s: float = START_MARGIN_S
+    margin_weight: float = MARGIN_WEIGHT
     weights: dict[str, float] = field(default_factory=dict)
 
 
@@ -148,17 +157,6 @@ class DeferralQueue:
         """Mask of the jobs that may start later than now."""
         later: Bools = self.latest_start_s > self.now_s  # False for NaN
         return later
-
-    def latest_planned_s(self, start_margin_s: float) -> Floats:
-        """Return the latest start that is planned for each job; at least `now_s`, NaN: not deferrable.
-
-        Args:
-            start_margin_s: `DeferralOptions.start_margin_s`.
-        """
-        latest = self.latest_start_s
-        if self.slack_s is not None:
-            latest = latest - np.minimum(start_margin_s, _MARGIN_SHARE * self.slack_s)
-        return np.maximum(latest, self.now_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def history(count=100, span_s=DAY, time_s=HOUR, units=2.0, slack_s=0.0, kind=0):
 
 
 def test_demand_rises_to_rate_times_work():
-    mean, deviation = arrival_demand(history(), DAY, 900.0, 16, 1)
+    mean, deviation, _ = arrival_demand(history(), DAY, 900.0, 16, 1)
     # 100 jobs a day of 2 units and an hour keep 8.33 units busy; after half an hour a half of them.
     assert mean[0, 1] == pytest.approx(0.5 * 200 / 24)
     assert mean[0, -1] == pytest.approx(200 / 24)
@@ -30,18 +30,18 @@ def test_demand_rises_to_rate_times_work():
 
 
 def test_deferrable_arrivals_count_later():
-    mean, _ = arrival_demand(history(slack_s=4 * HOUR), DAY, 900.0, 16, 1)
+    mean, *_ = arrival_demand(history(slack_s=4 * HOUR), DAY, 900.0, 16, 1)
     assert np.all(mean[0, :4] == 0)
     assert mean[0, -1] == pytest.approx(200 / 24)
 
 
 def test_kinds_of_hardware_are_apart():
-    mean, _ = arrival_demand(history(kind=1), DAY, 900.0, 8, 3)
+    mean, *_ = arrival_demand(history(kind=1), DAY, 900.0, 8, 3)
     assert np.all(mean[[0, 2]] == 0) and np.all(mean[1] > 0)
 
 
 def test_few_arrivals_show_no_rate():
-    mean, deviation = arrival_demand(history(count=9), DAY, 900.0, 8, 1)
+    mean, deviation, _ = arrival_demand(history(count=9), DAY, 900.0, 8, 1)
     assert not mean.any() and not deviation.any()
     later = arrival_demand(history(), -1.0, 900.0, 8, 1)
     assert not later[0].any()
@@ -51,7 +51,7 @@ def test_a_busy_hour_of_the_day_counts_more():
     submit_s = np.sort(np.concatenate([day * DAY + np.linspace(9, 10, 20) * HOUR for day in range(8)]))
     ones = np.ones(len(submit_s))
     jobs = ArrivalHistory(0.0, submit_s, HOUR * ones, ones, np.zeros(len(ones), np.int64), 0 * ones)
-    mean, _ = arrival_demand(jobs, 8 * DAY + 8 * HOUR, 900.0, 24, 1)
+    mean, *_ = arrival_demand(jobs, 8 * DAY + 8 * HOUR, 900.0, 24, 1)
     assert mean[0, 6] > 5 * mean[0, 0] and mean[0, 6] > 2 * mean[0, 20]
 
 
@@ -65,9 +65,25 @@ def test_a_busy_hour_of_the_day_counts_more():
 def test_demand_is_between_zero_and_the_work_of_all_arrivals(rows, slots, now_s):
     columns = np.array(rows, np.float64).reshape(-1, 4).T
     jobs = ArrivalHistory(0.0, columns[0], columns[1], columns[2], np.zeros(len(rows), np.int64), columns[3])
-    mean, deviation = arrival_demand(jobs, now_s, 900.0, slots, 1)
+    mean, deviation, _ = arrival_demand(jobs, now_s, 900.0, slots, 1)
     assert mean.shape == deviation.shape == (1, slots)
     assert np.all(np.isfinite(mean)) and np.all(mean >= -1e-9) and np.all(deviation >= 0)
     if now_s > 1:
         work = np.sum(columns[2] * (columns[1] + 900.0))
         assert np.all(mean <= work / now_s * (1 + 1e-9) + 1e-9)
+
+
+def test_the_time_for_which_a_unit_is_held_counts_by_units():
+    short, long = history(), history()
+    jobs = ArrivalHistory(
+        0.0,
+        np.concatenate([short.submit_s, long.submit_s]),
+        np.concatenate([np.full(len(short.time_s), HOUR), np.full(len(long.time_s), 3 * HOUR)]),
+        np.concatenate([np.full(len(short.units), 3.0), np.full(len(long.units), 1.0)]),
+        np.concatenate([short.hardware, long.hardware]),
+        np.concatenate([short.slack_s, long.slack_s]),
+    )
+    assert arrival_demand(jobs, DAY, 900.0, 4, 2).hold_s.tolist() == pytest.approx(
+        [1.5 * HOUR, np.nan], nan_ok=True
+    )
+    assert np.isnan(arrival_demand(history(count=9), DAY, 900.0, 4, 1).hold_s[0])

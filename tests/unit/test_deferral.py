@@ -326,3 +326,20 @@ def test_planned_starts_leave_a_margin_of_at_most_three_quarters_of_the_slack(ma
     queue = replace(queue, slack_s=np.array([8 * SLOT]))
     options = replace(PLAIN, start_margin_s=margin_slots * SLOT)
     assert deferral.plan("cheapest", queue, options).start_s[0] == start_slot * SLOT
+
+
+@pytest.mark.parametrize(
+    ("units", "release_slots", "max_slots", "start_slot"),
+    [(1, 1.0, 5, 8), (3, 1.0, 5, 6), (3, 1.0, 0, 8), (3, 2.0, 1, 6), (3, 100.0, 5, 2), (1, math.nan, 5, 3)],
+)
+def test_the_margin_is_the_time_in_which_a_full_cluster_releases_the_missing_units(
+    units, release_slots, max_slots, start_slot
+):
+    prices = [0.3 - 0.01 * slot for slot in range(12)]
+    free = replace(
+        room(4.0, 12), high_reserve=np.full((1, 12), 3.0), release_s=np.array([release_slots * SLOT])
+    )
+    queue = queue_of([(8 * SLOT, SLOT, 100.0, float(units))], prices, free)
+    queue = replace(queue, slack_s=np.array([8 * SLOT]))
+    options = replace(PLAIN, start_margin_s=max_slots * SLOT)
+    assert deferral.plan("cheapest", queue, options).start_s[0] == start_slot * SLOT

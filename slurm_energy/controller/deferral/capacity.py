@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_energy.accounting.history.arrivals import PastArrival
 from slurm_energy.deferral import Capacity
-from slurm_energy.deferral.arrival_demand import ArrivalHistory, arrival_demand
+from slurm_energy.deferral.arrival_demand import ArrivalDemand, ArrivalHistory, arrival_demand
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.signals import SignalColumns
 from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
@@ -108,7 +108,7 @@ def free_capacity(
     """
     if not nodes or not signals.slots:
         return None
-    total = _total(nodes, kinds)
+    total = total_units(nodes, kinds)
     free = np.repeat(total[:, None], signals.slots, axis=1)
     starts_s = signals.slot_start_s
     end_s = queue.start_s + time_s
@@ -119,24 +119,20 @@ def free_capacity(
     return Capacity(signals.start_s, signals.step_s, np.maximum(free, 0.0))
 
 
-def reserved_units(
-    arrivals: Sequence[PastArrival],
-    kinds: ResourceKinds,
-    signals: SignalColumns,
-    now_s: float,
-    weight: float,
-) -> Floats:
-    """Return the units that jobs which have not arrived yet will need, shape (kinds, slots).
+def expected_demand(
+    arrivals: Sequence[PastArrival], kinds: ResourceKinds, signals: SignalColumns, now_s: float
+) -> ArrivalDemand:
+    """Return the units that jobs which have not arrived yet will need.
 
     Args:
         arrivals: jobs of the past, in order of submission.
         kinds: kinds of resources.
         signals: the slots.
         now_s: Unix seconds.
-        weight: standard deviations that are added to the mean.
     """
     if not arrivals:
-        return np.zeros((kinds.count, signals.slots))
+        unknown = np.zeros((kinds.count, signals.slots))
+        return ArrivalDemand(unknown, unknown, np.full(kinds.count, np.nan))
     requests = [parse_tres(one.allocated) for one in arrivals]
     history = ArrivalHistory(
         arrivals[0].submit_s,
@@ -152,11 +148,10 @@ def reserved_units(
         ),
         np.array([one.slack_s for one in arrivals]),
     )
-    mean, deviation = arrival_demand(history, now_s, signals.step_s, signals.slots, kinds.count)
-    return mean + weight * deviation
+    return arrival_demand(history, now_s, signals.step_s, signals.slots, kinds.count)
 
 
-def _total(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:
+def total_units(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:
     """Return the number of units of each kind on nodes that are up or powered down."""
     total = np.zeros(kinds.count)
     for node in nodes:

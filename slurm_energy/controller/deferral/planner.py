@@ -99,6 +99,8 @@ class DeferralPlanner:
             uncertainty_weight=config.deferral.uncertainty_weight,
             min_saving=config.deferral.min_saving_percent / 100.0,
             start_margin_s=config.deferral.start_margin_s,
+            reserve_weight=config.deferral.reserve_weight,
+            margin_weight=config.deferral.margin_weight,
             suspend=config.deferral.suspend,
             max_suspensions=config.deferral.max_suspensions,
             min_run_s=config.deferral.min_run_s,
@@ -296,7 +298,7 @@ class DeferralPlanner:
         jobs = DeferrableRows(rows, eligible_s, latest_s, self._planned_s(cycle.group[rows]))
         table = deferral_table(
             *(queue, leader, jobs, time_s, predicted.power_watts),
-            *(nodes, self.arrivals, self._settings.reserve_weight, signals, now_s),
+            *(nodes, self.arrivals, self._options, signals, now_s),
         )
         plan = self._policy.plan(table, self._options)
         if self.suspensions.may_suspend(queue):

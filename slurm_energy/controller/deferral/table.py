@@ -9,12 +9,13 @@ import numpy as np
 
 from slurm_energy.accounting.history.arrivals import PastArrival
 from slurm_energy.controller.deferral.capacity import (
+    expected_demand,
     free_capacity,
     requested_units,
-    reserved_units,
     resource_kinds,
+    total_units,
 )
-from slurm_energy.deferral import DeferralQueue
+from slurm_energy.deferral import DeferralOptions, DeferralQueue
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.signals import SignalColumns
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
@@ -46,7 +47,7 @@ def deferral_table(
     power_watts: Floats,
     nodes: Sequence[NodeResources],
     arrivals: Sequence[PastArrival],
-    reserve_weight: float,
+    options: DeferralOptions,
     signals: SignalColumns,
     now_s: float,
 ) -> DeferralQueue:
@@ -62,7 +63,7 @@ def deferral_table(
         power_watts: predicted mean power of each job of the queue.
         nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
         arrivals: jobs of the past, from which the resources that later jobs need are forecast.
-        reserve_weight: standard deviations of these resources that are kept free in addition to the mean.
+        options: parameters of the policy.
         signals: forecasts of the signals.
         now_s: Unix seconds.
     """
@@ -72,8 +73,13 @@ def deferral_table(
     hardware, units = requested_units(queue, kinds)
     capacity = free_capacity(queue, units, hardware, kinds, time_s, nodes, signals, now_s)
     if capacity is not None:
-        reserve = reserved_units(arrivals, kinds, signals, now_s, reserve_weight)
-        capacity = replace(capacity, reserve=reserve)
+        demand = expected_demand(arrivals, kinds, signals, now_s)
+        capacity = replace(
+            capacity,
+            reserve=demand.mean + options.reserve_weight * demand.deviation,
+            high_reserve=demand.mean + options.margin_weight * demand.deviation,
+            release_s=demand.hold_s / np.maximum(1.0, total_units(nodes, kinds)),
+        )
     return DeferralQueue(
         now_s=now_s,
         job_id=queue.job_id[rows],

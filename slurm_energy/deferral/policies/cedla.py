@@ -19,11 +19,10 @@ from slurm_energy.deferral.planning import (
     immediate_plan,
     place,
     plan_of,
-    reserve_urgent,
     start_table,
 )
 from slurm_energy.deferral.registry import register
-from slurm_energy.deferral.slot_fit import SlotFit
+from slurm_energy.deferral.slot_fit import SlotFit, reserve_urgent
 from slurm_energy.deferral.tables import DeferralOptions, DeferralPlan, DeferralQueue, DeferralReason
 from slurm_energy.deferral.window_costs import cost_curve
 from slurm_energy.signals import SignalName

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from slurm_energy.deferral import Capacity, DeferralQueue
-from slurm_energy.deferral.arrival_demand import ArrivalHistory, arrival_demand
+from slurm_energy.deferral.arrival_demand import ArrivalDemand, ArrivalHistory, arrival_demand
 from slurm_energy.deferral.suspension import CheckpointableJobs, plan_suspensions
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.scheduling.registry import Policy
@@ -210,10 +210,17 @@ class DeferralControl:
                 free[self._workload.hardware[shape], first:after] -= self._workload.units[shape]
         left_watts = self._left_watts()
         watts = None if math.isinf(left_watts) else np.full(slots, left_watts)
-        return Capacity(start_s, step_s, free, watts, self._reserve(start_s, step_s, slots))
+        arrivals = self._arrivals(step_s, slots)
+        options = self._deferral.options
+        return Capacity(
+            *(start_s, step_s, free, watts),
+            reserve=arrivals.mean + options.reserve_weight * arrivals.deviation,
+            high_reserve=arrivals.mean + options.margin_weight * arrivals.deviation,
+            release_s=arrivals.hold_s / np.maximum(1, self._cluster.total),
+        )
 
-    def _reserve(self, start_s: float, step_s: float, slots: int) -> Floats:
-        """Return the units that jobs which have not arrived yet will need, by kind of nodes and slot."""
+    def _arrivals(self, step_s: float, slots: int) -> ArrivalDemand:
+        """Return the demand of jobs that have not arrived yet, by kind of nodes and slot."""
         work, now_s = self._workload, self._events.now_s
         first = int(np.searchsorted(work.submit_s, now_s - _HISTORY_S))
         first = max(first, self._arrived - _MAX_ARRIVALS)
@@ -224,8 +231,7 @@ class DeferralControl:
             *(work.units[shapes].astype(np.float64), work.hardware[shapes]),
             np.nan_to_num(work.slack_s[rows]),
         )
-        mean, deviation = arrival_demand(history, now_s, step_s, slots, len(self._cluster.free))
-        return mean + self._deferral.options.reserve_weight * deviation
+        return arrival_demand(history, now_s, step_s, slots, len(self._cluster.free))
 
     def _suspend_expensive(self) -> None:
         """Suspend the checkpointable jobs for which it pays to wait for a later slot."""

@@ -74,8 +74,13 @@ class DeferralSection:
     min_saving: float = key(DeferralOptions().min_saving, "Minimum saving that defers a job.", _share)
     start_margin_s: float = key(
         DeferralOptions().start_margin_s,
-        "Time between the latest planned start and the latest start; at most 3/4 of the slack.",
+        "Time between the latest planned start and the latest start while few arrivals are known.",
         _not_negative,
+    )
+    margin_weight: float = key(
+        DeferralOptions().margin_weight,
+        "Standard deviations of the demand of later arrivals for which a job's own margin suffices.",
+        between(0, 10),
     )
     reserve_weight: float = key(
         DeferralOptions().reserve_weight,
@@ -97,6 +102,7 @@ class DeferralSection:
             uncertainty_weight=self.uncertainty_weight,
             min_saving=self.min_saving,
             start_margin_s=self.start_margin_s,
+            margin_weight=self.margin_weight,
             reserve_weight=self.reserve_weight,
             solver_limit_s=self.solver_limit_s,
             suspend=self.suspend,
