@@ -82,26 +82,49 @@ def _rows(path: Path) -> dict[tuple[str, str], dict[float, list[tuple[float, flo
     """Return the measured times and watts by job and limit.
 
     Raises:
-        ValueError: a column is missing, or a number is not above 0; the message names the file and the line.
+        ValueError: the file cannot be read, a column is missing, or a number is not above 0. The message
+            names the file, and the line if it is known.
     """
     rows: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        missing = set(COLUMNS) - set(reader.fieldnames or ())
-        if missing:
-            raise ValueError(f"{path}: no column {', '.join(sorted(missing))}")
-        for row in reader:
-            try:
-                limit, time, watts = (float(row[name]) for name in COLUMNS[4:])
-            except (TypeError, ValueError):
-                raise ValueError(f"{path}, line {reader.line_num}: not a number") from None
-            if not all(0 < value < np.inf for value in (limit, time, watts)):
-                raise ValueError(f"{path}, line {reader.line_num}: not above 0")
-            key = (f"{row['dataset']}/{row['network']}", f"{row['batch_size']}/{row['optimizer']}")
-            rows[key][limit].append((time, watts))
+    try:
+        # Spreadsheets put a byte order mark at the beginning of the file.
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            missing = set(COLUMNS) - set(reader.fieldnames or ())
+            if missing:
+                raise ValueError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
+            for row in reader:
+                key, limit, point = _measurement(row, f"{path}, line {reader.line_num}")
+                rows[key][limit].append(point)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason}): convert the file to UTF-8") from None
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
     return rows
+
+
+def _measurement(row: dict[str, str], place: str) -> tuple[tuple[str, str], float, tuple[float, float]]:
+    """Return the job of a row, its power limit, and its time and watts.
+
+    Args:
+        row: cells by column.
+        place: file and line, for error messages.
+
+    Raises:
+        ValueError: a value is not a number, or not above 0.
+    """
+    try:
+        limit, time, watts = (float(row[name]) for name in COLUMNS[4:])
+    except (TypeError, ValueError):
+        raise ValueError(f"{place}: not a number") from None
+    if not all(0 < value < np.inf for value in (limit, time, watts)):
+        raise ValueError(f"{place}: not above 0")
+    key = (f"{row['dataset']}/{row['network']}", f"{row['batch_size']}/{row['optimizer']}")
+    return key, limit, (time, watts)
 
 
 def _job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def test_monotone_curve_rises_and_keeps_the_mean(replay: Any, values: list[float
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dataset,network\na,b\n", "no column average_power"),
+        ("dataset,network\na,b\n", "line 1: no column average_power"),
+        ("", "line 1: no column average_power"),
         (",".join(COLUMNS) + "\na,b,1,c,100,x,5\n", "line 2: not a number"),
         (",".join(COLUMNS) + "\na,b,1,c,100,nan,5\n", "line 2: not above 0"),
         (",".join(COLUMNS) + "\na,b,1,c,100\n", "line 2: not a number"),
@@ -106,3 +108,37 @@ def test_bad_data_is_named_with_its_line(replay: Any, tmp_path: Path, text: str,
     (tmp_path / "summary_power_y.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         replay.load(tmp_path)
+
+
+def test_unreadable_data_is_named(replay: Any, tmp_path: Path) -> None:
+    path = tmp_path / "summary_power_y.csv"
+    path.mkdir()
+    with pytest.raises(ValueError, match=r"summary_power_y.csv: Is a directory"):
+        replay.load(tmp_path)
+    path.rmdir()
+    path.write_bytes(",".join(COLUMNS).encode() + b"\nna\xefve,b,1,c,100,10,50\n")
+    with pytest.raises(ValueError, match=r"summary_power_y.csv: not UTF-8"):
+        replay.load(tmp_path)
+
+
+def test_byte_order_mark_spaces_repeated_limits_and_more_columns_are_accepted(
+    replay: Any, tmp_path: Path
+) -> None:
+    lines = [", ".join((*COLUMNS, "note"))]
+    lines += [f"a, b, 1, c, {limit}, {1000 / limit}, {limit / 2}" for limit in (100, 200, 200, 300)]
+    (tmp_path / "summary_power_y.csv").write_text("\n\r\n".join(lines), encoding="utf-8-sig")
+    (tmp_path / "summary_power_z.csv").write_text(",".join(COLUMNS) + "\na,b,1,c,100,10,50\n")
+    (job,) = replay.load(tmp_path)
+    assert (job.gpu, job.network, job.limits) == ("y", "a/b", (100.0, 200.0, 300.0))
+    assert job.time == pytest.approx((3.0, 1.5, 1.0))
+
+
+@given(st.binary(max_size=60))
+@examples(50)
+def test_any_file_is_read_or_refused_in_one_line(replay: Any, data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "summary_power_y.csv").write_bytes(",".join(COLUMNS).encode() + b"\n" + data)
+        try:
+            replay.load(Path(folder))
+        except ValueError as error:
+            assert "summary_power_y.csv" in str(error) and "\n" not in str(error)
