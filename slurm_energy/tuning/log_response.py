@@ -117,7 +117,8 @@ def _normal_cdf(values: Floats) -> Floats:
     """
     size = np.abs(values)
     t = 1.0 / (1.0 + 0.2316419 * size)
-    coefficients = (0.319381530, -0.356563782, 1.781477937, -1.821255978, 1.330274429)
-    series = sum(c * t ** (power + 1) for power, c in enumerate(coefficients))
-    tail = np.exp(-0.5 * size**2) / math.sqrt(2.0 * math.pi) * series
+    series = np.zeros_like(t)
+    for coefficient in (1.330274429, -1.821255978, 1.781477937, -0.356563782, 0.319381530):
+        series = (series + coefficient) * t
+    tail = np.exp(-0.5 * size * size) / math.sqrt(2.0 * math.pi) * series
     return np.asarray(np.where(values > 0, 1.0 - tail, tail))

@@ -14,13 +14,15 @@ import numpy.typing as npt
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, is_gpu_limit, safe_point
-from slurm_energy.tuning.decision import MARGIN, MIN_GAIN
+from slurm_energy.tuning.decision import MARGIN
 from slurm_energy.tuning.ensemble import Ensemble, EnsemblePosterior, Observation, Single
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.prior_samples import SAMPLES, prior_samples
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 
 _MAX_LOSS_RISK = 0.05
+_MIN_GAIN = 0.01
+"""Smallest expected improvement of the objective for which a job without progress gets a setting."""
 _MAX_LIMIT_RISK = 0.01
 """Maximum probability that a job without progress exceeds its slowdown limit by more than `MARGIN`."""
 
@@ -305,7 +307,7 @@ def _gpu_limit_within(posterior: EnsemblePosterior, objective: Objective) -> Ope
     safe = [
         (cost[index], point)
         for index, point in enumerate(posterior.points)
-        if is_gpu_limit(point) and is_safe[index] and cost[index] < 1.0 - MIN_GAIN
+        if is_gpu_limit(point) and is_safe[index] and cost[index] < 1.0 - _MIN_GAIN
     ]
     return min(safe, key=lambda pair: pair[0])[1] if safe else UNTUNED
 

@@ -10,6 +10,10 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
 pytest.importorskip("numpy")
 
+import numpy as np
+
+from slurm_energy.tuning.decision import Situation, decide
+from slurm_energy.tuning.ensemble import EnsemblePosterior
 from slurm_energy.tuning.guard import RegularityGuard, RunBudget
 from slurm_energy.tuning.priors import gpu_prior
 from slurm_energy.tuning.search import SearchOptions, SearchPhase, TuningSearch
@@ -227,3 +231,31 @@ def test_the_rest_of_a_job_with_long_windows_is_estimated_in_seconds():
     assert budget.remaining_windows(200.0) == 3.0
     budget.add(900.0, 0.0, 0.0)
     assert budget.remaining_windows(200.0) == 6.0
+
+
+def posterior_of(time_ratios, power_ratios, weights):
+    """Return a distribution over the untuned point and one power limit; one ratio and weight per sample."""
+    ones = np.zeros(len(weights))
+    return EnsemblePosterior(
+        (UNTUNED, LIMITS[-1]),
+        np.array(weights),
+        np.stack([ones, np.log(time_ratios)], axis=1).astype(np.float32),
+        np.stack([ones, np.log(power_ratios)], axis=1).astype(np.float32),
+        np.array([0.0, 0.003]),
+    )
+
+
+@pytest.mark.parametrize(("power", "held"), [(0.983, 1), (0.988, 0)])
+def test_a_measured_limit_that_saves_little_is_held_down_to_half_a_percent(power, held):
+    posterior = posterior_of([1.01], [power], [1.0])
+    situation = Situation(current=0, visited=frozenset({1}))
+    decision = decide(posterior, Objective("energy", 0.05), situation)
+    assert (decision.index, decision.probe) == (held, False)
+
+
+def test_a_probe_is_worth_a_small_expected_gain_in_a_long_job_only():
+    posterior = posterior_of([1.01, 1.02], [0.98, 0.985], [0.25, 0.75])
+    objective = Objective("energy", 0.05)
+    for windows, probe in ((100.0, True), (3.0, False)):
+        situation = Situation(current=0, visited=frozenset(), remaining_windows=windows)
+        assert decide(posterior, objective, situation).probe is probe
