@@ -51,6 +51,9 @@ class RecurrenceOptions:
             more often is expected to run as often again.
         max_excess_cost: a point is tried only if its expected cost plus one standard deviation exceeds the
             least expected cost by at most this share. Real jobs may slow down more steeply than hypotheses.
+        max_second_step: maximum reduction of the expected power of the second run below that of the first.
+            One run without an untuned one does not show how steeply the time rises, and the time of some jobs
+            explodes below a limit that no hypothesis foresees.
         equal_cost: trials whose net cost differs by at most this share are equally good; Thompson sampling
             chooses among them.
         min_gain: minimum expected saving for a point other than the untuned one.
@@ -64,6 +67,7 @@ class RecurrenceOptions:
     tolerance: float = 0.01
     min_later_runs: int = 5
     max_excess_cost: float = 0.2
+    max_second_step: float = 0.15
     equal_cost: float = 0.005
     min_gain: float = 0.002
 
@@ -202,6 +206,14 @@ class RecurrencePosterior:
             mask[self._untuned] = True
         return mask
 
+    def within_reach(self) -> NDArray[np.bool_]:
+        """Return whether the next run may go to each point, see `max_second_step`, shape (J,)."""
+        first = int(np.argmax(self.counts))
+        if self.counts.sum() != 1 or first == self._untuned or self._used[-1].scale is None:
+            return np.ones(len(self.points), np.bool_)
+        log_power = self.weights @ self.log_power
+        return np.asarray(log_power >= log_power[first] + math.log1p(-self._options.max_second_step))
+
     def _risk_budget(self, violations: Floats) -> float:
         """Return the probability of a violation that the next run may have.
 
@@ -307,7 +319,8 @@ def choose_point(
         options: constants.
     """
     options = options or RecurrenceOptions()
-    allowed, expected = posterior.allowed(objective), posterior.expected_costs(objective)
+    allowed = posterior.allowed(objective) & posterior.within_reach()
+    expected = posterior.expected_costs(objective)
     expected = np.where(allowed, expected, np.inf)
     best = int(np.argmin(expected))
     untuned = next((i for i, point in enumerate(posterior.points) if point == UNTUNED), None)

@@ -82,6 +82,20 @@ def test_a_point_is_tried_if_later_runs_save_more_than_the_trial_costs():
     assert job.next_point(explore=False).point == POINTS[2]
 
 
+def test_the_second_run_goes_down_by_a_step_if_the_first_one_was_tuned():
+    flat = MostlyFlat()
+    flat.log_weights = np.log([0.01, 0.99])
+    draw = untuned_draw(310.0, "runs")
+    first = ProgramMeasurement(POINTS[2], 404.0, 279.0, scale="runs")
+    for explore in (False, True):
+        job = RecurringJob(flat, EDP, random(), [draw, first])
+        assert job.next_point(explore=explore).point in POINTS[2:]
+    job.record(first)
+    assert job.next_point(explore=False).point == POINTS[0]
+    untuned = ProgramMeasurement(UNTUNED, 400.0, 310.0, scale="runs")
+    assert RecurringJob(flat, EDP, random(), [untuned]).next_point(explore=False).point == POINTS[0]
+
+
 def test_a_known_response_is_not_tried_again():
     ratios = [ProgramMeasurement(UNTUNED, 400.0, 310.0, scale="runs")]
     ratios += [ProgramMeasurement(POINTS[0], 404.0, 170.0, scale="runs")] * 3
