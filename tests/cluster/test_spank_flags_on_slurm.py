@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small_cluster import NODES, FakeAgent, SmallCluster, marks, wait_until
+from small_cluster import NODES, PREFIX, FakeAgent, SmallCluster, marks, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -108,7 +108,9 @@ def built(tmp_path_factory):
 def rogue(built, running):
     source, plugin = built / "rogue.c", running.directory / "rogue.so"
     source.write_text(ROGUE_CLIENT)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, source], check=True, timeout=60)
+    headers = [f"-I{PREFIX}/include"] if PREFIX else []
+    command = ["gcc", "-shared", "-fPIC", *headers, "-o", plugin, source]
+    subprocess.run(command, check=True, timeout=60)
     return plugin
 
 
