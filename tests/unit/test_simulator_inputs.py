@@ -179,13 +179,14 @@ def test_sacct_lines_without_steps(tmp_path):
         "7|ann|2026-01-01T00:00:00|100|2|3|96|60000\n"
         "7.batch||2026-01-01T00:00:00|100||1|32|20000\n"
         "8|bob|2026-01-01T00:00:10|50|UNLIMITED|1|4|\n"
+        "9|bob|2026-01-01T00:00:20|50|1|1|4|18446744073709551614\n"  # NO_VAL64: the energy is unknown
     )
     path = put(tmp_path, "dump.txt", text)
     work = read_workload(path, ["n"], WorkloadFormat(watts_per_unit=5.0)).workload
-    assert list(work.submit_s) == [0, 10] and list(work.units) == [3, 1]
-    assert list(work.power_watts) == [600, 5]
+    assert list(work.submit_s) == [0, 10, 20] and list(work.units) == [3, 1, 1]
+    assert list(work.power_watts) == [600, 5, 5]
     assert work.time_limit_s[0] == 120 and np.isnan(work.time_limit_s[1])
-    assert list(read_workload(path, ["n"], WorkloadFormat(units="cpus")).workload.units) == [96, 4]
+    assert list(read_workload(path, ["n"], WorkloadFormat(units="cpus")).workload.units) == [96, 4, 4]
 
 
 def test_senergy_accounting_with_measured_energy(tmp_path):

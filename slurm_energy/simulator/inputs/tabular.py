@@ -322,7 +322,7 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
         joules, time_s = float(energy), float(values.get("time_s") or 0)
     except (ValueError, OverflowError):
         return values
-    if joules > 0 and time_s > 0:
+    if 0 < joules < 2.0**63 and time_s > 0:  # Slurm's NO_VAL64, 2^64 - 2, is an unknown energy
         values["power_watts"] = joules / time_s
     return values
 
