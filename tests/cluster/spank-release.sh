@@ -104,7 +104,13 @@ seen=${source#"${root%/}"} # as it is called inside
 path=${prefix:+$prefix/bin:$prefix/sbin:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 # shellcheck disable=SC2086 # one word per file
 run_in "$root" PATH="$path" SLURM_PREFIX="$prefix" SENERGY_TEST_SLURM_PREFIX="$prefix" \
-    TMPDIR="$scratch" PYTHONPATH="$seen" SENERGY_TEST_QUEUE_JOBS=60 /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$seen" \
+    TMPDIR="$scratch" PYTHONPATH="$seen" SENERGY_TEST_QUEUE_JOBS=60 /bin/sh -euc '
+        cd "$1"
+        shift
+        make -s -C spank clean all # the copy has those of the checkout, for another Slurm
+        make -s -C prolog_epilog clean all
+        exec "$@"
+    ' sh "$seen" \
     "$python" -m pytest -q -ra -p no:cacheprovider -W ignore $tests >"$work/result" 2>&1 ||
     fail "tests on Slurm $version failed:" "$work/result"
 cat "$work/result"
