@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from slurm_energy.diagnosis.finding import FindingKind
 from slurm_energy.diagnosis.observation import JobObservation
@@ -38,7 +38,7 @@ def _changed(max_ranks: int = 4, **values: object) -> Callable[[Random], JobObse
     return build
 
 
-def _without_checkpoint(random: Random, **values: object) -> JobObservation:
+def _without_checkpoint(random: Random, **values: Any) -> JobObservation:
     """Return a job that wrote no checkpoint: its framework would have reported it, or it wrote nothing."""
     has_framework = random.random() < 0.5
     job = _changed(8 if has_framework else 1, **values)(random)
@@ -275,11 +275,11 @@ def _interactive_limit(random: Random) -> JobObservation:
 
 
 _OUT_OF_MEMORY = ExitStatus(0, OUT_OF_MEMORY_SIGNAL)
-_LEAK: Final = {"gpu_memory_share": 0.4, "gpu_memory_growth": 0.595}
-_HOST_LEAK: Final = {"host_memory_share": 0.3, "host_memory_growth": 0.66}
-_RARE: Final = {"checkpoint_s": 20.0, "checkpoint_every_s": 3400.0, "checkpoint_bytes": 5e9}
-_OFTEN: Final = {"checkpoint_s": 5.0, "checkpoint_every_s": 700.0, "checkpoint_bytes": 1e9}
-_FAILED: Final = {"state": "FAILED", "exit_status": ExitStatus(1)}
+_LEAK: Final[dict[str, Any]] = {"gpu_memory_share": 0.4, "gpu_memory_growth": 0.595}
+_HOST_LEAK: Final[dict[str, Any]] = {"host_memory_share": 0.3, "host_memory_growth": 0.66}
+_RARE: Final[dict[str, Any]] = {"checkpoint_s": 20.0, "checkpoint_every_s": 3400.0, "checkpoint_bytes": 5e9}
+_OFTEN: Final[dict[str, Any]] = {"checkpoint_s": 5.0, "checkpoint_every_s": 700.0, "checkpoint_bytes": 1e9}
+_FAILED: Final[dict[str, Any]] = {"state": "FAILED", "exit_status": ExitStatus(1)}
 
 UNUSUAL_PLANTED: Final[tuple[PlantedJob, ...]] = (
     PlantedJob("uneven-accumulation", _K.LOAD_IMBALANCE, _uneven_accumulation),
