@@ -28,6 +28,7 @@ CONF = {
     "configless": "etc/slurm/slurm.conf",
     "opt": "opt/slurm/etc/slurm.conf",
 }
+SLURM = {"plain": "usr", "configless": "usr", "opt": "opt/slurm"}
 
 
 class Units:
@@ -95,6 +96,10 @@ class Host:
         for daemon in ("senergyd", "senergyctld"):
             (root / f"usr/lib/systemd/system/{daemon}.service").write_text("[Service]\n")
         (root / "etc/slurm").mkdir(parents=True, exist_ok=True)
+        self.slurm = root / SLURM[name]
+        for file in ("sbin/slurmctld", "lib/slurm/priority_multifactor.so", "lib/slurm/job_submit_lua.so"):
+            (self.slurm / file).parent.mkdir(parents=True, exist_ok=True)
+            (self.slurm / file).write_text("")
         self.own = OwnFiles(library, root)
         self.commands = []
 
@@ -103,7 +108,7 @@ class Host:
         return SetupJournal(self.root / "var/lib/senergy-setup")
 
     def site(self, **options):
-        return read_site(None, options.get("conf", self.conf), self.root, frozenset({"node1"}))
+        return read_site(self.slurm, options.get("conf", self.conf), self.root, frozenset({"node1"}))
 
     def run(self, argv):
         self.commands.append(argv)

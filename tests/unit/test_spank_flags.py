@@ -64,6 +64,8 @@ NO_SHAPES += [
 NEAR_NAMES = st.from_regex(r"[EeDdPpmonitrMON]{1,40}", fullmatch=True)
 WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 
+NO_HEADERS = 4  # exit code of packaging/slurm-headers
+
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 
 
@@ -644,8 +646,11 @@ def test_no_policy_file_breaks_the_reader(fuzzed, text, value):
 
 def test_the_plugin_builds_without_warnings_and_shows_only_what_slurm_looks_up(tmp_path):
     folder = tmp_path / "spank"
+    headers = REPOSITORY / "packaging" / "slurm-headers"
+    if subprocess.run([headers], capture_output=True, check=False).returncode == NO_HEADERS:
+        pytest.skip("Slurm's headers are not installed")
     (tmp_path / "packaging").mkdir()
-    shutil.copy(REPOSITORY / "packaging" / "slurm-headers", tmp_path / "packaging")
+    shutil.copy(headers, tmp_path / "packaging")
     shutil.copytree(SPANK, folder, ignore=shutil.ignore_patterns("*.so"))
     subprocess.run(
         ["make", "--silent", "-C", folder, "energy.so", "CFLAGS_EXTRA=-Wall -Wextra -Werror"],
