@@ -163,6 +163,10 @@ class Tree:
         """Return the entry at an absolute path; None if there is none."""
         return self._entries.get(path)
 
+    def entries(self) -> list[tuple[str, TreeEntry]]:
+        """Return all paths with their entries, in the order in which they were added."""
+        return list(self._entries.items())
+
     def fault(self, path: str) -> int:
         """Return the injected error number with which access to a path fails; 0 if none is injected."""
         if not self.faults:

@@ -155,7 +155,7 @@ class SharedNode:
             self._ended.append(running.job)
 
     def _end_at_agent(self, job: SharedJob) -> None:
-        self.node._refresh()
+        self.node.refresh_files()
         self.node.manager.end(self._env(job))
 
     def free_blocks(self) -> list[int]:
@@ -169,7 +169,7 @@ class SharedNode:
         if not self.agent_runs or len(free) < job.blocks:
             return False
         blocks = tuple(free[: job.blocks])
-        self.node._refresh()
+        self.node.refresh_files()
         self.node.manager.begin(self._env(job))
         cpus = self.node.model.profile.cpu.cpus
         size = cpus // BLOCKS

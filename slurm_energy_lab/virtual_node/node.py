@@ -1,10 +1,4 @@
-"""An emulated node and the agent's job manager on one virtual clock, in one process and without root.
-
-The emulator's files are copied into a folder. Before each sample the contents that change with time are
-written again, and every setting that the job manager writes reaches the emulator at once. Energy is
-therefore measured as on a real node, while seconds pass as fast as the model computes them. GPUs and the
-meter of the node are counters and knobs on the model, because their libraries need a process of their own.
-"""
+"""A virtual node: model, copied files, and an agent without sockets."""
 
 from __future__ import annotations
 
@@ -12,186 +6,31 @@ import dataclasses
 import math
 import os
 import random
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from slurm_energy.agent.jobs.job_manager import JobManager
-from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.budget.messages import NodePoll
 from slurm_energy.config import AgentConfig, BudgetConfig, Config
 from slurm_energy.devices.cpu.resctrl import MonitoringFiles, find_support
 from slurm_energy.devices.discovery import NodeDevices, discover
-from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, WriteStage
-from slurm_energy.devices.hardware import GpuInfo
-from slurm_energy.devices.settings import parse_range
+from slurm_energy.devices.driver import Knob
 from slurm_energy.devices.source_priority import select_sources
 from slurm_energy.records import EnergyRecord
 from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, load_profile
 from slurm_energy_lab.realtime_model import RealtimeModel
-from slurm_energy_lab.tree.entries import Directory, File, GroupDirectory, Link, Tree
+from slurm_energy_lab.tree.entries import Tree
 from slurm_energy_lab.tree.node_tree import NodeOptions, build_tree
 from slurm_energy_lab.tree.process_groups import ProcessGroups
-from slurm_energy_lab.tree.resctrl import ROOT as RESCTRL_ROOT
+from slurm_energy_lab.virtual_node.clocks import ModelClock, VirtualClock
+from slurm_energy_lab.virtual_node.files import NodeFileCopy
+from slurm_energy_lab.virtual_node.model_devices import GPU_KNOBS, ModelEnergyCounter, describe_gpu
+from slurm_energy_lab.virtual_node.monitoring import ModelMonitoring
 
-_DYNAMIC = ("/energy_uj", "/stat", "/cpu.stat")
-_GLOBAL = ("/boost", "/no_turbo")
-"""Ends of the paths of settings that change those of every CPU."""
-_LOWER_CACHE = re.compile(r"/cache/index[012](/|$)")
-_START_S = 1000.0
 _FIRST_PID = 10_000
-
-
-class ModelClock:
-    """A clock in seconds that advances only when `now_s` is set."""
-
-    def __init__(self) -> None:
-        self.now_s = _START_S
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
-
-
-class VirtualClock(Clock):
-    """The agent's clock, which shows the time of a model's clock."""
-
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        super().__init__()
-        self._now_s = now_s
-
-    def boottime(self) -> float:
-        """Return the model time as seconds since boot."""
-        return self._now_s()
-
-    def suspended(self) -> float:
-        """Return 0: the node is never suspended."""
-        return 0.0
-
-    def unix(self) -> float:
-        """Return the model time as Unix seconds."""
-        return 1_700_000_000 + self._now_s()
-
-
-class ModelEnergyCounter(EnergyCounter):
-    """Energy counter of a GPU or of the whole node in whole millijoules."""
-
-    range_uj = None
-    max_watts = 1e5
-
-    def __init__(self, model: RealtimeModel, component: str, source: str) -> None:
-        self.key = f"{source}[{component}]"
-        self.component, self.source = component, source
-        self._model = model
-
-    def read(self) -> int:
-        """Return the energy in microjoules since the start of the model."""
-        with self._model.now() as model:
-            return int(model.energy_joules(self.component) * 1000) * 1000
-
-
-class _GpuKnob(Knob):
-    def __init__(self, model: RealtimeModel, index: int) -> None:
-        super().__init__(f"gpu{index}")
-        self._model, self._index = model, index
-
-
-class ModelGpuPersistence(_GpuKnob):
-    """Persistence mode of one GPU, which is always on."""
-
-    name = "nvml.persistence"
-    stage = WriteStage.PERSISTENCE
-
-    def read(self) -> str:
-        """Return `1`."""
-        return "1"
-
-    def write(self, value: str) -> None:
-        """Accept any mode."""
-
-
-class ModelGpuLimit(_GpuKnob):
-    """Power limit of one GPU in milliwatts."""
-
-    name = "nvml.power_limit"
-    stage = WriteStage.GPU_LIMIT
-
-    def read(self) -> str:
-        """Return the limit."""
-        with self._model.now() as model:
-            return str(round(model.gpu_state(self._index).limit_watts * 1000))
-
-    def write(self, value: str) -> None:
-        """Set the limit."""
-        with self._model.modify() as model:
-            model.set_gpu(self._index, int(value) / 1000, model.gpu_clocks(self._index))
-
-
-class ModelGpuClocks(_GpuKnob):
-    """Range to which the graphics clock of one GPU is locked, as `LOW-HIGH` in MHz, or `default`."""
-
-    name = "nvml.locked_clocks"
-    stage = WriteStage.GPU_CLOCK
-    readable = False
-
-    def read(self) -> str:
-        """Return `default`, because NVML cannot report the range."""
-        return "default"
-
-    def write(self, value: str) -> None:
-        """Lock or unlock the clock."""
-        bounds = None if value == "default" else parse_range(value)
-        with self._model.modify() as model:
-            model.set_gpu(self._index, model.gpu_state(self._index).limit_watts, bounds)
-
-
-_GPU_KNOBS = (ModelGpuPersistence, ModelGpuLimit, ModelGpuClocks)
-
-
-class ModelMonitoring(MonitoringFiles):
-    """Monitoring groups of the emulator's file tree, without a file system."""
-
-    def __init__(self, root: Path, quantities: Iterable[str], tree: Tree) -> None:
-        super().__init__(root, quantities)
-        self._tree = tree
-
-    def entries(self, folder: str) -> list[str]:
-        """Return the directories in a directory."""
-        entry = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
-        if not isinstance(entry, Directory):
-            raise DeviceError(folder, "missing")
-        return sorted(name for name, child in entry.children.items() if isinstance(child, Directory))
-
-    def text(self, path: str) -> str:
-        """Return the content of a file."""
-        path = f"{RESCTRL_ROOT}/{path}"
-        entry = self._tree.get(path)
-        if not isinstance(entry, File):
-            raise DeviceError(path, "missing")
-        return (self._tree.texts.get(path) or entry.render()).decode()
-
-    def make(self, folder: str, name: str) -> None:
-        """Create a directory."""
-        above = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
-        assert isinstance(above, GroupDirectory)
-        above.create(name)
-
-    def discard(self, folder: str, name: str) -> None:
-        """Remove a directory."""
-        above = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
-        assert isinstance(above, GroupDirectory)
-        above.discard(name)
-
-    def write_tasks(self, group: str, tids: Iterable[int]) -> None:
-        """Move tasks to a group."""
-        entry = self._tree.get(f"{RESCTRL_ROOT}/{group}/tasks")
-        assert isinstance(entry, File)
-        assert entry.store is not None
-        for tid in tids:
-            entry.store(str(tid).encode())
 
 
 class VirtualNode:
@@ -232,10 +71,7 @@ class VirtualNode:
         self._interval_s = 1.0 / sampling_hz
         self._last_job = 0
         self._agents = self._boots = 0
-        self._settings: dict[str, bytes] = {}
-        self._dynamic: dict[str, tuple[File, BinaryIO]] = {}
-        self._entry_count = 0
-        self._copy()
+        self._file_copy = NodeFileCopy(self.root, self._tree.tree)
         self._config = Config(
             agent=AgentConfig(sampling_hz=sampling_hz, **(agent or {})),
             budget=BudgetConfig(mode=budget_mode),
@@ -274,16 +110,16 @@ class VirtualNode:
 
     def start_agent(self) -> None:
         """Start an agent after `kill_agent`."""
-        self._refresh()
+        self.refresh_files()
         self._start_on_state()
 
     def _devices(self) -> NodeDevices:
         """Return the devices of the node's files, with GPUs and the node's meter on the model."""
         devices = discover(self.root)
         for knob in devices.knobs.values():
-            self._write_through(knob)
-        gpus = tuple(self._gpu(index) for index in range(self.model.profile.gpu_count))
-        knobs: list[Knob] = [make(self.model, gpu.index) for gpu in gpus for make in _GPU_KNOBS]
+            self._file_copy.write_through(knob)
+        gpus = tuple(describe_gpu(self.model, index) for index in range(self.model.profile.gpu_count))
+        knobs: list[Knob] = [make(self.model, gpu.index) for gpu in gpus for make in GPU_KNOBS]
         counters = [
             *devices.counters,
             *(ModelEnergyCounter(self.model, f"gpu[{gpu.index}]", "nvml:total_energy") for gpu in gpus),
@@ -306,12 +142,15 @@ class VirtualNode:
             return None
         return ModelMonitoring(self.root, found.quantities, self._tree.tree)
 
+    def refresh_files(self) -> None:
+        """Write contents that change with time to the copied files, and files of new control groups."""
+        self._file_copy.refresh()
+
     def close(self) -> None:
         """Stop the agent."""
-        self._refresh()
+        self.refresh_files()
         self.manager.stop()
-        for _, file in self._dynamic.values():
-            file.close()
+        self._file_copy.close()
         self.model.close()
 
     def new_job_id(self) -> int:
@@ -321,7 +160,7 @@ class VirtualNode:
 
     def begin_step(self, job_id: int) -> None:
         """Begin the batch step of a job, with a process that runs the job's kernels."""
-        self._refresh()
+        self.refresh_files()
         pid = _FIRST_PID + job_id
         folder = self.root / f"proc/{pid}"
         (folder / f"task/{pid}").mkdir(parents=True)
@@ -335,14 +174,14 @@ class VirtualNode:
 
     def begin(self, job_id: int, cpus: int | None = None, **flags: str) -> None:
         """Begin a job; `cpus` is its allocation, all of them by default."""
-        self._refresh()
+        self.refresh_files()
         env = self.env(job_id, cpus)
         env |= {f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()}
         self.manager.begin(env)
 
     def end(self, job_id: int, cpus: int | None = None) -> None:
         """End a job."""
-        self._refresh()
+        self.refresh_files()
         self.manager.end(self.env(job_id, cpus))
 
     def env(self, job_id: int, cpus: int | None) -> dict[str, str]:
@@ -367,7 +206,7 @@ class VirtualNode:
     @property
     def settings(self) -> dict[str, bytes]:
         """Contents of all files that take settings, by path."""
-        return dict(self._settings)
+        return self._file_copy.settings
 
     def submit(
         self, kernel: str, device: str, seconds: float | None, job_id: int | None, **where: Any
@@ -403,12 +242,12 @@ class VirtualNode:
 
     def sample(self) -> None:
         """Let the agent take a sample at the time of the clock."""
-        self._refresh()
+        self.refresh_files()
         self.manager.sample()
 
     def poll_budget(self) -> NodePoll:
         """Return the agent's poll about power at the time of the clock."""
-        self._refresh()
+        self.refresh_files()
         return self.manager.poll_budget()
 
     def energy_joules(self) -> dict[str, float]:
@@ -471,96 +310,3 @@ class VirtualNode:
     def _model(self) -> NodeModel:
         with self.model.now() as model:
             return model
-
-    def _gpu(self, index: int) -> GpuInfo:
-        gpu = self.model.profile.gpu
-        assert gpu is not None
-        limits = gpu.default_limit_watts, gpu.min_limit_watts, gpu.max_limit_watts
-        clocks = gpu.graphics_clocks_mhz[-1], gpu.graphics_clocks_mhz[0]
-        return GpuInfo(index, index, gpu.name, *limits, clocks)
-
-    def _copy(self) -> None:
-        tree = self._tree.tree
-        for path, entry in list(tree._entries.items()):
-            if _LOWER_CACHE.search(path):  # most files of the tree; the agent reads the last level only
-                continue
-            target = self.root / path.lstrip("/")
-            if isinstance(entry, Directory):
-                target.mkdir(parents=True, exist_ok=True)
-            elif isinstance(entry, Link):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(entry.target)
-            elif isinstance(entry, File):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content := _rendered(entry))
-                if entry.store is not None:
-                    self._settings[path] = content
-
-    def _refresh(self) -> None:
-        """Write contents that change with time, and files of new control groups."""
-        entries = self._tree.tree._entries
-        if len(entries) != self._entry_count:
-            self._entry_count = len(entries)
-            for path, entry in entries.items():
-                if path.endswith(_DYNAMIC) and path not in self._dynamic and isinstance(entry, File):
-                    self._host_path(path).parent.mkdir(parents=True, exist_ok=True)
-                    self._dynamic[path] = entry, self._host_path(path).open("wb", buffering=0)
-        for entry, file in self._dynamic.values():
-            content = _rendered(entry)
-            os.pwrite(file.fileno(), content, 0)
-            if os.fstat(file.fileno()).st_size > len(content):
-                file.truncate(len(content))
-
-    def _write_through(self, knob: Knob) -> None:
-        """Let each write of a knob reach the emulator at once, as a write to its file would."""
-        write = knob.write
-        root = self.root.resolve()
-        paths = ["/" + str(file.resolve().relative_to(root)) for file in knob.files()]
-
-        def write_and_pass(value: str) -> None:
-            write(value)
-            for path in paths:
-                self._pass_setting(path)
-
-        setattr(knob, "write", write_and_pass)  # noqa: B010, the method of this instance only
-
-    def _pass_setting(self, path: str) -> None:
-        """Pass a written setting to the emulator, and write the resulting values of its folder back."""
-        text = self._host_path(path).read_bytes()
-        if text == self._settings[path]:
-            return
-        try:
-            self._store(path)(text)
-        except OSError as error:
-            self._write_setting(path, _rendered(self._file(path)))
-            raise DeviceError(path, error.strerror or str(error)) from None
-        folder = path.rpartition("/")[0] + "/"
-        changes_all = path.endswith(_GLOBAL)
-        for other in self._settings:
-            if changes_all or other.startswith(folder):
-                self._write_setting(other, _rendered(self._file(other)))
-
-    def _write_setting(self, path: str, content: bytes) -> None:
-        if content != self._settings.get(path) or content != self._host_path(path).read_bytes():
-            self._settings[path] = content
-            self._host_path(path).write_bytes(content)
-
-    def _host_path(self, path: str) -> Path:
-        return self.root / path.lstrip("/")
-
-    def _file(self, path: str) -> File:
-        entry = self._tree.tree.get(path)
-        assert isinstance(entry, File), path
-        return entry
-
-    def _store(self, path: str) -> Callable[[bytes], None]:
-        store = self._file(path).store
-        assert store is not None, path
-        return store
-
-
-def _rendered(entry: File) -> bytes:
-    try:
-        return entry.render()
-    except OSError:  # some attributes refuse a read in some modes; the agent then sees no value
-        return b""

@@ -1,0 +1,12 @@
+"""An emulated node and the agent's job manager on one virtual clock, in one process and without root.
+
+The emulator's files are copied into a folder. Before each sample the contents that change with time are
+written again, and every setting that the job manager writes reaches the emulator at once. Energy is
+therefore measured as on a real node, while seconds pass as fast as the model computes them. GPUs and the
+meter of the node are counters and knobs on the model, because their libraries need a process of their own.
+"""
+
+from slurm_energy_lab.virtual_node.clocks import ModelClock
+from slurm_energy_lab.virtual_node.node import VirtualNode
+
+__all__ = ["ModelClock", "VirtualNode"]
