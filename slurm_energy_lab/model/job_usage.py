@@ -42,7 +42,7 @@ class UsageByJob:
         """
         self._profile = profile
         self._occupancy = occupancy
-        self._shares = {kind: books for kind, books in shares.items() if books}
+        self._shares = {kind: integrals for kind, integrals in shares.items() if integrals}
         self._start_s = start_s
         self._known: dict[int, None] = {}
         self._system = profile.cpu.system_cpus / profile.cpu.cpus
@@ -97,8 +97,8 @@ class UsageByJob:
         The components are `cpu`, `dram`, `gpu[i]`, `gpu`, `other` and `node`.
         """
         joules_by_component: dict[str, float] = {}
-        for kind, books in self._shares.items():
-            joules = [book.integral_at(job, now_s) for book in books]
+        for kind, integrals in self._shares.items():
+            joules = [integral.integral_at(job, now_s) for integral in integrals]
             if kind == "gpu":
                 joules_by_component |= {f"gpu[{index}]": value for index, value in enumerate(joules)}
             joules_by_component[kind] = math.fsum(joules)

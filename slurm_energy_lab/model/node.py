@@ -7,19 +7,20 @@ caller passes the time; the module reads no clock, does not sleep and does no I/
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy_lab.model.core_loads import Cores
-from slurm_energy_lab.model.cpu_physics import CpuPhysics, FedGpu
+from slurm_energy_lab.model.cpu_physics import CpuPhysics
 from slurm_energy_lab.model.gpu import GpuModel
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
 from slurm_energy_lab.model.job_usage import UsageByJob
 from slurm_energy_lab.model.kernel_run import KernelPart, KernelRun
 from slurm_energy_lab.model.kernels import KernelSpec
 from slurm_energy_lab.model.occupancy import Occupancy
+from slurm_energy_lab.model.operating_points import OperatingPoints
 from slurm_energy_lab.model.package import PackageModel
-from slurm_energy_lab.model.placement import check_gpu, check_gpu_limit, host_package, placements
+from slurm_energy_lab.model.placement import check_gpu, check_gpu_limit, placements
 from slurm_energy_lab.model.problem_size import size_of
 from slurm_energy_lab.model.profile import NodeProfile
 from slurm_energy_lab.model.programs import workload_spec
@@ -50,11 +51,8 @@ class NodeModel:
         self._runs: dict[int, KernelRun] = {}
         self._results: dict[int, KernelResult] = {}
         self._run_of_part: dict[KernelPart, KernelRun] = {}
-        self._host_cpus: dict[KernelPart, int] = {}
         self._last_run_id = 0
-        self._next_s = math.inf
-        self._stale_packages: set[int] = set()
-        self._stale_gpus: set[int] = set()
+        self._points = OperatingPoints(profile, self._cores, self._packages, self._gpus)
         self._readings = Readings(
             {
                 "cpu": [package.meter for package in self._packages],
@@ -66,13 +64,12 @@ class NodeModel:
             start_s,
         )
         self._occupancy = Occupancy(profile.cpu, start_s)
-        books = {
+        job_watts = {
             "cpu": [package.job_watts for package in self._packages],
             "dram": [package.dram_job_watts for package in self._packages],
             "gpu": [gpu.job_watts for gpu in self._gpus],
         }
-        self._usage = UsageByJob(profile, self._occupancy, books, start_s)
-        self._task_counters = [package.task_counters for package in self._packages]
+        self._usage = UsageByJob(profile, self._occupancy, job_watts, start_s)
 
     @property
     def now_s(self) -> float:
@@ -81,17 +78,16 @@ class NodeModel:
 
     def advance(self, now_s: float) -> None:
         """Advance the model time to `now_s` and process every event in between."""
-        if self._stale_packages or self._stale_gpus:
-            self._operate()
-        while self._next_s <= now_s:
-            self._now_s = max(self._now_s, self._next_s)
+        self._operate()
+        while self._points.next_event_s <= now_s:
+            self._now_s = max(self._now_s, self._points.next_event_s)
             self._pass_event()
         self._now_s = max(self._now_s, now_s)
 
     def next_event_s(self) -> float | None:
         """Return the time of the next event (end of a phase or kernel, limit reached); None for no event."""
         self._operate()
-        return None if math.isinf(self._next_s) else self._next_s
+        return None if math.isinf(self._points.next_event_s) else self._points.next_event_s
 
     def set_cpufreq(self, cpu: int, request: FrequencyRequest) -> None:
         """Set the cpufreq settings of a logical CPU. A core runs at the maximum that its threads request.
@@ -100,7 +96,7 @@ class NodeModel:
             UsageError: the CPU does not exist, or the driver does not have the governor.
         """
         if self._cores.set_request(cpu, request):
-            self._stale_packages.add(self.profile.cpu.package_of(cpu))
+            self._points.stale_packages.add(self.profile.cpu.package_of(cpu))
 
     def set_cpufreq_all(self, request: FrequencyRequest) -> None:
         """Set the cpufreq settings of all logical CPUs; errors are those of `set_cpufreq`."""
@@ -148,16 +144,12 @@ class NodeModel:
         Raises:
             UsageError: the package has no such constraint, or the figures are impossible.
         """
-        limits = self._package(package).limits
-        limit = limits.get((interface, constraint))
+        limit = self._package(package).limits.get((interface, constraint))
         if limit is None:
             raise UsageError(f"package {package} has no limit {interface}:{constraint[:40]}")
-        if not (0 <= limit_watts < math.inf and 0 < window_s < math.inf):
-            raise UsageError(f"limit of {limit_watts} W over {window_s} s is invalid")
         self._operate()
-        limit.update_average(self._now_s)
-        limit.limit_watts, limit.window_s, limit.enabled = limit_watts, window_s, enabled
-        self._stale_packages.add(package)
+        limit.change(self._now_s, limit_watts, window_s, enabled)
+        self._points.stale_packages.add(package)
 
     def package_average_watts(self, package: int, interface: str = "msr") -> float | None:
         """Return the running average that the long-term limit applies to; None without such a limit."""
@@ -187,7 +179,7 @@ class NodeModel:
         self._operate()
         gpu.limit_watts = limit_watts
         gpu.graphics_range_mhz, gpu.memory_range_mhz = graphics_clock_mhz, memory_clock_mhz
-        self._stale_gpus.add(index)
+        self._points.stale_gpus.add(index)
 
     def gpu_clocks(self, index: int) -> tuple[int, int] | None:
         """Return the range in MHz to which the graphics clock of a GPU is locked; None if it is not locked.
@@ -214,7 +206,7 @@ class NodeModel:
             UsageError: a CPU does not exist, or the number of busy cores is negative.
         """
         packages, share = self._cores.set_real_load(key, cpus, busy_cores, job_id)
-        self._stale_packages |= packages
+        self._points.stale_packages |= packages
         self._usage.add_job(job_id, self._now_s)
         self._occupancy.set_real_load(self._now_s, key, job_id, cpus, share)
 
@@ -254,9 +246,7 @@ class NodeModel:
         self._usage.add_job(request.job_id, self._now_s)
         for part, placement in zip(parts, part_placements, strict=True):
             self._run_of_part[part] = run
-            if request.device == "gpu":
-                self._host_cpus[part] = placement.cpus[0]
-            self._assign(part, run)
+            self._points.assign(part, request.device, placement)
             self._occupancy.add_part(self._now_s, part, placement.cpus, computes=request.device == "cpu")
         return run.run_id
 
@@ -314,12 +304,10 @@ class NodeModel:
     def forget(self, run_id: int) -> None:
         """Delete a finished kernel's result, or cancel a running kernel. Unknown ids are ignored."""
         self._results.pop(run_id, None)
-        run = self._runs.pop(run_id, None)
-        if run is None:
-            return
-        self._operate()
-        for part in list(run.units):
-            self._remove(part, run)
+        if run := self._runs.pop(run_id, None):
+            self._operate()
+            for part in list(run.units):
+                self._remove(part, run)
 
     def energy_joules(self, component: str) -> float:
         """Return the energy of a component in joules since the start of the model.
@@ -355,7 +343,7 @@ class NodeModel:
     def task_counters(self) -> Sequence[TaskCounters]:
         """Return the counters of the tasks on each package. Their values are valid at time `now_s`."""
         self._operate()
-        return self._task_counters
+        return [package.task_counters for package in self._packages]
 
     def cpu_utilisation(self, cpu: int) -> float:
         """Return the busy share of a CPU's core, 0 to 1.
@@ -388,96 +376,25 @@ class NodeModel:
         now = self._now_s
         ended = [part for part in self._run_of_part if part.end_s <= now]
         for part in ended:
-            self._touch(part)
+            self._points.mark(part, self._run_of_part[part].units[part])
             part.update_progress(now)
             if not part.next_phase():
                 self._remove(part, self._run_of_part[part])
         for package in self._packages:
             if package.next_event_s() <= now:
-                self._stale_packages.add(package.index)
+                self._points.stale_packages.add(package.index)
         self._operate()
-
-    def _touch(self, part: KernelPart) -> None:
-        """Mark the devices of a kernel part, so that `_operate` computes their operating points."""
-        run = self._run_of_part[part]
-        units = run.units[part]
-        if run.device == "gpu":
-            self._stale_gpus.update(units)
-        else:
-            self._stale_packages.update(self._cores.packages_of(units))
-
-    def _assign(self, part: KernelPart, run: KernelRun) -> None:
-        """Assign a kernel part to its cores or GPU."""
-        if run.device == "gpu":
-            gpu = self._gpus[run.units[part][0]]
-            gpu.parts = (*gpu.parts, part)
-            self._cores.add_host(self._host_cpus[part])
-        else:
-            self._cores.add_part(part, run.units[part])
-        self._touch(part)
 
     def _remove(self, part: KernelPart, run: KernelRun) -> None:
         """Remove a kernel part. Removing the last part finishes the run, or completes its cancellation."""
-        self._touch(part)
         units = run.units.pop(part)
         del self._run_of_part[part]
         self._occupancy.remove_part(self._now_s, part)
-        if run.device == "gpu":
-            gpu = self._gpus[units[0]]
-            gpu.parts = tuple(other for other in gpu.parts if other is not part)
-            self._cores.remove_host(self._host_cpus.pop(part))
-        else:
-            self._cores.remove_part(part, units)
+        self._points.remove(part, units)
         if not run.units and run.run_id in self._runs:
             del self._runs[run.run_id]
             self._results[run.run_id] = run.finished(self._now_s, self._readings.all_joules(self._now_s))
 
     def _operate(self) -> None:
-        """Compute the operating point of every marked package and GPU from the current time on."""
-        if not (self._stale_packages or self._stale_gpus):
-            return
-        now = self._now_s
-        for index in self._stale_gpus:
-            gpu = self._gpus[index]
-            if tuple(gpu.rates) != gpu.parts:
-                self._stale_packages.add(host_package(self.profile, index))
-        if self._stale_packages:
-            self._operate_packages(now)
-        for index in self._stale_gpus:
-            gpu = self._gpus[index]
-            gpu.operate(now)
-            self._set_rates(index, gpu.parts, gpu.rates)
-        self._stale_gpus.clear()
-        ends = [part.end_s for part in self._run_of_part]
-        ends.extend(package.next_event_s() for package in self._packages)
-        self._next_s = min(ends, default=math.inf)
-
-    def _operate_packages(self, now_s: float) -> None:
-        """Compute the operating point of every marked package, and mark the GPUs whose host cores change."""
-        for index in self._stale_packages:
-            package = self._packages[index]
-            fed = [
-                self._fed_gpu(gpu)
-                for gpu in self._gpus
-                if gpu.parts and host_package(self.profile, gpu.index) == index
-            ]
-            package.operate(now_s, self._cores.loads(index), fed)
-            self._set_rates(index, package.rates, package.rates)
-        self._stale_packages.clear()
-        for gpu in self._gpus:
-            for part in gpu.parts:
-                cpu = self._host_cpus[part]
-                ceiling_khz = self._packages[self.profile.cpu.package_of(cpu)].ceiling_khz
-                khz = min(self._cores.requested_khz(cpu), ceiling_khz)
-                if part.host_khz != khz:
-                    part.host_khz = khz
-                    self._stale_gpus.add(gpu.index)
-
-    def _fed_gpu(self, gpu: GpuModel) -> FedGpu:
-        khz = max(self._cores.requested_khz(self._host_cpus[part]) for part in gpu.parts)
-        return FedGpu(gpu.parts, khz, self.profile.gpu.host_watts if self.profile.gpu else 0.0)
-
-    def _set_rates(self, device: int, parts: Iterable[KernelPart], rates: dict[KernelPart, float]) -> None:
-        for part in parts:
-            part.update_progress(self._now_s)
-            part.set_rate(device, rates[part])
+        """Compute the operating points that have changed, from the current time on."""
+        self._points.update(self._now_s, self._run_of_part)

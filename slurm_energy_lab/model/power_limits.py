@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slurm_energy.errors import UsageError
+
 MET_TOLERANCE_WATTS = 1e-3
 """Distance at which an average counts as having reached its limit. A throttled package stays within."""
 
@@ -58,6 +60,17 @@ class RunningAverageLimit:
         self.average_watts = self.limit_watts if crossed else self.average_at(now_s)
         self.since_s = now_s
         self.crossing_s = None
+
+    def change(self, now_s: float, limit_watts: float, window_s: float, enabled: bool) -> None:
+        """Replace the limit, its window and whether it is enabled; the average up to now is kept.
+
+        Raises:
+            UsageError: the limit or the window is impossible.
+        """
+        if not (0 <= limit_watts < math.inf and 0 < window_s < math.inf):
+            raise UsageError(f"limit of {limit_watts} W over {window_s} s is invalid")
+        self.update_average(now_s)
+        self.limit_watts, self.window_s, self.enabled = limit_watts, window_s, enabled
 
     def in_force(self) -> bool:
         """Return whether the power must not exceed the limit now.

@@ -1,0 +1,118 @@
+"""Operating points of the packages and GPUs of a node: frequencies, power and progress of kernel parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from slurm_energy_lab.model.core_loads import Cores
+from slurm_energy_lab.model.cpu_physics import FedGpu
+from slurm_energy_lab.model.gpu import GpuModel
+from slurm_energy_lab.model.kernel_run import KernelPart
+from slurm_energy_lab.model.package import PackageModel
+from slurm_energy_lab.model.placement import Placement, host_package
+from slurm_energy_lab.model.profile import NodeProfile
+
+
+class OperatingPoints:
+    """The operating point of each device, computed again where a setting, a load or an event has changed it.
+
+    Attributes:
+        stale_packages: packages whose operating point is to be computed again.
+        stale_gpus: GPUs whose operating point is to be computed again.
+        next_event_s: time of the next event at the computed operating points; infinite without one.
+    """
+
+    def __init__(
+        self, profile: NodeProfile, cores: Cores, packages: Sequence[PackageModel], gpus: Sequence[GpuModel]
+    ) -> None:
+        self._profile, self._cores, self._packages, self._gpus = profile, cores, packages, gpus
+        self._host_cpus: dict[KernelPart, int] = {}
+        self.stale_packages: set[int] = set()
+        self.stale_gpus: set[int] = set()
+        self.next_event_s = math.inf
+
+    def assign(self, part: KernelPart, device: str, placement: Placement) -> None:
+        """Assign a kernel part to its cores, or to its GPU and the CPU that feeds it."""
+        if device == "gpu":
+            self._host_cpus[part] = placement.cpus[0]
+            gpu = self._gpus[placement.units[0]]
+            gpu.parts = (*gpu.parts, part)
+            self._cores.add_host(placement.cpus[0])
+        else:
+            self._cores.add_part(part, placement.units)
+        self.mark(part, placement.units)
+
+    def remove(self, part: KernelPart, units: Sequence[int]) -> None:
+        """Remove a kernel part from its cores or its GPU."""
+        self.mark(part, units)
+        if part in self._host_cpus:  # a part on a GPU
+            gpu = self._gpus[units[0]]
+            gpu.parts = tuple(other for other in gpu.parts if other is not part)
+            self._cores.remove_host(self._host_cpus.pop(part))
+        else:
+            self._cores.remove_part(part, units)
+
+    def mark(self, part: KernelPart, units: Sequence[int]) -> None:
+        """Mark the devices of a kernel part, so that `update` computes their operating points."""
+        if part in self._host_cpus:
+            self.stale_gpus.update(units)
+        else:
+            self.stale_packages.update(self._cores.packages_of(units))
+
+    def update(self, now_s: float, parts: Collection[KernelPart]) -> None:
+        """Compute the operating point of every marked package and GPU from a time on.
+
+        Args:
+            now_s: the time.
+            parts: all running kernel parts.
+        """
+        if not (self.stale_packages or self.stale_gpus):
+            return
+        for index in self.stale_gpus:
+            gpu = self._gpus[index]
+            if tuple(gpu.rates) != gpu.parts:
+                self.stale_packages.add(host_package(self._profile, index))
+        if self.stale_packages:
+            self._update_packages(now_s)
+        for index in self.stale_gpus:
+            gpu = self._gpus[index]
+            gpu.operate(now_s)
+            _set_rates(index, gpu.parts, gpu.rates, now_s)
+        self.stale_gpus.clear()
+        ends = [part.end_s for part in parts]
+        ends.extend(package.next_event_s() for package in self._packages)
+        self.next_event_s = min(ends, default=math.inf)
+
+    def _update_packages(self, now_s: float) -> None:
+        """Compute the operating point of every marked package, and mark the GPUs whose host cores change."""
+        for index in self.stale_packages:
+            package = self._packages[index]
+            fed = [
+                self._fed_gpu(gpu)
+                for gpu in self._gpus
+                if gpu.parts and host_package(self._profile, gpu.index) == index
+            ]
+            package.operate(now_s, self._cores.loads(index), fed)
+            _set_rates(index, package.rates, package.rates, now_s)
+        self.stale_packages.clear()
+        for gpu in self._gpus:
+            for part in gpu.parts:
+                cpu = self._host_cpus[part]
+                ceiling_khz = self._packages[self._profile.cpu.package_of(cpu)].ceiling_khz
+                khz = min(self._cores.requested_khz(cpu), ceiling_khz)
+                if part.host_khz != khz:
+                    part.host_khz = khz
+                    self.stale_gpus.add(gpu.index)
+
+    def _fed_gpu(self, gpu: GpuModel) -> FedGpu:
+        khz = max(self._cores.requested_khz(self._host_cpus[part]) for part in gpu.parts)
+        return FedGpu(gpu.parts, khz, self._profile.gpu.host_watts if self._profile.gpu else 0.0)
+
+
+def _set_rates(
+    device: int, parts: Iterable[KernelPart], rates: dict[KernelPart, float], now_s: float
+) -> None:
+    for part in parts:
+        part.update_progress(now_s)
+        part.set_rate(device, rates[part])
