@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import itertools
 import logging
 import os
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +45,13 @@ with contextlib.suppress(ImportError):  # some tests run where only Slurm and py
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep hypothesis from reading all sources for constants to try in `make check`, which takes seconds."""
+    """Leave out what takes seconds in `make check` and is in `make test`.
+
+    Numba compiles nothing: the simulator's loops run as Python code. Hypothesis does not read all sources for
+    constants to try.
+    """
     if config.getoption("--hypothesis-profile", None) == "check":
+        os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
         with contextlib.suppress(ImportError, AttributeError):  # a private name: without it, only slower
             from hypothesis.internal.conjecture import providers
 
@@ -74,8 +81,28 @@ def _readable_for_others() -> bool:
     return done.returncode == 0
 
 
+def _import_share_of_tests(session: pytest.Session) -> None:
+    """Import every n-th test module first in each of n workers.
+
+    Pytest compiles a test module at its first import and caches the code. In a fresh clone each worker would
+    compile all of them; so it compiles its share and finds the others in the cache.
+    """
+    worker, workers = (
+        os.environ.get("PYTEST_XDIST_WORKER", "gw0"),
+        os.environ.get("PYTEST_XDIST_WORKER_COUNT"),
+    )
+    if workers is None:
+        return
+    folders = [Path(argument) for argument in session.config.args if Path(argument).is_dir()]
+    modules = sorted(path for folder in folders for path in folder.glob("test_*.py"))
+    for path in modules[int(worker.removeprefix("gw")) :: int(workers)]:
+        if str(path.parent.absolute()) in sys.path:
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection reports it
+                importlib.import_module(path.stem)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect tests without the garbage collector, which visits the growing tree of tests again and again.
 
     That took half of the collection's processor time. The tree stays frozen, so that the tests' own
@@ -83,6 +110,7 @@ def pytest_collection() -> Generator[None, object, object]:
     """
     gc.disable()
     try:
+        _import_share_of_tests(session)
         return (yield)
     finally:
         gc.freeze()

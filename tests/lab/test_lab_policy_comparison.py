@@ -11,6 +11,7 @@ from slurm_energy_lab.policy_comparison import ComparedProgram, compare, table
 TRIAD = ComparedProgram("triad", "cpu", "xeon-4210-rtx6000", "2 x Xeon 4210")
 
 
+@pytest.mark.slow
 def test_a_lower_frequency_saves_energy_of_memory_bound_work():
     runs = compare(20, [TRIAD], ["powersave", "cap"])
     base, slow, capped = runs

@@ -195,6 +195,7 @@ def test_a_count_that_is_unknown_for_a_while_is_not_zero(lab: Lab, text: str) ->
     assert "by memory traffic for" in note
 
 
+@pytest.mark.slow
 def test_without_a_free_id_a_job_is_charged_otherwise_until_one_is_free(
     lab_of: Callable[..., Lab],
 ) -> None:
@@ -220,6 +221,7 @@ def test_without_a_free_id_a_job_is_charged_otherwise_until_one_is_free(
     lab.check_accounts()
 
 
+@pytest.mark.slow
 def test_ids_in_limbo_are_waited_for(lab_of: Callable[..., Lab]) -> None:
     lab = lab_of(resctrl__num_rmids=2, resctrl__limbo_s=20.0)
     first = lab.start(None, 8)

@@ -141,6 +141,7 @@ def test_jobs_of_the_deployment_are_stored_with_their_arm(validated):
     assert {"treated", "control"} <= arms
 
 
+@pytest.mark.slow
 def test_the_report_names_verdict_steps_and_hashes(validated, capsys):
     assert validated.main("report") == 0
     assert "not reached: tuning halves the energy: -" in capsys.readouterr().out

@@ -39,6 +39,7 @@ def gpu_watts(node: VirtualNode, seconds: float) -> float:
     return max((after[name] - before[name]) / seconds for name in after if name.startswith("gpu["))
 
 
+@pytest.mark.slow
 def test_the_true_power_follows_decisions_kills_and_the_lease(node: VirtualNode) -> None:
     node.begin(1)
     node.submit("gemm", "gpu", 600.0, 1)

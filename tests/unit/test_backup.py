@@ -94,7 +94,10 @@ def test_a_backup_restores_into_each_store_and_back(full, store_location, tmp_pa
         assert connection.execute(tables.decisions.select()).fetchall()[-1].id > 2
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version",
+    [VERSIONS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in VERSIONS[1:-1]), VERSIONS[-1]],
+)
 def test_backups_of_older_schemas_are_upgraded(version, tmp_path):
     load_schema(version, tmp_path / "old.db")
     content = rows_of(tmp_path / "old.db")
@@ -130,6 +133,7 @@ def test_a_restoration_refuses_contents_and_a_running_controller(full, store_loc
     put_back(tmp_path / "backup", store_location, replace=True)
 
 
+@pytest.mark.slow
 def test_an_incomplete_backup_changes_nothing(whole, store_location, tmp_path):
     put_back(whole, store_location)
     data = whole.read_bytes()

@@ -83,7 +83,7 @@ def test_power_is_below_a_lower_limit_within_one_period() -> None:
     assert max(powers[PERIOD_S:]) <= 1600.0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_power_never_exceeds_the_limit_despite_losses_and_jobs(seed: int) -> None:
     rng = random.Random(seed)
     world = cluster(2200.0, 6)

@@ -140,6 +140,7 @@ def test_the_deadline_of_a_job_larger_than_the_cluster_does_not_extend_a_simulat
     compare("kairos", 20_068)  # two jobs stay pending, and the last deadline is that of such a job
 
 
+@pytest.mark.slow
 def test_the_code_without_compilation_gives_the_schedule_of_the_general_engine() -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     command = [sys.executable, "-W", "ignore", __file__, "24", "39"]

@@ -73,6 +73,7 @@ def test_a_change_of_a_called_function_reaches_its_callers(installation: Path) -
     assert run(installation) == (True, 6.0)
 
 
+@pytest.mark.slow
 def test_a_function_for_compiled_callers_refuses_python_callers() -> None:
     one = compiled(lambda: 1)
     two = compiled_entry()(lambda: 2 * one())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -530,6 +531,21 @@ def test_the_fast_path_leaves_an_overloaded_cluster_to_the_column_engine(monkeyp
     monkeypatch.setattr(fast, "_MAX_STEPS_PER_JOB", 0)
     fast.simulate(work, kinds, setting)
     assert calls == [(work, kinds, policy("fcfs"), setting)]
+
+
+def test_columns_with_gaps_reach_compiled_code_without_them(monkeypatch):
+    """Numba compiles a function once for each layout of its arrays, which takes seconds."""
+    work, layouts = rigid([(0, 1, 1), (1, 2, 1)]), []
+    work = replace(work, time_s=np.repeat(work.time_s, 2)[::2], submit_s=np.repeat(work.submit_s, 2)[::2])
+    schedule = fast._schedule
+
+    def record(*arguments):
+        layouts.extend(one.flags.c_contiguous for one in arguments if isinstance(one, np.ndarray))
+        return schedule(*arguments)
+
+    monkeypatch.setattr(fast, "_schedule", record)
+    assert fast.simulate(work, [NodeKind("n", 8, 1)], ScheduleSettings(Discipline.EASY)).units == 8
+    assert len(layouts) == 6 and all(layouts)
 
 
 @pytest.mark.parametrize(

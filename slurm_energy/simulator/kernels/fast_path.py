@@ -51,11 +51,12 @@ def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettin
     total = kind.nodes * kind.units
     runnable = jobs.units <= total
     start_s = np.full(jobs.count, np.nan)
+    # Numba would compile the function once more for columns with gaps between their values.
     passes = _schedule(
-        jobs.submit_s,
-        jobs.units,
-        jobs.time_s,
-        limit_s,
+        np.ascontiguousarray(jobs.submit_s),
+        np.ascontiguousarray(jobs.units),
+        np.ascontiguousarray(jobs.time_s),
+        np.ascontiguousarray(limit_s),
         runnable,
         total,
         settings.discipline == Discipline.EASY,
