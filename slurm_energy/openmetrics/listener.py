@@ -144,7 +144,8 @@ class MetricsListener:
         """Check the head of a request and return its Accept header.
 
         Raises:
-            _RefusedRequestError: malformed, without the token, or not a GET of the metrics' path.
+            _RefusedRequestError: the request is malformed, has no valid token, or is not a GET of the
+                metrics' path.
         """
         first, *lines = head.split(b"\r\n")
         words = first.split(b" ")

@@ -86,7 +86,7 @@ class GpuSignals:
             self._stated[run_id] = dict(values)
 
     def end(self, run_id: int) -> None:
-        """End the values of a program."""
+        """Forget the values that a program has stated."""
         with self._lock:
             self._stated.pop(run_id, None)
 

@@ -89,7 +89,7 @@ class SignalSampling:
         self._count(result)
 
     def sample(self) -> None:
-        """Make one pass in this thread."""
+        """Read all signals once, in the calling thread."""
         self.add(self.reader.read(*self.jobs()))
 
     def state(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class BudgetEngine:
 
     @property
     def unknown_jobs(self) -> frozenset[tuple[int, int]]:
-        """Jobs (id, restart count) that nodes report and `set_jobs` has not named on them."""
+        """Jobs (id, restart count) reported by a node to which `set_jobs` has not assigned them."""
         reported = {
             (job.job_id, job.restart_count)
             for node in self._nodes.values()

@@ -110,7 +110,8 @@ def _known_rest(inputs: CycleInputs, node: BudgetNode, limited_watts: float) -> 
 def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
     """Return the watts to count for each node of Slurm that has never reported, by name.
 
-    These are its nameplate power, or else the power of the largest node that reports.
+    A node counts at its nameplate power. If that is unknown, it counts at the power of the largest node that
+    reports.
     """
     names = {node.name for node in inputs.nodes}
     absent = {name: node for name, node in inputs.slurm_nodes.items() if name not in names}
