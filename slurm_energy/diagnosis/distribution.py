@@ -13,7 +13,7 @@ from slurm_energy.diagnosis.steps import PhaseStatistics
 
 
 class Stability(StrEnum):
-    """Class of a coefficient of variation."""
+    """How much the values of a distribution vary, by its coefficient of variation."""
 
     STABLE = "stable"
     VARIABLE = "variable"

@@ -133,7 +133,7 @@ def _with_observed_errors(measurements: Sequence[ProgramMeasurement]) -> tuple[P
 
 
 def _pooled_error(groups: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation within groups, drawn towards `RUN_ERROR` while there are few values."""
+    """Return the standard deviation within groups. With few values it is close to `RUN_ERROR`, its prior."""
     squares, freedom = _PRIOR_REPETITIONS * RUN_ERROR**2, _PRIOR_REPETITIONS
     for values in groups:
         mean = math.fsum(values) / len(values)
