@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.node, pytest.mark.root]
 READ = """
 import json, os
 from pathlib import Path
-from slurm_energy.devices.cpu.cpu_time import JobCpuTimeReader, JobProcesses, node_busy_ns
+from slurm_energy.devices.cpu.cpu_time import JobCpuTimeReader, JobProcesses, NodeBusyTimeReader
 for path in %r:
     Path(path).write_text("0")
 times = JobCpuTimeReader(Path("/"), "n1")
 jobs = times.read([JobProcesses(7, pids=(os.getpid(),)), JobProcesses(17), JobProcesses(8), JobProcesses(9)])
 sources = {job: times.source(job) for job in jobs}
-print(json.dumps({"node": node_busy_ns(Path("/")), "jobs": jobs, "source": sources}))
+print(json.dumps({"node": NodeBusyTimeReader(Path("/")).read_ns(), "jobs": jobs, "source": sources}))
 """
 GROUP = "/sys/fs/cgroup/system.slice/n1_slurmstepd.scope/job_{}/cpu.stat"
 UNIFIED = Path("/sys/fs/cgroup/unified")

@@ -17,7 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.devices.cpu import process_tree
-from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobCpuTimeReader, JobProcesses, node_busy_ns
+from slurm_energy.devices.cpu.cpu_time import (
+    PROCESS_TREE,
+    JobCpuTimeReader,
+    JobProcesses,
+    NodeBusyTimeReader,
+)
 from slurm_energy.devices.cpu.process_tree import (
     NS_PER_TICK,
     JobCpuTime,
@@ -259,12 +264,30 @@ def test_own_processes_are_found() -> None:
 
 
 def test_busy_time_leaves_idle_out(tree: Tree) -> None:
+    reader = NodeBusyTimeReader(tree.root)
     tree.put("proc/stat", "cpu  10 20 30 40000 5000 1 2 0 0 0\ncpu0 1 2 3 4 5 6 7 0 0 0")
-    assert node_busy_ns(tree.root) == 63 * NS_PER_TICK
+    assert reader.read_ns() == 63 * NS_PER_TICK
     tree.put("proc/stat", "nothing")
     with pytest.raises(DeviceError, match="known form"):
-        node_busy_ns(tree.root)
-    assert node_busy_ns(Path("/")) > 0
+        reader.read_ns()
+    (tree.root / "proc/stat").unlink()
+    with pytest.raises(DeviceError, match="No such file"):
+        reader.read_ns()
+    tree.put("proc/stat", "cpu  11 20 30 40000 5000 1 2 0 0 0")
+    assert reader.read_ns() == 64 * NS_PER_TICK
+    reader.close()
+
+
+def test_busy_time_of_this_machine_grows_and_costs_one_open_file() -> None:
+    reader = NodeBusyTimeReader(Path("/"))
+    first = reader.read_ns()
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    start = time.process_time_ns()
+    while time.process_time_ns() - start < 5 * NS_PER_TICK:
+        pass
+    assert reader.read_ns() > first > 0
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    reader.close()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ from typing import Any
 
 from slurm_energy.agent.metering.attribution import rest_of_node
 from slurm_energy.agent.metering.occupancy import CpuTimeDelta
-from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobCpuTimeReader, JobProcesses, node_busy_ns
+from slurm_energy.devices.cpu.cpu_time import (
+    PROCESS_TREE,
+    JobCpuTimeReader,
+    JobProcesses,
+    NodeBusyTimeReader,
+)
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.log_once import RepeatedFailureLog
 
@@ -78,8 +83,8 @@ class CpuTimeMeter:
     """
 
     def __init__(self, root: Path, node: str, cpus: int) -> None:
-        self._root = root
         self._times = JobCpuTimeReader(root, node)
+        self._busy_time = NodeBusyTimeReader(root)
         self._max_debt_ns = cpus * _MAX_DEBT_NS
         self._last: dict[str, tuple[int, float]] = {}
         self._busy_ns: int | None = None
@@ -147,6 +152,7 @@ class CpuTimeMeter:
     def close(self) -> None:
         """Close all file descriptors."""
         self._times.close()
+        self._busy_time.close()
 
     def dump(self) -> dict[str, Any]:
         """Return the last readings as a dict that JSON can hold."""
@@ -213,7 +219,7 @@ class CpuTimeMeter:
         """
         before = self._busy_ns
         try:
-            self._busy_ns = node_busy_ns(self._root)
+            self._busy_ns = self._busy_time.read_ns()
         except DeviceError as error:
             self._failures.report("CPU time of the node", f"not known: {error}")
             self._busy_ns = None

@@ -144,7 +144,8 @@ class Spool:
 
     def path_of(self, record_id: str) -> str | None:
         """Return the path of a record's file; None if the record is not in the spool or is rejected."""
-        names = (name for name in self._sizes if name.endswith(f"-{record_id}.json"))
+        # The newest first: each ended job asks for the record that it has just added.
+        names = (name for name in reversed(self._sizes) if name.endswith(f"-{record_id}.json"))
         return next(map(self._path, names), None)
 
     def expire(self, now: float, keep_s: float) -> None:

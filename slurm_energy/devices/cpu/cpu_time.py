@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slurm_energy.devices.cpu import process_tree
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.sysfs import read_optional, read_text
+from slurm_energy.devices.sysfs import error_reason, read_optional
 
 CGROUP_MOUNT = "sys/fs/cgroup"
 _V1_CONTROLLERS = ("cpuacct", "cpu,cpuacct")
@@ -231,19 +231,45 @@ class JobCpuTimeReader:
         return result
 
 
-def node_busy_ns(root: Path) -> int:
-    """Return for how many nanoseconds the node's CPUs have been busy since boot, added up over all CPUs.
+class NodeBusyTimeReader:
+    """Reader of the time for which the CPUs of a node have been busy since boot, added up over all CPUs.
 
-    Raises:
-        DeviceError: /proc/stat is unreadable or has an unknown form.
+    /proc/stat stays open, and only its first line is used: the file has a line for each CPU. After a failed
+    reading the next one opens it again.
+
+    Args:
+        root: directory that contains /proc.
     """
-    path = root / "proc/stat"
-    first = read_text(path).partition("\n")[0].split()
-    try:
-        user, nice, system, _idle, _iowait, irq, softirq = (int(word) for word in first[1:8])
-    except ValueError:
-        raise DeviceError(str(path), "has an unknown form") from None
-    return (user + nice + system + irq + softirq) * process_tree.NS_PER_TICK
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "proc/stat"
+        self._descriptor: int | None = None
+
+    def read_ns(self) -> int:
+        """Return the busy time in nanoseconds.
+
+        Raises:
+            DeviceError: /proc/stat is unreadable or has an unknown form.
+        """
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            words = os.pread(self._descriptor, _STAT_BYTES, 0).partition(b"\n")[0].split()
+        except OSError as error:
+            self.close()
+            raise DeviceError(str(self._path), error_reason(error)) from None
+        try:
+            user, nice, system, _idle, _iowait, irq, softirq = (int(word) for word in words[1:8])
+        except ValueError:
+            self.close()
+            raise DeviceError(str(self._path), "has an unknown form") from None
+        return (user + nice + system + irq + softirq) * process_tree.NS_PER_TICK
+
+    def close(self) -> None:
+        """Close the file; the next reading opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
