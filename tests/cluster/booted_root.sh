@@ -4,7 +4,7 @@
 #   new_root DIR|""       a root of that Debian: a copy of DIR, or one made by debootstrap (four minutes)
 #   chrooted COMMAND      in the root with this machine's network, nothing booted
 #   boot_root             boots it as host node1 without a network, in namespaces of its own; sets `init`
-#   inside COMMAND        in the booted system
+#   inside COMMAND        in the booted system, for at most INSIDE_TIMEOUT_S (280) seconds
 # Needs root, the network and cgroup2. Everything lies in $work and is removed at exit.
 # Exit codes of `fail`: 1 a fault was found; 4 the system cannot be had.
 
@@ -115,7 +115,7 @@ inside() { # COMMAND
     nsenter --target "$init" --mount --pid --net --uts --ipc --cgroup /usr/bin/env -i LC_ALL=C.UTF-8 HOME=/root \
         PATH="$path" PIP_NO_INDEX=1 PIP_FIND_LINKS=/srv/wheels DEBIAN_FRONTEND=noninteractive \
         ${slurm_conf:+"SLURM_CONF=$slurm_conf"} \
-        timeout 280 /bin/sh -euc "$1" </dev/null
+        timeout "${INSIDE_TIMEOUT_S:-280}" /bin/sh -euc "$1" </dev/null
 }
 
 expect() { # WHAT COMMAND: fails with the journal unless the command in the booted system succeeds
