@@ -14,9 +14,11 @@ Prints for each store and fault `CLAIM failover_SECONDS_...` (the longest takeov
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
 import statistics
+import sys
 import threading
 import time
 from collections import Counter
@@ -43,7 +45,11 @@ QUERIES = {
 
 
 def main() -> int:
-    return publish(claims(parser().parse_args()), parser().parse_args().json)
+    try:
+        return publish(claims(parser().parse_args()), parser().parse_args().json)
+    except UnavailableError as error:
+        print(f"failover.py: error: {error}", file=sys.stderr)
+        return 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,15 +72,16 @@ def parser() -> argparse.ArgumentParser:
 def claims(arguments: argparse.Namespace) -> Iterator[Claim]:
     """Yield the claims of all stores and faults."""
     for store in arguments.stores.split(","):
-        try:
-            with SERVERS[store]() as server:
-                for fault in arguments.faults.split(","):
-                    database = f"failover_{fault}"
-                    url = server.create_database(database)
-                    with running_pair(url) as pair:
-                        yield from measure(arguments, pair, server, url, f"{store}_{fault}")
-        except UnavailableError as error:
-            print(f"{store}: {error}")
+        with contextlib.ExitStack() as stack:
+            try:
+                server = stack.enter_context(SERVERS[store]())
+            except UnavailableError as error:
+                print(f"{store}: not measured: {error}")
+                continue
+            for fault in arguments.faults.split(","):
+                url = server.create_database(f"failover_{fault}")
+                with running_pair(url) as pair:
+                    yield from measure(arguments, pair, server, url, f"{store}_{fault}")
 
 
 def measure(
@@ -87,6 +94,38 @@ def measure(
     agents = SimulatedAgents(pair.cluster, nodes, live_report_s=30.0, threads=32)
     thread = threading.Thread(target=agents.run, daemon=True)
     thread.start()
+    try:
+        takeovers = run_rounds(arguments, rng, agents, pair, lambda: fault(pair, server), name)
+    finally:
+        agents.stop()
+        thread.join()
+    print(f"{name}: seconds without a controller: {_described(takeovers)}")
+    for error, count in agents.figures.errors.most_common(3):
+        print(f"{name}: {count} requests failed: {error[:200]}")
+    missing, doubled = compare(agents, url)
+    yield at_most(f"failover_seconds_{name}", max(takeovers) / TAKEOVER_S, 1.0)
+    yield at_most(f"failover_missing_{name}", missing, 0.0)
+    yield at_most(f"failover_doubled_{name}", doubled, 0.0)
+
+
+def run_rounds(
+    arguments: argparse.Namespace,
+    rng: random.Random,
+    agents: SimulatedAgents,
+    pair: ControllerPair,
+    act: Callable[[], float],
+    name: str,
+) -> list[float]:
+    """Cause a fault in each round, wait until all is delivered, and return the seconds of each takeover.
+
+    Args:
+        arguments: the arguments of the command line.
+        rng: source of the random instants.
+        agents: the agents, which close a period in each round.
+        pair: the controllers.
+        act: causes the fault and returns the seconds until another controller is active.
+        name: name of the measurement, for messages.
+    """
     takeovers = []
     now = int(time.time()) // HOUR_S * HOUR_S
     for number in range(arguments.rounds):
@@ -95,21 +134,13 @@ def measure(
         end = now - number * HOUR_S
         agents.close_period(end - HOUR_S, end, SPREAD_S)
         time.sleep(rng.uniform(0.0, SPREAD_S))
-        takeovers.append(fault(pair, server))
+        takeovers.append(act())
         print(
             f"{name}: round {number + 1}: {takeovers[-1]:.1f} s, {agents.outstanding} items wait", flush=True
         )
     agents.end_jobs_no_more()
     _wait_until_delivered(agents, 0)
-    agents.stop()
-    thread.join()
-    print(f"{name}: seconds without a controller: {_described(takeovers)}")
-    for error, count in agents.figures.errors.most_common(3):
-        print(f"{name}: {count} requests failed: {error[:200]}")
-    missing, doubled = compare(agents, url)
-    yield at_most(f"failover_seconds_{name}", max(takeovers) / TAKEOVER_S, 1.0)
-    yield at_most(f"failover_missing_{name}", missing, 0.0)
-    yield at_most(f"failover_doubled_{name}", doubled, 0.0)
+    return takeovers
 
 
 def compare(agents: SimulatedAgents, url: str) -> tuple[int, int]:
