@@ -190,7 +190,7 @@ class PassiveController:
             with writer_lock(database):
                 migrations.prepare(database.location)
         except AlreadyRunningError:
-            why = "it has an older schema and is in use"
+            why = "it has no schema or an older one, and another controller is using it"
             raise UnavailableError(f"database {database.name}", why) from None
         finally:
             database.close()
