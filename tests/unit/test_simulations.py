@@ -110,3 +110,12 @@ def test_the_notebook_runs():
             exec("".join(cell["source"]), names)
     assert len(names["totals"]) == 9 and len(names["slowest"]) == 3
     assert names["axes"].get_ylabel() == "mean completion time (min)"
+
+
+@pytest.mark.parametrize("policy", ["kairos", "metis", "zeus"])
+def test_no_job_waits_for_a_shape_that_is_larger_than_the_cluster(tmp_path, policy):
+    """The efficient shape needs 8 units of the 3 units that the cluster has; nothing else runs."""
+    rows = ["submit_s,time_s,units,power_watts,job_id", "0,1000,2,400,1", "0,10,8,400,1"]
+    (tmp_path / "jobs.csv").write_text("\n".join(rows))
+    run = simulations.parse(SMALL, tmp_path).run(policy)
+    assert run.summary["completed"] == 1 and run.jobs.run_s.tolist() == [1000.0]

@@ -34,6 +34,7 @@ from slurm_energy.simulator.scenario import Scenario
 from slurm_energy.simulator.scenario_schema import WorkloadSection
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.sites.site_simulation import simulate_sites
+from slurm_energy.simulator.workloads.fitting_shapes import keep_fitting_shapes
 from slurm_energy.simulator.workloads.offered_load import with_load
 from slurm_energy.simulator.workloads.workload import REQUEST_COLUMNS, Workload
 from slurm_energy.simulator.workloads.workload_generator import Predict, generate
@@ -157,6 +158,8 @@ def prepare(scenario: Scenario, task: CampaignTask, predict: Predict | None = No
     ranking, deferral = split_policy(name)
     settings, chosen = scenario.settings(task.seed, deferral), policy(ranking)
     work = mark_jobs(work, scenario.deferral, task.seed)
+    if not placement:
+        work = keep_fitting_shapes(work, scenario.nodes())
     if placement and settings.deferral:
         raise UsageError(
             f"policy {shown(task.policy)}", "jobs of several sites cannot be deferred", "use +off"

@@ -1,0 +1,46 @@
+"""Removal of shapes that are larger than the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.workloads.workload import Workload
+
+_SHAPE_COLUMNS: Final = (
+    "hardware",
+    "units",
+    "batch",
+    "cap_watts",
+    "time_s",
+    "power_watts",
+    "predicted_time_s",
+    "predicted_watts",
+)
+
+
+def keep_fitting_shapes(work: Workload, kinds: Sequence[NodeKind]) -> Workload:
+    """Return the workload without the shapes that need more units than all nodes of their kind have.
+
+    Under a policy that lets jobs wait for an efficient shape, such as `kairos`, a job would otherwise wait
+    for ever for a shape that the cluster cannot provide. Jobs without any shape that fits keep all of their
+    shapes, so that the simulation reports them as larger than the cluster.
+
+    Args:
+        work: the jobs.
+        kinds: the kinds of nodes of the cluster.
+    """
+    total = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
+    fits = work.units <= total[work.hardware]
+    counts = np.diff(work.first)
+    if np.all(fits) or np.all(counts == 1):
+        return work
+    runs = np.add.reduceat(fits, work.first[:-1]) > 0
+    kept = fits | np.repeat(~runs, counts)
+    first = np.concatenate([[0], np.cumsum(np.add.reduceat(kept.astype(np.int64), work.first[:-1]))])
+    columns = {name: getattr(work, name)[kept] for name in _SHAPE_COLUMNS}
+    return replace(work, first=first.astype(np.int64), **columns)
