@@ -31,7 +31,7 @@ from slurm_energy.slurm.plugin_files import (
     plugin_directories,
     programs,
 )
-from slurm_energy.slurm.plugin_version import installed_release, plugin_release
+from slurm_energy.slurm.plugin_release import installed_release, plugin_release
 from slurm_energy.slurm.release import Release
 
 CHECK_MODULE: Final = "senergy_submit"

@@ -19,7 +19,7 @@ from slurm_energy.setup.own_files import OwnFiles
 from slurm_energy.setup.power_saving_lines import power_saving_lines
 from slurm_energy.setup.site import SlurmSite, conf_sources
 from slurm_energy.setup.site_file import SiteFile, read_site_file
-from slurm_energy.slurm.plugin_version import plugin_release
+from slurm_energy.slurm.plugin_release import plugin_release
 from slurm_energy.trusted_files import check_folder
 
 DATABASE_DIRECTORY: Final = Path("/var/lib/senergyctld")

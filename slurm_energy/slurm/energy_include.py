@@ -21,7 +21,7 @@ from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN, PLUGIN_TYPE
 from slurm_energy.slurm.installation import Installation
 from slurm_energy.slurm.plugin_build import PLUGIN as SITE_FACTOR_PLUGIN
-from slurm_energy.slurm.plugin_version import plugin_release
+from slurm_energy.slurm.plugin_release import plugin_release
 
 INCLUDE_NAME: Final = "slurm-energy.conf"
 _HEAD: Final = (

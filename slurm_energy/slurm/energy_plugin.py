@@ -16,7 +16,7 @@ from slurm_energy import atomic_file
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError
 from slurm_energy.slurm.build_tools import OUTPUT_TODO, require_writable, run_tool
 from slurm_energy.slurm.installation import Installation
-from slurm_energy.slurm.plugin_version import plugin_release
+from slurm_energy.slurm.plugin_release import plugin_release
 
 ENERGY_PLUGIN: Final = "acct_gather_energy_senergy.so"
 PLUGIN_TYPE: Final = "acct_gather_energy/senergy"

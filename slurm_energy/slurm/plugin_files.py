@@ -11,7 +11,7 @@ from typing import Final
 
 from slurm_energy.errors import UnavailableError
 from slurm_energy.slurm import conf_files, installation
-from slurm_energy.slurm.plugin_version import installed_release, plugin_release
+from slurm_energy.slurm.plugin_release import installed_release, plugin_release
 from slurm_energy.slurm.release import Release
 
 FLAGS_PLUGIN: Final = "energy.so"

@@ -15,7 +15,7 @@ from typing import Final
 from slurm_energy.errors import ForbiddenError, UnavailableError
 from slurm_energy.slurm.build_tools import require_writable, run_tool
 from slurm_energy.slurm.installation import plugin_directories_below
-from slurm_energy.slurm.plugin_version import installed_release
+from slurm_energy.slurm.plugin_release import installed_release
 from slurm_energy.slurm.release import Release
 
 SPANK_PLUGINS: Final = ("energy.so", "energy_hooks.so")

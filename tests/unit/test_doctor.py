@@ -45,7 +45,7 @@ from slurm_energy.policies.policy_copy import update_copy
 from slurm_energy.protocol import agent_socket
 from slurm_energy.protocol.policy_file_requests import PublishedPolicies
 from slurm_energy.slurm import conf_files
-from slurm_energy.slurm.plugin_version import plugin_release
+from slurm_energy.slurm.plugin_release import plugin_release
 
 AGENT = {"version": __version__, "spooled": 0, "devices": {"counters": ["powercap:package-0"]}}
 COUNTER = CounterFinding("powercap:package-0", "cpu", "powercap:intel-rapl", "measured", 7, "", 700.0)
