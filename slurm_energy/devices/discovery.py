@@ -42,14 +42,14 @@ class NodeDevices:
     Attributes:
         hardware: description of the hardware, with the limits at the time of discovery.
         counters: energy counters of components; no counter includes the energy of another one.
-        node_counters: energy counters of the whole node, see `selection`.
+        node_counters: energy counters of the whole node; `selection.node` names those that are recorded.
         selection: counters recorded for each component, and the reasons why others are excluded.
         knobs: knobs (values of the hardware that can be set) by `Knob.key`.
         throttle_sensors: sensors of throttling.
         activity_sensors: sensors of the work that GPUs do.
         signal_sensors: sensors of signals of the node: GPUs, network, CPUs.
         notes: peculiarities of this node, one line each.
-        unusable: why an interface cannot be used although its devices exist, by name of the interface.
+        unusable: reasons why interfaces whose devices exist cannot be used, by name of the interface.
         closers: functions that `close` calls, for example to close a library.
         root: directory that contains /sys, /proc and /dev.
         monitoring: monitoring groups that divide energy among jobs; None if they are not used.
@@ -106,7 +106,7 @@ class NodeDevices:
 
 
 def discover(root: Path = Path("/"), node_power: NodePowerOptions | None = None) -> NodeDevices:
-    """Return the node's devices. Interfaces that the node lacks add none.
+    """Return the node's devices. An interface that the node lacks adds no devices.
 
     Args:
         root: directory that contains /sys, /proc and /dev.

@@ -18,13 +18,13 @@ from slurm_energy.records import Quality
 
 
 class DeviceError(UnavailableError):
-    """A counter or knob cannot be read or written; `why` is the reason that the driver reports."""
+    """Error: a counter or knob cannot be read or written. `why` is the reason that the driver reports."""
 
 
 class DeviceGoneError(DeviceError):
-    """The device is absent now.
+    """Error: the device is absent.
 
-    A device that appears in its place later may be another one, or count from zero.
+    A device that appears later at the same path or index may be a different device, or count from zero.
     """
 
 
@@ -59,13 +59,13 @@ class EnergyCounter(ABC):
         component: component of an energy record that the counter measures: `cpu`, `dram`, `gpu[0]`, `node`,
             ...
         source: name of the interface in energy records, for example `powercap:intel-rapl`.
-        range_uj: number of distinct values in microjoules, after which the counter wraps. None if it does not
-            wrap; a smaller reading then means that it was reset.
-        max_watts: upper bound of the component's power in watts, from which follows how soon the counter can
-            wrap.
+        range_uj: energy in microjoules after which the counter wraps. None if the counter does not wrap; a
+            reading below the previous one then means that the counter was reset.
+        max_watts: upper bound of the component's power in watts. It determines the minimum time between two
+            wraps.
         quality: whether the readings are measured, modelled or partial.
-        interval_s: seconds between new values, for counters that are not read before a new value is due; 0
-            for counters that are read at every sample.
+        interval_s: seconds between new values of the hardware. The counter is not read before a new value is
+            due. 0: the counter is read at every sample.
     """
 
     quality: Quality = Quality.MEASURED
@@ -87,7 +87,7 @@ class EnergyCounter(ABC):
     def dump(self) -> dict[str, float] | None:
         """Return the state from which another process can continue the count.
 
-        None if the hardware keeps the count.
+        Return None if the hardware itself keeps the count.
         """
         return None
 
@@ -121,7 +121,8 @@ class Knob(ABC):
         stage: position in the order of writes.
         readable: False if the hardware cannot report the value.
         domain: part of the node that the knob controls, for example `policy0`.
-        dependents: keys of knobs that the hardware may change when this knob is written, see `dependents_at`.
+        dependents: keys of other knobs that the hardware may change when this knob is written, see
+            `dependents_at`.
     """
 
     name: ClassVar[str]
@@ -164,7 +165,7 @@ class Knob(ABC):
     def files(self) -> tuple[Path, ...]:
         """Return the files to which `write` writes.
 
-        Empty if the knob is written through a vendor's library.
+        The result is empty if the knob is written through a vendor's library.
         """
         return ()
 
@@ -218,8 +219,8 @@ class Activity:
 
     Attributes:
         utilisation: share of time in which the component was busy, 0 to 1; None if unknown.
-        work: work per second by kind (`compute`, `memory`). The unit is arbitrary, but the same at any clock:
-            the work of one step of a program does not depend on the clock. Empty if unknown.
+        work: work per second by kind of work (`compute`, `memory`); empty if unknown. The unit is arbitrary,
+            but does not depend on the clock: one step of a program is the same amount of work at any clock.
     """
 
     utilisation: float | None

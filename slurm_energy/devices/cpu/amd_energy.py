@@ -20,7 +20,9 @@ _MAX_WATTS = 1000.0
 
 
 class AmdEnergyCounter(EnergyCounter):
-    """Energy counter of a socket, read from energyN_input, which stays open. The driver unwraps the register.
+    """Energy counter of a socket. The file energyN_input stays open between readings.
+
+    The driver unwraps the register.
 
     The driver's own arithmetic overflows at 2^64 register units x 10^6, which is 281 MJ. The overflow looks
     like a reset of the counter and makes one interval uncertain.
@@ -45,7 +47,7 @@ class AmdEnergyCounter(EnergyCounter):
 
 
 def discover(root: Path) -> list[EnergyCounter]:
-    """Return one counter per socket; an empty list on a node without the driver."""
+    """Return one counter per socket. The list is empty on a node without the driver."""
     packages = _package_by_node(root)
     counters: list[EnergyCounter] = []
     for chip in find_chips(root, _NAME):
@@ -70,7 +72,7 @@ def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
 
 
 def _package_by_node(root: Path) -> dict[int, int]:
-    """Return the package number by NUMA node, in ascending order of the nodes; empty if unknown."""
+    """Map each NUMA node to its package number, in ascending order of the nodes. Empty if unknown."""
     folder = root / "sys/devices/system/node"
     packages: dict[int, int] = {}
     for node in sorted(int(path.name[4:]) for path in folder.glob("node[0-9]*")):

@@ -71,7 +71,7 @@ class HsmpDevices:
 
 
 def discover(root: Path) -> HsmpDevices:
-    """Find the sockets. Their numbers follow the order of their devices."""
+    """Find the sockets of the node. Sockets are numbered in the order of their hwmon devices."""
     devices = HsmpDevices([], [], [])
     for number, chip in enumerate(find_chips(root, _NAME)):
         _add(devices, chip, f"socket{number}")

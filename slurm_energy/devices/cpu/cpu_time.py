@@ -60,9 +60,9 @@ class _Group:
 
 @dataclass(slots=True)
 class _GroupParents:
-    """The directories of which Slurm's control groups of jobs are children, listed once per reading.
+    """Parent directories of the control groups that Slurm creates for jobs, listed once per reading.
 
-    All jobs without a known group are searched in them with every reading.
+    Every reading searches these directories for each job whose group is unknown.
     """
 
     root: Path
@@ -70,7 +70,7 @@ class _GroupParents:
     _listed: list[tuple[str, str]] | None = None
 
     def listed(self) -> list[tuple[str, str]]:
-        """Return the directories, each with the name of the file that contains the CPU time of a child."""
+        """Return (parent directory, name of the file with the CPU time in each of its children) pairs."""
         if self._listed is None:
             base = os.path.join(self.root, CGROUP_MOUNT)
             names = (f"slurm_{self.node}", "slurm")
@@ -99,8 +99,8 @@ class JobCpuTimeReader:
     def read(self, jobs: Iterable[JobProcesses]) -> dict[int, int | None]:
         """Return the CPU time of each job in nanoseconds, by job id.
 
-        The time is None for a job without control group or process. The CPU time of a job never decreases.
-        After the job's control group has been removed, the last value is returned.
+        The time is None for a job that has neither a control group nor a process. The CPU time of a job never
+        decreases. After the job's control group has been removed, the last value is returned.
         """
         result: dict[int, int | None] = {}
         ungrouped: list[JobProcesses] = []
@@ -115,9 +115,9 @@ class JobCpuTimeReader:
         return result
 
     def read_known_groups(self, jobs: Iterable[JobProcesses]) -> dict[int, int]:
-        """Return nanoseconds of CPU time by job id for the jobs whose control group was found before.
+        """Return the CPU time of jobs whose control group was found earlier, in nanoseconds by job id.
 
-        This function is fast, because it does not search for the groups of the other jobs.
+        This method is fast, because it does not search for the groups of other jobs.
         """
         parents = _GroupParents(self.root, self.node)
         times = {job.job_id: self._from_group(job, parents) for job in jobs if job.job_id in self._groups}
@@ -138,9 +138,9 @@ class JobCpuTimeReader:
         return any(self._opened(job, path) is not None for path in paths)
 
     def source(self, job_id: int) -> str | None:
-        """Return where a job's CPU time is read: the file of its control group, or `process tree`.
+        """Return the source of a job's CPU time: the path of its control group's file, or `process tree`.
 
-        None means that the time of the job is not known.
+        Return None if the job's CPU time is unknown.
         """
         if job_id in self._groups:
             return self._groups[job_id].path
@@ -191,7 +191,7 @@ class JobCpuTimeReader:
     def _find(self, job: JobProcesses, parents: _GroupParents) -> str | None:
         """Return the file with a job's CPU time, found through its processes or Slurm's paths.
 
-        None if there is none.
+        Return None if the job has no such file.
         """
         names = job.directory_names
         for pid in job.pids:
@@ -232,10 +232,10 @@ class JobCpuTimeReader:
 
 
 class NodeBusyTimeReader:
-    """Reader of the time for which the CPUs of a node have been busy since boot, added up over all CPUs.
+    """Reader of the node's busy CPU time since boot, summed over all CPUs.
 
-    /proc/stat stays open, and only its first line is used: the file has a line for each CPU. After a failed
-    reading the next one opens it again.
+    /proc/stat stays open. Only its first line, the sum over all CPUs, is used; the other lines are about
+    single CPUs. After a failed reading the next reading opens the file again.
 
     Args:
         root: directory that contains /proc.
@@ -275,8 +275,8 @@ class NodeBusyTimeReader:
 def job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
     """Return the path of a control group up to the job's directory, without a leading slash.
 
-    None if not found. The job's directory has one of `names`, or it is a child of slurmstepd's scope, where
-    its name is the SLUID.
+    Return None if no job's directory is found. The job's directory has one of `names`, or it is a child of
+    slurmstepd's scope and is named by the SLUID.
 
     Args:
         cgroup_path: path of a group from /proc/PID/cgroup.
@@ -302,10 +302,11 @@ def _mounts(controllers: str) -> list[tuple[str, str]]:
 
 
 def entries(folder: str, *, prefix: str = "", suffix: str = "") -> list[str]:
-    """Return the paths of a folder's entries with this prefix and suffix; none if the folder is unreadable.
+    """Return the paths of a folder's entries with a given prefix and suffix. Empty if it is unreadable.
 
-    pathlib is avoided, because it would keep the name of every job in memory, and glob, because it looks up
-    each part of a path separately. A job without control group is searched with every sample.
+    The function must be fast, because every sample searches for the jobs without a control group. It avoids
+    pathlib, which would keep the name of every job in memory, and glob, which looks up each component of a
+    path separately.
     """
     try:
         names = os.listdir(folder)
@@ -315,7 +316,7 @@ def entries(folder: str, *, prefix: str = "", suffix: str = "") -> list[str]:
 
 
 def slurm_scopes(mount: str, node: str) -> list[str]:
-    """Return where slurmstepd's scopes may be in a hierarchy of version 2, this node's own scope first.
+    """Return the possible directories of slurmstepd's scopes in cgroup v2, this node's own scope first.
 
     Args:
         mount: directory of the hierarchy.

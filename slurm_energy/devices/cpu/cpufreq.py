@@ -41,7 +41,7 @@ class _FileKnob(Knob):
 class CpufreqGovernor(_FileKnob):
     """scaling_governor of one cpufreq policy.
 
-    Active drivers change the energy preference together with it.
+    Active drivers change energy_performance_preference when the governor changes.
     """
 
     name = "cpufreq.governor"
@@ -50,8 +50,8 @@ class CpufreqGovernor(_FileKnob):
     def dependents_at(self, current: str) -> tuple[str, ...]:
         """Return the keys of the dependent knobs.
 
-        If the governor is `userspace` now, they include `cpufreq.setspeed`, because leaving that governor
-        loses the speed that was set.
+        If the current governor is `userspace`, the keys include `cpufreq.setspeed`, because the configured
+        speed is lost when another governor is selected.
         """
         return (
             (*self.dependents, f"{UserspaceSpeed.name}[{self.domain}]")
@@ -211,9 +211,9 @@ def _policy(folder: Path) -> CpufreqPolicy:
 def _preferences(folder: Path) -> tuple[str, ...]:
     """Return the energy preferences that the driver supports.
 
-    Under the performance governor AMD's active driver lists only `performance`; under powersave it lists all
-    preferences. All are therefore returned if only `performance` is listed under the performance governor.
-    Source: kernel, drivers/cpufreq/amd-pstate.c.
+    AMD's active driver lists only `performance` under the performance governor, and all preferences under
+    powersave. Therefore all preferences are returned if the performance governor is set and only
+    `performance` is listed. Source: kernel, drivers/cpufreq/amd-pstate.c.
     """
     preferences = tuple((read_optional(folder / "energy_performance_available_preferences") or "").split())
     if preferences == ("performance",) and read_optional(folder / "scaling_governor") == "performance":

@@ -3,7 +3,7 @@
 Sources: Linux, Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/{cpuacct,memory,blkio-controller}.rst and
 accounting/psi.rst. A file that the kernel or Slurm's configuration does not provide adds no signal.
 
-Memory in use is the charge of the group without pages of files that the kernel can drop. With these pages a
+Memory in use is the memory charged to the group, minus the page cache that the kernel can drop. Otherwise a
 job that reads large files would seem to use all of its memory.
 """
 
@@ -42,7 +42,7 @@ def group_sensor(groups: JobGroups) -> GroupSensor | None:
 
 
 class GroupSensor(SignalSensor):
-    """Readings that both versions share.
+    """Base class of the sensors for cgroup v1 and v2, with the readings common to both versions.
 
     Args:
         source: name of the interface.
@@ -76,20 +76,20 @@ class GroupSensor(SignalSensor):
         return SignalReading(signal, "", value, self._source)
 
     def _rate(self, signal: str, value: float, now_s: float, factor: float = 1.0) -> Iterator[SignalReading]:
-        """Yield the rate of a counter, if it is known.
+        """Yield a counter's rate since the previous reading. Yield nothing if the rate is unknown.
 
         Args:
             signal: name of the signal.
-            value: the counter.
+            value: current value of the counter.
             now_s: time of the reading in seconds.
-            factor: unit of the signal per unit of the counter and second.
+            factor: conversion from counter units per second to the unit of the signal.
         """
         rate = self._rates.per_second(signal, value, now_s)
         if rate is not None:
             yield self._reading(signal, rate * factor)
 
     def _throttling(self, content: bytes, now_s: float) -> Iterator[SignalReading]:
-        """Yield the share of the periods of the CPU quota in which the group was throttled."""
+        """Yield the share of CPU bandwidth periods (`nr_periods`) in which the group was throttled."""
         counts = dict(numbers(content))
         if b"nr_periods" not in counts or b"nr_throttled" not in counts:
             return
@@ -214,7 +214,7 @@ class SplitGroupSensor(GroupSensor):
 
 
 def _unified_block(content: bytes) -> dict[str, int]:
-    """Return the sums over all devices of io.stat, whose lines are `MAJOR:MINOR rbytes=N wbytes=N ...`."""
+    """Sum the values of io.stat over all devices. Its lines are `MAJOR:MINOR rbytes=N wbytes=N ...`."""
     sums = dict.fromkeys(_BLOCK.values(), 0)
     for line in content.splitlines():
         for word in line.split()[1:]:
@@ -225,7 +225,7 @@ def _unified_block(content: bytes) -> dict[str, int]:
 
 
 def _split_block(content: bytes, rows: dict[bytes, str]) -> dict[str, int]:
-    """Return the sums over all devices of a blkio file, whose lines are `MAJOR:MINOR OPERATION N`."""
+    """Sum the values of a blkio file over all devices. Its lines are `MAJOR:MINOR OPERATION N`."""
     sums = dict.fromkeys(rows.values(), 0)
     for line in content.splitlines():
         words = line.split()

@@ -31,7 +31,7 @@ class InstructionCounter:
             self.close()
 
     def read(self) -> float | None:
-        """Return the instructions since the counter was opened; None if the kernel does not count them."""
+        """Return the number of instructions since the counter was opened; None if the kernel counts none."""
         try:
             return float(sum(map(read_count, self._descriptors))) if self._descriptors else None
         except OSError:

@@ -1,7 +1,7 @@
 """Directories of a job's control groups, for readings other than CPU time.
 
-Paths that Slurm creates: see `cpu_time`. With version 1 each controller has a directory of its own, and Slurm
-creates only those of the controllers that its plugins use.
+Paths that Slurm creates: see `cpu_time`. With version 1 a job has one directory per controller. Slurm creates
+only the directories of controllers that its plugins use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class JobGroups:
 
 
 def find_job_groups(root: Path, node: str, job: JobProcesses) -> JobGroups:
-    """Return the directories of a job's control groups, found by its processes, else at Slurm's paths.
+    """Return the directories of a job's control groups.
+
+    The directories are found through the job's processes, or else at the paths that Slurm uses.
 
     Args:
         root: directory that contains /sys and /proc.

@@ -1,4 +1,4 @@
-"""Tasks (threads) of a job: those in its control group, or else of its slurmstepds and their descendants."""
+"""Tasks (threads) of a job: the tasks in its control group, or else in its slurmstepds' process trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_energy.devices.cpu.cpu_time import PROCESS_TREE, JobProcesses
 
 
 def threads_of(root: Path, pids: Iterable[int]) -> set[int]:
-    """Return the ids of all threads of processes. Processes that have ended have none.
+    """Return the ids of all threads of the given processes. Processes that have ended add no threads.
 
     Args:
         root: directory that contains /proc.
@@ -27,12 +27,12 @@ def threads_of(root: Path, pids: Iterable[int]) -> set[int]:
 
 
 def job_tasks(root: Path, jobs: Mapping[JobProcesses, str | None]) -> dict[int, set[int]]:
-    """Return the ids of the tasks of jobs by job id.
+    """Return the task ids of each job, by job id.
 
     Args:
         root: directory that contains /sys and /proc.
-        jobs: jobs with the source of their CPU time as `JobCpuTimeReader.source` returns it: a file of the
-            job's control group, if that is known.
+        jobs: each job with the source of its CPU time, as returned by `JobCpuTimeReader.source`: a file of
+            the job's control group if the group is known.
     """
     pids = {
         job.job_id: processes_of_group(Path(source).parent)
@@ -46,7 +46,10 @@ def job_tasks(root: Path, jobs: Mapping[JobProcesses, str | None]) -> dict[int, 
 
 
 def processes_of_group(folder: Path) -> set[int]:
-    """Return the processes in a control group and in all groups below it; groups without list have none."""
+    """Return the processes in a control group and in all groups below it.
+
+    A group without a process list adds no processes.
+    """
     pids: set[int] = set()
     for path, _, files in os.walk(folder):
         if "cgroup.procs" not in files:

@@ -22,7 +22,10 @@ _MAX_WATTS = {"cpu": 1000.0, "dram": 250.0}
 
 
 class PerfEnergyCounter(EnergyCounter):
-    """Counter of one energy event on one CPU. The event is opened at once, because it counts from then on."""
+    """Counter of one energy event on one CPU.
+
+    The constructor opens the event, because the count starts when the event is opened.
+    """
 
     range_uj = None
 
@@ -31,8 +34,8 @@ class PerfEnergyCounter(EnergyCounter):
 
         Args:
             event: name, for example `energy-pkg`.
-            pmu_type: number of the PMU.
-            config: number of the event.
+            pmu_type: the kernel's type number of the PMU.
+            config: number of the event within the PMU.
             cpu: logical CPU on which the event is opened.
             microjoules: energy of one unit of the count.
 

@@ -24,9 +24,9 @@ def open_event(pmu_type: int, config: int, cpu: int, *, user_only: bool = False)
 
     Args:
         pmu_type: number of the PMU, from its `type` file.
-        config: number of the event.
+        config: number of the event within the PMU.
         cpu: logical CPU.
-        user_only: leave out the events of the kernel and of a hypervisor.
+        user_only: whether to count in user mode only, not in the kernel or a hypervisor.
 
     Returns:
         A file descriptor. Eight bytes read from it are the count.

@@ -4,9 +4,10 @@ Zones are identified by the content of their file `name`, never by number or ord
 Documentation/power/powercap/powercap.rst and drivers/powercap/intel_rapl_common.c.
 
 Range of a counter: `max_energy_range_uj` is the maximum value of a 32-bit register, converted to microjoules
-(`get_max_energy_counter`). The counter therefore counts modulo 2^32 register units, which is one unit more.
+(`get_max_energy_counter`). The counter wraps after 2^32 register units, which is one unit more than this
+maximum.
 
-AMD processors have one counter per socket. Older kernels show it once per die.
+AMD processors have one counter per socket. Older kernels show this counter once per die.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class RaplZone:
 
 
 class RaplEnergyCounter(CounterFile, EnergyCounter):
-    """Energy counter of a zone, read from energy_uj, which stays open."""
+    """Energy counter of a zone. The file energy_uj stays open between readings."""
 
     def __init__(self, zone: RaplZone, component: str) -> None:
         super().__init__(zone.path / "energy_uj")
@@ -120,7 +121,7 @@ class RaplPowerLimit(_NumberKnob):
 class RaplTimeWindow(_NumberKnob):
     """Averaging window of the long-term limit in microseconds.
 
-    The register rounds it to 2^Y (1 + Z/4) units.
+    The register rounds the window to 2^Y (1 + Z/4) hardware time units.
     """
 
     name = "powercap.time_window"
@@ -208,7 +209,7 @@ def is_amd(root: Path) -> bool:
 
 
 def _without_repeated_dies(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZone], list[str]]:
-    """Remove the zones of dies that repeat the energy counter of their socket, which AMD processors have.
+    """Remove the zones of AMD dies that repeat the energy counter of their socket.
 
     Args:
         zones: all zones.
@@ -234,7 +235,7 @@ def _without_repeated_dies(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZ
 
 
 def _zones(folder: Path) -> list[RaplZone]:
-    """Return all zones below `folder`: zones of intel-rapl before zones of intel-rapl-mmio, then by label."""
+    """Return all zones below `folder`, intel-rapl before intel-rapl-mmio, each sorted by label."""
     try:
         entries = {entry.name: entry for entry in folder.iterdir() if _ZONE.fullmatch(entry.name)}
     except OSError:
@@ -259,9 +260,9 @@ def _component(zone: RaplZone) -> str | None:
 
 
 def _long_term(zone: RaplZone) -> str | None:
-    """Return the prefix of the files of the long-term limit, such as `constraint_0`.
+    """Return the file name prefix of a zone's long-term power limit, such as `constraint_0`.
 
-    None if there is no limit.
+    Return None if the zone has no long-term limit.
     """
     for index in range(3):
         if read_optional(zone.path / f"constraint_{index}_name") == "long_term":

@@ -1,8 +1,9 @@
 """Signals of one job from its processes, where its control groups do not provide them.
 
-Source: man 5 proc (/proc/PID/stat, /proc/PID/io). They are less exact than those of a control group: a
-process that begins and ends between two readings is not seen, and memory that processes share counts for each
-of them. /proc/PID/io counts what file systems read from and write to storage, also over the network.
+Source: man 5 proc (/proc/PID/stat, /proc/PID/io). These signals are less exact than those of a control group:
+a process that begins and ends between two readings is not seen, and memory that several processes share
+counts once for each of them. /proc/PID/io counts the bytes that file systems read from and write to storage,
+including network storage.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ class ProcessSensor(SignalSensor):
         self._time_s = 0.0
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the signals since the previous call. A process that is new since then counts from its start.
+        """Return the signals since the previous call.
 
-        Only the call after `forget` counts no process from its start.
+        A process that has started since the previous call counts from its start. The first call after
+        `forget` is an exception: it counts no process from its start.
         """
         if not self.pids or len(self.pids) > MAX_PROCESSES:
             self.forget()
@@ -90,7 +92,7 @@ class ProcessSensor(SignalSensor):
 
 
 def _read_process(root: Path, pid: int) -> Iterator[tuple[tuple[int, int], _ProcessCounts]]:
-    """Yield the counters of a process with its id and start time; nothing if it has ended."""
+    """Yield a process's counters with its id and start time. Yield nothing if the process has ended."""
     folder = f"{root}/proc/{pid}"
     fields = read_head(f"{folder}/stat", _STAT_BYTES).rpartition(b")")[2].split()
     if len(fields) < 22 or not all(fields[i].isdigit() for i in (9, 11, 12, 19, 21)):

@@ -1,7 +1,8 @@
 """CPU time of jobs without a control group: the sum over their slurmstepds and all descendants in /proc.
 
-This method is less exact than a control group. If a process ends between two readings, its time is counted
-only if its parent is in the tree and has waited for it. Source: man 5 proc, /proc/PID/stat.
+This method is less exact than a control group. If a process ends between two readings, its CPU time is
+counted only if its parent is in the tree and has called wait(2) for the process. Source: man 5 proc,
+/proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ProcessStat:
     Attributes:
         parent: process id of the parent.
         ticks: CPU time of the process, user and system.
-        waited_ticks: CPU time of the children that have ended and for which the process has waited.
+        waited_ticks: CPU time of ended children for which the process has called wait(2).
         started: start time after boot, which distinguishes processes with the same id.
     """
 
@@ -96,7 +97,7 @@ def find_slurmstepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
 
 
 def read_job_cpu_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[int, JobCpuTime | None]:
-    """Return the CPU time of the processes of jobs.
+    """Return the CPU time of each job's processes.
 
     Args:
         root: directory that contains /proc.
@@ -210,7 +211,7 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
 
 
 def _is_of_slurmd_user(path: str) -> bool:
-    """Return whether root, or the user of this process, which replaces root in a lab, started a process.
+    """Return whether a process was started by root, or in a lab by the user that runs this agent.
 
     Any user can start a set-uid program under any title. Such a program runs as root, but its real uid is
     that of its caller. Programs such as sudo change the real uid too, but keep the real gid.
@@ -223,7 +224,10 @@ def _is_of_slurmd_user(path: str) -> bool:
 
 
 def read_head(path: str, size: int) -> bytes:
-    """Return at most `size` bytes of a file of /proc; none if its process has ended or it is unreadable."""
+    """Return the first `size` bytes of a file in /proc.
+
+    The result is empty if the process has ended or the file is unreadable.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

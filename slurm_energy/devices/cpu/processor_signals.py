@@ -1,7 +1,7 @@
 """Signals of processors: busy time of each CPU, and the mean clock of some CPUs.
 
-Sources: man 5 proc (/proc/stat); Linux, Documentation/admin-guide/pm/cpufreq.rst. They belong to the CPUs
-and not to a job: on CPUs that several jobs use they include all of them.
+Sources: man 5 proc (/proc/stat); Linux, Documentation/admin-guide/pm/cpufreq.rst. These signals describe
+CPUs, not jobs: on CPUs that several jobs use, they include the activity of all these jobs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CpuClockSensor(SignalSensor):
         self._files = [KeptFile(str(root / _CLOCK.format(cpu))) for cpu in cpus[::step]]
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the mean of the present clocks."""
+        """Return the mean of the current clocks of the CPUs."""
         contents = (file.read() for file in self._files)
         khz = [int(content) for content in contents if content is not None and content.strip().isdigit()]
         return [SignalReading("cpu_mhz", "", math.fsum(khz) / len(khz) / 1000, "cpufreq")] if khz else []

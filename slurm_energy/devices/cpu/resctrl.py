@@ -1,9 +1,9 @@
 """Monitoring groups of the kernel's resctrl file system: memory traffic and core energy by group of tasks.
 
 Source: Linux, Documentation/filesystems/resctrl.rst. A monitoring group counts the tasks (threads) whose ids
-are written to its file `tasks`, and the children that they create later. It lies below the control group to
-which these tasks belong, because a task in a group of another control group would get other cache limits. The
-file of a control group shows the sum of the control group's own tasks and of its monitoring groups.
+are written to its file `tasks`, and the children that they create later. A monitoring group is created below
+the control group to which its tasks belong, because a task moved below another control group would get the
+cache limits of that group. The counts of a control group include its own tasks and all its monitoring groups.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ None if the file has no number."""
 
 @dataclass(frozen=True, slots=True)
 class ResctrlSupport:
-    """Whether the node can monitor groups of tasks.
+    """Capabilities of the node for monitoring groups of tasks.
 
     Attributes:
         capable: whether the processor counts memory traffic by task, according to /proc/cpuinfo.
-        offered: whether the kernel has the directory on which the file system is mounted.
+        offered: whether the kernel provides the mount point of the file system.
         mounted: whether the file system is mounted.
-        quantities: quantities that it counts: TRAFFIC (bytes) and CORE_ENERGY (microjoules).
+        quantities: quantities that the mounted file system counts: TRAFFIC (bytes), CORE_ENERGY
+            (microjoules).
     """
 
     capable: bool
@@ -57,7 +58,7 @@ class ResctrlSupport:
 
 
 def find_support(root: Path) -> ResctrlSupport:
-    """Return whether the node can monitor groups of tasks.
+    """Return the node's capabilities for monitoring groups of tasks.
 
     Args:
         root: directory that contains /sys and /proc.
@@ -89,11 +90,12 @@ def mount(root: Path) -> None:
 
 
 def open_monitoring(root: Path, mode: str, components: Container[str]) -> MonitoringFiles | None:
-    """Return the monitoring groups that help to divide the energy of a node; None if there are none.
+    """Open the monitoring groups by which the node's energy is attributed to jobs; None if not available.
 
     Args:
         root: directory that contains /sys and /proc.
-        mode: `auto` to use a mounted file system, `mount` to mount it if it is not mounted, `off` for None.
+        mode: `auto`: use the file system if it is mounted. `mount`: mount it if it is not mounted. `off`:
+            return None.
         components: components whose energy is measured.
 
     Raises:
@@ -151,9 +153,9 @@ class MonitoringFiles:
         return [_joined(folder, name) for name in self.entries(folder)]
 
     def create(self, control: str, name: str) -> str:
-        """Create a monitoring group below a control group, and return the group's name.
+        """Create a monitoring group below a control group, and return the monitoring group's name.
 
-        An existing group is used.
+        If the group exists already, it is used.
 
         Raises:
             OSError: the kernel refused; ENOSPC or EBUSY if no monitoring id is free.
@@ -174,7 +176,7 @@ class MonitoringFiles:
             self.discard(folder, name)
 
     def tasks(self, group: str) -> set[int]:
-        """Return the ids of the tasks of a group; for a control group also those of its monitoring groups.
+        """Return the task ids of a group. A control group includes the tasks of its monitoring groups.
 
         Raises:
             DeviceError: the group has been removed.
@@ -199,8 +201,8 @@ class MonitoringFiles:
     def read(self, group: str) -> Counts:
         """Return the counts of a group.
 
-        Where a directory of the whole cache has directories of its parts (sub-NUMA clusters), the whole
-        counts.
+        If the directory of a cache has subdirectories for parts of the cache (sub-NUMA clusters), only the
+        count of the whole cache is read.
 
         Raises:
             DeviceError: the group has been removed.

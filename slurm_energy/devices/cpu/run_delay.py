@@ -1,8 +1,8 @@
-"""Wait of a job's tasks for CPUs, where the kernel keeps no pressure for its control group.
+"""Time that a job's tasks wait for CPUs, for kernels without pressure data of the job's control group.
 
-Source: Linux, Documentation/scheduler/sched-stats.rst: the second field of /proc/PID/task/TID/schedstat
-is the time that a task has waited on a run queue, in nanoseconds. /proc/PID/schedstat has the first task
-only, so each task is read. A task that begins and ends between two readings is not seen.
+Source: Linux, Documentation/scheduler/sched-stats.rst: the second field of /proc/PID/task/TID/schedstat is
+the time that a task has waited on a run queue, in nanoseconds. /proc/PID/schedstat covers only the first task
+of a process, so the file of each task is read. A task that begins and ends between two readings is not seen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class RunDelaySensor(SignalSensor):
         self._time_s = 0.0
 
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the waiting tasks since the previous call; tasks that are new since then add nothing yet."""
+        """Return the mean number of waiting tasks since the previous call.
+
+        Tasks that have started since the previous call are not counted yet.
+        """
         last, before_s = self._last, self._time_s
         delays = self._delays_ns()
         self._last, self._time_s = delays, now_s
@@ -55,7 +58,7 @@ class RunDelaySensor(SignalSensor):
         self._last = None
 
     def _delays_ns(self) -> dict[tuple[int, int], int] | None:
-        """Return the wait of each task by process and task id; None if the tasks are too many or unknown."""
+        """Return each task's waiting time by process and task id; None if tasks are too many or unknown."""
         delays: dict[tuple[int, int], int] = {}
         for pid in self.pids:
             for tid in threads_of(self._root, (pid,)):

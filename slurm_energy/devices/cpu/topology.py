@@ -144,7 +144,7 @@ def _last_level_caches(root: Path, cores: Iterable[frozenset[int]]) -> list[froz
 
 
 def cpu_model(root: Path) -> str:
-    """Return the model name in /proc/cpuinfo; an empty text if it names none."""
+    """Return the model name in /proc/cpuinfo, or an empty text if the file contains none."""
     text = read_optional(root / "proc/cpuinfo") or ""
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -172,7 +172,7 @@ class CpuThermalThrottle(ThrottleSensor):
         self._last_ms = [file.read() for file in files]
 
     def throttled_s(self, interval_s: float) -> float:
-        """Return the seconds of throttling since the last call, for the package with the most.
+        """Return the seconds of throttling since the last call, the maximum over all packages.
 
         Args:
             interval_s: seconds since the last call; the result is at most this value.
@@ -186,7 +186,7 @@ class CpuThermalThrottle(ThrottleSensor):
 def throttle_sensors(root: Path, cpus: tuple[int, ...]) -> list[ThrottleSensor]:
     """Return one sensor for the thermal throttling of all packages.
 
-    An empty list where the kernel counts none.
+    The list is empty if the kernel does not count thermal throttling.
     """
     files: dict[int, CounterFile] = {}
     for cpu in cpus:

@@ -85,7 +85,7 @@ class AmdSmiLibrary:
             return None
 
     def constant(self, kind: str, name: str) -> Any:
-        """Return a constant of the library by class and name; None if this release has none."""
+        """Return a constant of the library by class and name; None if this release lacks the constant."""
         return getattr(getattr(self._library, kind, None), name, None)
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 Values that the GPU does not report are left out. Source: AMD SMI API reference (amdsmi_get_gpu_activity,
 amdsmi_get_gpu_vram_usage, amdsmi_get_clock_info, amdsmi_get_temp_metric, amdsmi_get_gpu_metrics_info).
-Activity is that of the firmware's last interval; the residency counters of MI300 and newer cover the whole
-interval.
+Activity covers only the firmware's last measurement interval; the residency counters of MI300 and newer cover
+the whole time between two readings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AmdSmiSignalSensor(SignalSensor):
 
     Args:
         call: calls an `amdsmi_...` function for the GPU with further arguments; returns None if it fails.
-        constant: returns a constant of the library by class and name; None if it has none.
+        constant: returns a constant of the library by class and name; None if the library lacks the constant.
         index: index of the GPU.
     """
 
@@ -77,7 +77,7 @@ class AmdSmiSignalSensor(SignalSensor):
                 yield self._reading("gpu_temperature_celsius", celsius, "temperature")
 
     def _throttling(self, now_s: float) -> Iterator[SignalReading]:
-        """Yield the share of the firmware's samples in which a reason of throttling applied."""
+        """Yield, per throttling reason, the share of firmware samples in which the reason applied."""
         metrics = _mapping(self._call("amdsmi_get_gpu_metrics_info"))
         samples = metrics.get(_SAMPLES)
         increase = self._rates.increase(_SAMPLES, samples, now_s) if _is_count(samples) else None

@@ -1,9 +1,9 @@
 """Intel GPUs through hwmon (drivers xe and i915): energy and the sustained power limit of a card.
 
-energy1_input counts the energy of the card, energy2_input (xe only) that of the package on the card.
-power1_max is the sustained limit of the card, and 0 while the limit is switched off. The hardware clamps a
+energy1_input counts the energy of the card, energy2_input (xe only) the energy of the package on the card.
+power1_max is the sustained limit of the card; it is 0 while the limit is switched off. The hardware clamps a
 limit that is out of range without an error. The driver unwraps its 32-bit register only when the register is
-read; at 1 kW it wraps after 4.4 minutes. Source: kernel,
+read. At 1 kW the register wraps after 4.4 minutes. Source: kernel,
 Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon and drivers/gpu/drm/xe/xe_hwmon.c.
 """
 
@@ -25,7 +25,10 @@ _DEFAULT_MAX_WATTS = 1000.0
 
 
 class IntelGpuEnergyCounter(EnergyCounter):
-    """Energy counter of a card, or of the package where the card has no counter. Its file stays open."""
+    """Energy counter of a card, or of its package if the card has no counter.
+
+    The counter's file stays open between readings.
+    """
 
     range_uj = None
 

@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML: energy counter, limit, clocks, power profile, persistence, throttle reasons.
 
 NVML stays open as long as the agent runs. Without persistence mode the driver unloads when its last client
-closes, and then loses limits and counts. Source: NVML API reference.
+closes NVML. Limits and energy counts are then lost. Source: NVML API reference.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ UNLOCKED = "default"
 class NvmlLibrary:
     """The open NVML library. GPUs are named by index.
 
-    A GPU that does not respond is tried again every few seconds. It is then found by its UUID, because
-    indices change when a GPU falls off the bus. If the driver itself is gone, a thread opens the library
-    again, which may take seconds; until then every call fails. The library is never opened again for one GPU
-    while others respond: without persistence mode this would unload the driver, which would then lose all
-    limits.
+    A GPU that does not respond is tried again every few seconds. Each attempt finds the GPU by its UUID,
+    because indices change when a GPU falls off the bus. If the driver itself is gone, a thread opens the
+    library again, which may take seconds; until then every call fails. The library is never opened again for
+    one GPU while others respond: without persistence mode this would unload the driver, which would then lose
+    all limits.
 
     Args:
         library: the imported package `pynvml`, already initialised.
@@ -147,7 +147,7 @@ class NvmlLibrary:
     def struct(self, name: str) -> Any:
         """Return a new struct of the library, for example `c_nvmlMask255_t`.
 
-        None if the installed nvidia-ml-py is too old to have it.
+        Return None if the installed nvidia-ml-py is too old to have the struct.
         """
         make = getattr(self._library, name, None)
         return None if make is None else make()
@@ -155,7 +155,7 @@ class NvmlLibrary:
     def store_uuid(self, index: int) -> None:
         """Store the UUID of the GPU that has this index now.
 
-        It identifies the GPU even if indices change later.
+        The UUID identifies the GPU even if indices change later.
         """
         self._uuids[index] = self.optional("nvmlDeviceGetUUID", index)
 
@@ -170,7 +170,7 @@ class NvmlLibrary:
             return None
 
     def close(self) -> None:
-        """Close the NVML library. If it is being opened again, wait up to 5 s for that."""
+        """Close the NVML library. If a thread is opening the library again, wait up to 5 s for the thread."""
         if self._reopening is not None:
             self._reopening.join(_MIN_PAUSE_S)
         with contextlib.suppress(self._library.NVMLError):

@@ -46,15 +46,15 @@ class NvmlActivitySensor(ActivitySensor):
     def read(self) -> Activity:
         """Return the utilisation and the work of the GPU.
 
-        The driver averages the utilisation over a window of 1/6 to 1 second. The work is a mean rate since
-        the previous call, by kind of work: the activity of a unit of the GPU multiplied by the unit's clock.
+        The driver averages the utilisation over 1/6 to 1 second. The work is a mean rate since the previous
+        call, by kind of work: the activity of a hardware unit of the GPU multiplied by the unit's clock.
         """
         rates = self._nvml.optional("nvmlDeviceGetUtilizationRates", self._index)
         utilisation = None if rates is None else rates.gpu / 100
         return Activity(utilisation, self._work(self._gpm) if self._gpm else {})
 
     def _work(self, gpm: GpmSampler) -> dict[str, float]:
-        """Return percent of use times clock in MHz, by kind of work; empty at the first call."""
+        """Return utilisation in percent times clock in MHz, by kind of work. Empty at the first call."""
         percent = gpm.read()
         clocks, last = self._read_clocks(), self._clocks_mhz
         self._clocks_mhz = clocks

@@ -1,4 +1,4 @@
-"""Interface of `NvmlLibrary` for the modules that call NVML functions of their own."""
+"""Interface of `NvmlLibrary` for modules that call NVML functions through it."""
 
 from __future__ import annotations
 

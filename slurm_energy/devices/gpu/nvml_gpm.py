@@ -23,7 +23,7 @@ def supports_gpm(nvml: NvmlCaller, index: int) -> bool:
 
 
 class GpmSampler:
-    """Means of GPM metrics of one GPU between two calls.
+    """Sampler of one GPU's GPM metrics. Each reading is the mean since the previous reading.
 
     Args:
         nvml: the open library.
@@ -36,9 +36,9 @@ class GpmSampler:
         self._samples: list[Any] = []
 
     def read(self) -> dict[int, float] | None:
-        """Return the means since the previous call by metric, without those that are unavailable.
+        """Return the means since the previous call, by metric. Unavailable metrics are omitted.
 
-        None at the first call, and at the first one after an error.
+        Return None at the first call, and at the first call after an error.
 
         Raises:
             DeviceError: the GPU does not answer.

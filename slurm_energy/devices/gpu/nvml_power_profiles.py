@@ -26,8 +26,8 @@ _ENFORCED_PAUSES_S: Final = (0.0, 0.02, 0.05)
 def offered_profiles(nvml: NvmlCaller, index: int) -> tuple[int, ...]:
     """Return the numbers of the profiles that a GPU offers, ascending; empty if it offers none.
 
-    Only the list of profiles shows whether a GPU supports them. The current profiles read "not available"
-    both on GPUs without support and on GPUs on which none is requested.
+    Only the list of profiles shows whether a GPU supports them. A query of the current profiles returns "not
+    available" both on GPUs without support and on GPUs for which no profile is requested.
     """
     info = nvml.struct("c_nvmlWorkloadPowerProfileProfilesInfo_v1_t")
     if info is None:

@@ -1,9 +1,9 @@
 """Signals of NVIDIA GPUs through NVML: utilisation, activity, traffic, memory, clock, heat, throttling.
 
 Each signal comes from the best interface that the GPU offers. From Hopper on GPM gives means over the whole
-interval. On older GPUs the driver's utilisation covers the last 1/6 to 1 second of an interval, and PCIe
-traffic is measured over 20 ms, during which the call blocks. Source: NVML API reference ("GPM Functions",
-"Field Value Queries", "Device Queries").
+interval. On older GPUs the driver's utilisation covers only the last 1/6 to 1 second of an interval. PCIe
+traffic is measured over 20 ms there, and the call blocks for this time. Source: NVML API reference ("GPM
+Functions", "Field Value Queries", "Device Queries").
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class NvmlSignalSensor(SignalSensor):
             yield self._reading("gpu_temperature_celsius", celsius, "temperature")
 
     def _throttle_reasons(self) -> Iterator[SignalReading]:
-        """Yield 100 for each reason for which the GPU is slowed down at this moment, else 0."""
+        """Yield one signal per throttle reason: 100 if the reason slows the GPU down at present, else 0."""
         mask = self._nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", self._index)
         if mask is not None:
             for signal, reasons in _REASONS.items():
@@ -147,5 +147,5 @@ class NvmlSignalSensor(SignalSensor):
 
 
 def _has_links(nvml: NvmlCaller, index: int) -> bool:
-    """Return whether the GPU has an active NVLink. Without one GPM shows no traffic, which would be wrong."""
+    """Return whether the GPU has an active NVLink. Without an active NVLink GPM reports a traffic of 0."""
     return any(nvml.optional("nvmlDeviceGetNvLinkState", index, link) == 1 for link in range(_MAX_LINKS))

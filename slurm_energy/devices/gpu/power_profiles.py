@@ -60,9 +60,9 @@ def profile_number(name: str) -> int | None:
 
 
 def canonical_name(text: str) -> str | None:
-    """Return a user's name of a profile as `profile_name` spells it; None if it is no name of a profile.
+    """Convert a profile name typed by a user to the spelling of `profile_name`; None for other text.
 
-    The case does not matter, and `max-q` is the same as `MAX_Q`.
+    Case does not matter, and `max-q` is the same as `MAX_Q`.
     """
     number = profile_number(text.upper().replace("-", "_")) if text.isascii() else None
     return None if number is None else profile_name(number)
