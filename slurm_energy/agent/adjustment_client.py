@@ -1,4 +1,4 @@
-"""Requests of the node agent to the controller for the adjusted values of jobs. No hook waits for them."""
+"""Requests of the node agent to the controller for adjusted values of jobs. No hook waits for a response."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AdjustmentClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send the requests that are due, again and again, until the task is cancelled."""
+        """Send all due requests, and repeat this whenever `wake` is called, until the task is cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -54,7 +54,7 @@ class AdjustmentClient:
         await self._work(self._values.answer, request, await self._ask(request))
 
     async def _ask(self, request: ValuesRequest) -> dict[str, Any] | None:
-        """Return the controller's response to a request; None if it did not respond."""
+        """Return the controller's response to a request. Return None if the controller did not respond."""
         try:
             response = await request_controller(
                 self._cluster(), lambda client: client.get(VALUES_PATH, request.parameters())

@@ -1,4 +1,4 @@
-"""State of this node and its agent for the live reports, see `protocol.node_states`."""
+"""State of this node and of its agent, for the live reports. The module `protocol.node_states` defines it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class AgentFacts:
-    """Facts and counts of this node.
+    """Facts and counts of this node, as `protocol.node_states` defines them.
 
     Args:
         jobs: the job manager.
@@ -64,9 +64,9 @@ class AgentFacts:
         return {name: number for name, number in numbers.items() if number}
 
     async def facts(self, config: Config, *, requested: bool) -> str | None:
-        """Return the facts as canonical JSON if they have to be sent now; otherwise None.
+        """Return the facts as canonical JSON if the next report must contain them; otherwise None.
 
-        Files are read in a thread of their own, at most every `FACTS_INTERVAL_S` seconds.
+        A separate thread reads the files, at most once in `FACTS_INTERVAL_S` seconds.
 
         Args:
             config: the current configuration.
@@ -91,7 +91,7 @@ class AgentFacts:
             self._read = reading.result()
 
     def mark_sent(self, facts: str) -> None:
-        """Store that senergyctld has received the facts."""
+        """Record that senergyctld has received the facts."""
         self._sent, self._sent_s = facts, time.monotonic()
 
     def refresh(self) -> None:
@@ -122,7 +122,7 @@ class AgentFacts:
 
 
 def _sources(by_component: Mapping[str, str]) -> dict[str, str]:
-    """Return the sources by kind of component: `gpu` stands for all GPUs."""
+    """Return the measurement sources by kind of component. The key `gpu` has the sources of all GPUs."""
     sources: dict[str, dict[str, None]] = {}
     for component, source in by_component.items():
         sources.setdefault(_NUMBER.sub("", component), {})[source] = None
@@ -137,6 +137,6 @@ def _described(plugin: PluginFile | None) -> dict[str, str | None] | None:
 
 
 def _oldest_waiting_s(spools: Iterable[Spool]) -> int:
-    """Return the seconds since the end of the oldest undelivered record; 0: there is none."""
+    """Return the seconds since the end of the oldest undelivered record; 0 if every record is delivered."""
     ends = [end for spool in spools if (end := spool.oldest_end) is not None]
     return max(0, round(time.time() - min(ends))) if ends else 0

@@ -69,7 +69,7 @@ class AgentDaemon:
     Args:
         config: the configuration.
         argument: value of --config, for reloads; None if it was not given.
-        manager: the service manager to notify; None for none.
+        manager: the service manager to notify; None if there is no service manager.
         log_level: value of --log-level; None for the configured level.
     """
 
@@ -264,7 +264,10 @@ class AgentDaemon:
         self._jobs.housekeeping()
 
     async def _flush(self) -> None:
-        """Write records and sync files to disk after a short delay, so that no hook waits for the disk."""
+        """Write records and sync files to disk after a short delay, in the background.
+
+        A hook therefore never waits for the disk.
+        """
         time_s = asyncio.get_running_loop().time
         earliest_s = time_s()
         while True:
@@ -326,7 +329,9 @@ class AgentDaemon:
 
 
 def _socket_lock(path: Path) -> int:
-    """Lock the agent's socket, so that only one agent serves it, and return the lock's file descriptor.
+    """Lock the agent's socket and return the file descriptor of the lock.
+
+    The lock ensures that only one agent serves the socket.
 
     Only trusted users may be able to change the socket's directory.
 

@@ -37,12 +37,12 @@ class LiveReportClient:
         jobs: the job manager, which makes the reports.
         config: returns the current configuration.
         work: runs a function in the worker thread.
-        facts: facts and counts about this node and its agent.
+        facts: source of the facts and counts about this node and its agent.
         on_policies: called with the digest of the policy file that a response names.
 
     Attributes:
-        requested_interval_s: minimum interval that the controller requested last. It grows with the number
-            of nodes, and other requests that all nodes send are spread over it too.
+        requested_interval_s: minimum interval that the controller requested last, in seconds. It grows with
+            the number of nodes. Other requests that all nodes send are spread over this interval too.
     """
 
     def __init__(

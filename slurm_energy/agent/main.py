@@ -38,7 +38,10 @@ devices unavailable, 5 forbidden, 7 already running"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run senergyd with the given arguments, by default those of the process, and return its exit code."""
+    """Run senergyd with the given arguments and return its exit code.
+
+    The default is the arguments of the process.
+    """
     return guarded("senergyd", lambda: _run_program(argv), is_daemon=True)
 
 
@@ -102,7 +105,7 @@ async def _run(
 def _check(config: Config) -> int:
     """Print the configuration and the node's devices, and return the exit code.
 
-    A node that has nothing to measure or set is a failure.
+    The exit code reports a failure if the node has nothing to measure or set.
     """
     devices = discover(node_power=node_power_options(config.node_power, this_node()))
     hardware = devices.hardware
@@ -151,7 +154,7 @@ def _restore(config: Config) -> int:
 def _lower_to_safe_limits(config: Config) -> int:
     """Lower the ceilings of a power budget to the safe limits of the last decision and return the exit code.
 
-    The unit of the service runs it whenever senergyd has ended, also by a crash or kill -9.
+    The systemd unit calls this whenever senergyd has ended, also after a crash or kill -9.
     """
     if config.budget.mode != "enforce":
         print("no power budget is enforced")

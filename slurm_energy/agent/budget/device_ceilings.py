@@ -1,4 +1,4 @@
-"""Ceilings of the packages and GPUs of a node: written through the settings manager, which journals them."""
+"""Ceilings of the packages and GPUs of a node. The settings manager writes and journals them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeviceCeilings:
         config: returns the current configuration.
 
     Attributes:
-        limited: devices by name, as `find` saw them last.
+        limited: devices by name, as the last call of `find` found them.
     """
 
     def __init__(self, devices: NodeDevices, settings: SettingsManager, config: Callable[[], Config]) -> None:
@@ -37,17 +37,20 @@ class DeviceCeilings:
         self.limited: dict[str, LimitedDevice] = {}
 
     def find(self) -> None:
-        """Look up the devices and their ranges."""
+        """Read the devices of the node and the ranges of their power limits into `limited`."""
         found = limited_devices(self._devices, self._settings.journal)
         self.limited = {device.name: device for device in found}
 
     def watts(self, name: str) -> float | None:
-        """Return the ceiling of a device; None without one."""
+        """Return the ceiling of a device in watts; None if the device has no ceiling."""
         device = self.limited.get(name)
         return None if device is None else ceiling_watts(device, self._settings.journal)
 
     def lower(self, watts: Mapping[str, float]) -> bool:
-        """Set ceilings of devices, but raise none, and return whether the journal could be written."""
+        """Lower ceilings of devices and return whether the journal could be written.
+
+        A ceiling that is lower already stays unchanged.
+        """
         current = {name: self.watts(name) for name in watts if name in self.limited}
         return self.set(
             {
@@ -60,7 +63,7 @@ class DeviceCeilings:
         """Set the ceilings of devices and return whether the journal could be written.
 
         Args:
-            watts: ceiling by name of the device; None lifts it.
+            watts: ceiling by name of the device; None lifts the ceiling of that device.
         """
         ceilings: dict[str, str | None] = {}
         window_s = min(self._config().agent.set_rapl_time_window_s, MAX_WINDOW_S)
@@ -72,7 +75,7 @@ class DeviceCeilings:
         return self._settings.set_ceilings(ceilings) if ceilings else True
 
     def keep(self) -> None:
-        """Write ceilings again that another program has exceeded."""
+        """Write the ceilings again of devices on which another program has set a higher limit."""
         entries = self._settings.journal.entries
         ceilings = {key: entry.ceiling for key, entry in entries.items() if entry.ceiling is not None}
         if ceilings:
@@ -82,10 +85,10 @@ class DeviceCeilings:
 def lower_to_safe_limits(
     devices: NodeDevices, settings: SettingsManager, folder: Path, config: Config
 ) -> Mapping[str, float]:
-    """Lower the ceilings of a node without agent to the safe limits of the last decision.
+    """Lower the ceilings of a node whose agent has stopped to the safe limits of the last decision.
 
-    The hardware would keep the ceilings of that decision, even when the limit falls. The stored lease and its
-    number stay, so that the next agent continues from them.
+    Otherwise the hardware would keep the ceilings of that decision, even when the limit of the budget falls.
+    The stored lease and the decision number remain, so that the next agent continues from them.
 
     Args:
         devices: devices of the node.
@@ -94,7 +97,7 @@ def lower_to_safe_limits(
         config: the configuration.
 
     Returns:
-        Ceiling by device that is now in force; empty if no decision is stored.
+        The ceilings that are now in force, in watts by device; empty if no decision is stored.
     """
     lease = LeaseFile(folder / LEASE_FILE).load()
     if lease is None:

@@ -87,9 +87,10 @@ class JobReports:
 
 
 def response_curve(session: Session) -> dict[str, Any] | None:
-    """Return the response to power limits that the tuner of a job has measured; None without a measurement.
+    """Return a job's response to power limits, as its tuner measured it; None if nothing was measured.
 
-    Points that set anything else than power limits do not help to distribute power and are left out.
+    Operating points that set other knobs than power limits are left out, because they do not help to
+    distribute power.
 
     Args:
         session: the job.

@@ -39,7 +39,9 @@ class Lease:
 
 
 class LeaseFile:
-    """The file that holds the lease. It may be older than the lease, which is then shorter, never longer.
+    """The file that stores the lease.
+
+    The stored lease may lag behind the lease in force. It then ends earlier, never later.
 
     Args:
         path: the file.
@@ -51,7 +53,7 @@ class LeaseFile:
         self._synced: Lease | None = None
 
     def load(self) -> Lease | None:
-        """Return the stored lease; None if there is none or the file is damaged."""
+        """Return the stored lease; None if no lease is stored or the file is damaged."""
         try:
             data = json.loads(atomic_file.read(self._path, _MAX_BYTES))
             if data["version"] != _VERSION or not isinstance(data["boot_id"], str):
@@ -68,9 +70,9 @@ class LeaseFile:
         return self._stored
 
     def store(self, lease: Lease) -> None:
-        """Write a lease if it differs from the stored one by more than a renewal.
+        """Write a lease, unless the stored one has the same limits and ends only slightly earlier.
 
-        The file survives the end of the agent. After a power failure it may be a minute old.
+        The file survives the end of the agent. After a power failure its content may be a minute old.
 
         Raises:
             OSError: the file cannot be written.

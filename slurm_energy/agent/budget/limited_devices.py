@@ -1,4 +1,4 @@
-"""The packages and GPUs of a node as a power budget sees them: range, limit, ceiling and knobs of each."""
+"""The packages and GPUs of a node with the facts that a power budget needs: range, limit, ceiling, knobs."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ class LimitedDevice:
         )
 
     def watts_of(self, text: str) -> float:
-        """Convert a value of the knob of the limit to watts."""
+        """Convert a value of the power limit's knob to watts."""
         return int(text) / (1e3 if self.interface == "nvml" else 1e6)
 
     def limit_watts(self, values: Mapping[str, str]) -> float | None:
-        """Return the power limit in force.
+        """Return the power limit in force in watts.
 
-        None if it is unknown or switched off.
+        None if the limit is unknown or switched off.
 
         Args:
-            values: values of knobs by key that were read back.
+            values: values by key of the knobs that were read back.
         """
         limits = [self.watts_of(text) for key in self.limit_keys if (text := values.get(key)) and int(text)]
         off = any(values.get(f"{_ENABLED}{domain}]") == "0" for domain in self.domains)
@@ -78,7 +78,7 @@ class LimitedDevice:
 
 
 def limited_devices(devices: NodeDevices, journal: SettingsJournal) -> tuple[LimitedDevice, ...]:
-    """Return the packages and GPUs of a node with the limits that hold without jobs and ceilings.
+    """Return the packages and GPUs of a node with the power limits that apply without jobs and ceilings.
 
     Args:
         devices: devices of the node.
@@ -110,7 +110,7 @@ def limited_devices(devices: NodeDevices, journal: SettingsJournal) -> tuple[Lim
 
 
 def ceiling_watts(device: LimitedDevice, journal: SettingsJournal) -> float | None:
-    """Return the ceiling of a device according to the journal; None without one."""
+    """Return the ceiling of a device in the journal, in watts; None if the device has no ceiling."""
     ceilings = [
         device.watts_of(entry.ceiling)
         for key in device.limit_keys
@@ -122,13 +122,13 @@ def ceiling_watts(device: LimitedDevice, journal: SettingsJournal) -> float | No
 def confirmed_ceiling_watts(
     device: LimitedDevice, devices: NodeDevices, journal: SettingsJournal, values: Mapping[str, str]
 ) -> float | None:
-    """Return the ceiling of a device if the hardware keeps it, at the value to which the hardware rounded it.
+    """Return the ceiling of a device as the hardware rounded it; None if the hardware does not hold it.
 
     Args:
         device: the device.
         devices: devices of the node.
         journal: ceilings.
-        values: values of knobs by key that were read back.
+        values: values by key of the knobs that were read back.
     """
     watts, limit = ceiling_watts(device, journal), device.limit_watts(values)
     if watts is None or limit is None:

@@ -1,4 +1,4 @@
-"""Power budget of one node: ceilings from the controller's decisions, and the limits that hold without them.
+"""Power budget of one node: ceilings from the controller's decisions, and safe limits without a decision.
 
 A decision is valid for the time of its lease. When the lease ends, the agent lowers the ceilings to the safe
 limits that came with the decision. The hardware keeps the ceilings while no agent runs. All methods run in
@@ -96,7 +96,10 @@ class NodeBudget:
         return self._config().budget.mode != "off"
 
     def state(self) -> dict[str, Any]:
-        """Return the state for status pages: whether the safe limits are in force, and ceilings by device."""
+        """Return the state for status pages.
+
+        It contains the ceilings by device, and whether the safe limits are in force.
+        """
         watts = {name: self._ceilings.watts(name) for name in self._ceilings.limited}
         return {
             "mode": self._config().budget.mode,
@@ -112,11 +115,11 @@ class NodeBudget:
         return max(_MIN_CHECK_S, self._lease.until_s - self._clock.boottime())
 
     def start(self) -> None:
-        """Continue the lease of an earlier run of the agent, or lower the ceilings to its safe limits.
+        """Continue the lease of an earlier agent run, or lower the ceilings to the lease's safe limits.
 
-        A reboot resets the power limits of the hardware, and time has passed without the controller: the safe
-        limits are then in force before jobs start. Without budgets in the configuration, all ceilings are
-        lifted.
+        A reboot resets the power limits of the hardware, and time has passed without the controller. After a
+        reboot the safe limits are therefore in force before jobs start. If the configuration has no budgets,
+        all ceilings are lifted.
         """
         self._ceilings.find()
         self._sampled_s = self._clock.boottime()
@@ -139,7 +142,7 @@ class NodeBudget:
             self.lift()
 
     def lift(self) -> None:
-        """Lift all ceilings, and restore the limits that no job needs."""
+        """Lift all ceilings, and restore the original power limits where no job claims another one."""
         if self._has_ceilings:
             self._settings.lift_ceilings()
         if self._has_ceilings:
@@ -153,7 +156,7 @@ class NodeBudget:
         self._lease, self._number, self.is_safe = None, 0, False
 
     def poll(self, node: str) -> NodePoll:
-        """Return the state of the node for the controller. Take a sample before.
+        """Return the state of the node for the controller. The caller must have taken a sample just before.
 
         Args:
             node: Slurm's name of the node.
@@ -190,8 +193,8 @@ class NodeBudget:
 
         Args:
             decision: the decision.
-            sent_s: time in seconds since boot at which the poll was sent, from which the lease counts; None:
-                now.
+            sent_s: time in seconds since boot at which the poll was sent. The lease starts at this time. None
+                stands for the current time.
         """
         self.poll_s = decision.poll_s
         if decision.number == 0:
@@ -213,7 +216,9 @@ class NodeBudget:
         self._store()
 
     def add_sample(self, now_s: float) -> None:
-        """Add the time since the previous sample to the jobs whose power limits the budget lowers.
+        """Add the time since the previous sample to `budget_capped_s` of each job that the budget slows.
+
+        These are the jobs with a device whose ceiling is below the power limit that the job itself has.
 
         Also lower the ceilings to the safe limits if the lease has ended.
 
@@ -239,10 +244,10 @@ class NodeBudget:
             self._enter_safe_state(f"no decision of the controller for {lease.decision.lease_s:g} s")
 
     def job_starts(self, session: Session) -> None:
-        """Raise the ceilings of devices that only the starting job uses to the limits for a start.
+        """Raise the ceilings of devices that only the starting job uses to the start limits.
 
-        The decision permits them for the time until the controller knows the job. A package is not raised for
-        a job that shares the node until the job's CPUs are known.
+        The last decision permits the start limits until the controller knows the job. If the job shares the
+        node, the ceiling of a package is not raised before the job's CPUs are known.
 
         Args:
             session: the job, which is among the running jobs already.
@@ -267,7 +272,7 @@ class NodeBudget:
         self._ceilings.set(raised)
 
     def job_ended(self) -> None:
-        """Lower the ceilings of devices without jobs to their minimum, unless they are at the maximum."""
+        """Lower each ceiling of a device without jobs to the device minimum, unless it is at the maximum."""
         self.wants_poll = True
         if self._lease is None:
             return
@@ -283,7 +288,7 @@ class NodeBudget:
         return any(entry.ceiling is not None for entry in self._settings.journal.entries.values())
 
     def _users(self) -> dict[str, set[str]]:
-        """Return the jobs that use each device, by name of the device."""
+        """Return the names of the jobs that use each device, by name of the device."""
         hardware = self._devices.hardware
         jobs = {session.owner: planner.allocation(session, hardware) for session in self._sessions()}
         return {
@@ -325,7 +330,7 @@ class NodeBudget:
         return True
 
     def _is_capped(self, name: str) -> bool | None:
-        """Return whether the ceiling of a device is below the limit that the jobs have; None without one."""
+        """Return whether a device's ceiling is below the limit of its jobs; None if it has no ceiling."""
         watts = self._ceilings.watts(name)
         if watts is None:
             return None
@@ -351,5 +356,8 @@ class NodeBudget:
 
 
 def _bounded(watts: float | None, maximum: float) -> float | None:
-    """Return a measured power within the bounds of a poll, which a faulty sensor may exceed."""
+    """Return a measured power, limited to the range that a poll permits.
+
+    A faulty sensor may report a power outside this range.
+    """
     return None if watts is None or math.isnan(watts) else min(max(watts, 0.0), maximum)

@@ -1,4 +1,4 @@
-"""Client that polls the controller for the power limits of this node. Neither hooks nor jobs wait for it."""
+"""Client that polls the controller for the power limits of this node. No hook and no job waits for a poll."""
 
 from __future__ import annotations
 

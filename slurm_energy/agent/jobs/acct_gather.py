@@ -28,7 +28,7 @@ _FINAL_AGE_S = 0.1
 class AcctGatherQueries:
     """Answers requests for the energy of a step or of the node.
 
-    All values are cumulative. Each answer names its counter by an epoch, which is another one after the
+    All values are cumulative. Each answer identifies its counter by an epoch. The epoch changes when the
     state of that counter was lost.
 
     Args:
@@ -62,7 +62,7 @@ class AcctGatherQueries:
     def answer(self, pid: int, arrived: float) -> dict[str, Any]:
         """Return the cumulative energy of the step that a slurmstepd runs, or of the node for slurmd.
 
-        With PrologFlags=Contain, Slurm takes the energy of a job from its extern step alone.
+        With PrologFlags=Contain, Slurm takes the energy of a job from the job's extern step alone.
 
         If the job or its energy is unknown, the answer has `known` with the value False.
 
@@ -83,10 +83,10 @@ class AcctGatherQueries:
         return self._step(session, process, pid)
 
     def _refresh(self, arrived: float, *, ends: bool) -> None:
-        """Take a sample unless a sufficient one was taken since the request arrived, or a moment before.
+        """Take a sample unless a recent one suffices: one since the request arrived, or shortly before.
 
-        Slurm does not poll again after the last task of a step, so at that moment everything that can be
-        charged is charged.
+        Slurm does not poll again after the last task of a step. At that moment (`ends`) the agent therefore
+        charges all energy that can be charged.
         """
         if not ends:
             if arrived - self._meter.sampled_at >= _QUERY_AGE_S:
@@ -124,7 +124,7 @@ class AcctGatherQueries:
 def _counted(
     session: Session, energy_uj: Mapping[str, int], epoch: str, watts: float | None
 ) -> dict[str, Any]:
-    """Return the answer with the energy of the components that are recorded for the job."""
+    """Return the answer with the total energy of the components that are recorded for the job."""
     known = [energy_uj[name] for name in session.components if name in energy_uj]
     return _answer(epoch, sum(known), watts) if known else dict(_UNKNOWN)
 
@@ -135,6 +135,6 @@ def _answer(epoch: str, energy_uj: int, watts: float | None) -> dict[str, Any]:
 
 
 def _sum(parts: Iterable[float | None]) -> float | None:
-    """Return the sum of powers; None if one of them is unknown or there is none."""
+    """Return the sum of powers; None if a power is unknown or the list is empty."""
     known = list(parts)
     return None if not known or None in known else math.fsum(part or 0.0 for part in known)

@@ -1,4 +1,4 @@
-"""Adjusted values of running jobs: the answers of senergyctld, and the requests of the programs."""
+"""Adjusted values of running jobs: requested by their programs, answered by senergyctld."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class _JobValues:
     """Values of one job.
 
     Attributes:
-        requested: kinds that the program has requested.
-        reported: requested kinds that were reported to senergyctld.
+        requested: kinds of values that the program has requested.
+        reported: requested kinds that a request to senergyctld has contained.
         values: values by kind; None before the first answer.
-        next_s: monotonic seconds before which senergyctld is not asked.
+        next_s: time of the monotonic clock before which no request is sent to senergyctld.
     """
 
     requested: set[AdjustmentKind] = field(default_factory=set)
@@ -36,7 +36,7 @@ class _JobValues:
 
 
 class AdjustedValues:
-    """Adjusted values of the running jobs of a node. Those of ended jobs are deleted.
+    """Adjusted values of the running jobs of a node. The values of ended jobs are deleted.
 
     Args:
         sessions: the running jobs.
@@ -50,17 +50,18 @@ class AdjustedValues:
     def ask(self, job_id: int, name: Any, reader: int | None) -> dict[str, Any]:
         """Return the response to a program that asks for a value.
 
-        `value` is null if the value is not adjusted. `pending` says that senergyctld has not answered yet.
+        In the response, `value` is null if the value is not adjusted, and `pending` is true if senergyctld
+        has not answered yet.
 
         Args:
             job_id: Slurm's job id.
-            name: kind of the value.
+            name: name of the kind of value.
             reader: uid of the sender; None for a user who may ask for every job.
 
         Raises:
             NotFoundError: the job does not run here.
             ForbiddenError: the job belongs to another user.
-            UsageError: programs do not ask for such a value.
+            UsageError: the kind is unknown, or programs may not ask for it.
         """
         session = self._sessions.require_run(job_id)
         if reader not in (None, session.uid):
@@ -76,7 +77,7 @@ class AdjustedValues:
 
     @property
     def has_requests(self) -> bool:
-        """Whether senergyctld is to be asked about a job."""
+        """Whether a request to senergyctld is due."""
         return any(self._is_due(job) for job in self._jobs.values())
 
     def requests(self) -> list[ValuesRequest]:
@@ -99,7 +100,7 @@ class AdjustedValues:
 
         Args:
             request: the request.
-            response: the response; None: senergyctld did not answer.
+            response: the response; None if senergyctld did not answer.
         """
         job = self._jobs.get((request.job_id, request.restart_count))
         if job is None:

@@ -26,7 +26,7 @@ class JobFinalizer:
         checkpoints: writes records.
 
     Attributes:
-        sessions: ended jobs whose settings are not restored or whose records are not written yet.
+        sessions: ended jobs whose settings are not restored yet, or whose records are not written yet.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class JobFinalizer:
         self._settings.repair([session.owner for session in (*running, *self.sessions)])
 
     def end_step(self, session: Session, name: str, sampled_s: float, now_s: float) -> None:
-        """Write the record of a step. If that fails, the step is recorded with the job.
+        """Write the record of a step. If the write fails, `complete` writes it with the record of the job.
 
         Args:
             session: the job.
@@ -68,7 +68,7 @@ class JobFinalizer:
             del session.steps[name]
 
     def complete(self) -> None:
-        """Write the records of ended jobs and remove these jobs.
+        """Write the records of ended jobs and remove the jobs from `sessions`.
 
         A failed write is retried by the next call.
         """

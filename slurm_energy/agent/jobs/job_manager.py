@@ -101,12 +101,18 @@ class JobManager:
 
     @property
     def sampling_interval_s(self) -> float:
-        """Seconds between periodic samples: more without jobs, but few enough to notice each counter wrap."""
+        """Seconds between periodic samples.
+
+        The interval is longer while no job runs, but always short enough to notice each wrap of a counter.
+        """
         wanted_s = max(1 / self.config.agent.sampling_hz, 0.0 if self.active else _IDLE_INTERVAL_S)
         return min(wanted_s, *(part.max_interval_s for part in (self._meter, self.tuners, self.budget)))
 
     def start(self) -> None:
-        """Recover an earlier run: finalize ended jobs, resume running jobs, restore all other settings."""
+        """Recover the state of an earlier agent run.
+
+        Ended jobs are finalized, running jobs are resumed, and all other settings are restored.
+        """
         running, ended, recorded = recovery.recover(self._state, self.spool, self._meter, self._clock.boot_id)
         self._finalizer.sessions += ended
         self._sessions.update({session.key: session for session in running})
@@ -183,7 +189,7 @@ class JobManager:
         return {"known": True}
 
     def has_job(self, key: tuple[int, int]) -> bool:
-        """Return whether a job, given by id and restart count, has started here and has no record yet."""
+        """Return whether a job has started here and has no record yet; `key` is its id and restart count."""
         return key in self._sessions or any(session.key == key for session in self._finalizer.sessions)
 
     def record_unmeasured_job(self, env: Mapping[str, str], began: float, ended: float) -> None:
@@ -260,7 +266,7 @@ class JobManager:
 
         Args:
             job_id: id of the job.
-            caps: `cap_watts` and `gpu_cap_watts`; None removes a cap, an absent cap stays unchanged.
+            caps: `cap_watts` and `gpu_cap_watts`; None removes a cap; a cap without a key stays unchanged.
 
         Raises:
             NotFoundError: the job does not run here.
@@ -274,7 +280,7 @@ class JobManager:
     def energy(
         self, job_id: int, *, reader: int | None = None, fresh: bool = False
     ) -> tuple[int, dict[str, Any]]:
-        """Return the owner's uid and the energy of a job so far, see `LiveQueries.energy`."""
+        """Return the uid of a job's owner and the job's energy so far, as `LiveQueries.energy` does."""
         return self.queries.energy(job_id, reader, fresh=fresh)
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
@@ -314,7 +320,7 @@ class JobManager:
             self.notify_written()
 
     def reconfigure(self, config: Config) -> None:
-        """Replace the configuration of the file. Running jobs keep their settings."""
+        """Replace the configuration by a newly loaded one. Running jobs keep their settings."""
         self._file_config, self.config = config, config.for_node(self.node)
         self.spool.limit_bytes = self.config.agent.spool_limit_mb * 1_000_000
         self.period_spool.limit_bytes = self.spool.limit_bytes // PERIOD_SHARE
@@ -347,7 +353,10 @@ class JobManager:
         return {s.owner: planner.allocation(s, self._devices.hardware) for s in self._sessions.values()}
 
     def _start_metering(self, session: Session) -> None:
-        """Count a job's energy from the last sample on, which was taken after the settings were applied."""
+        """Count a job's energy from the last sample on.
+
+        The caller has taken that sample after applying the job's settings.
+        """
         start = self._meter.sampled_at
         session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
         session.start_metering(start, 1 / self.config.agent.sampling_hz)
@@ -365,7 +374,7 @@ class JobManager:
         log.info("job %s continues", session.owner)
 
     def _finish_stale(self, context: JobContext, whole: bool) -> None:
-        """End jobs that had no epilog and cannot run at the same time as the new job."""
+        """End jobs whose epilog did not run and that cannot run beside the new job."""
         for session in list(self._sessions.values()):
             if whole or session.whole_node or session.job_id == context.job_id:
                 log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
@@ -388,7 +397,7 @@ class JobManager:
         self._checkpoints.save(session)
 
     def _sample(self, reason: SampleReason, received_s: float = math.inf) -> None:
-        """Take a sample, unless one since `received_s` already meets the needs of `reason`."""
+        """Take a sample, unless a sample since `received_s` is already as complete as `reason` requires."""
         if not self._meter.has_sample_since(received_s, reason):
             self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)
             self.budget.add_sample(self._meter.sampled_at)

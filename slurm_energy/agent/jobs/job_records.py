@@ -56,7 +56,9 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 
 
 def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyRecord]:
-    """Yield records of running jobs, then of their running steps; all of them end now. Nothing is changed.
+    """Yield records of the running jobs and their running steps, each ending at `now`.
+
+    All jobs come first, then all steps. The sessions stay unchanged.
 
     Args:
         sessions: the jobs.
@@ -71,11 +73,11 @@ def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyR
 
 
 def running_record(session: Session, now: float) -> EnergyRecord:
-    """Return a record of a running job that ends now. Nothing is changed.
+    """Return a record of a running job as if the job ended at `now`. The session stays unchanged.
 
-    It has the key `watts`: the mean power of the job by component in the last window. If the signals of the
-    job are sampled, it has the key `signals`: a list of signal, part and latest value. If anything was found,
-    it has the key `findings`.
+    The record has the key `watts`: the mean power of the job by component in the last window of its power
+    monitor. If the signals of the job are sampled, the key `signals` lists signal, part of the node and
+    latest value. If the diagnosis has findings, the record has the key `findings`.
 
     Args:
         session: the job.
@@ -102,7 +104,7 @@ def running_record(session: Session, now: float) -> EnergyRecord:
 
 
 def _live_signals(session: Session) -> list[list[str | float]]:
-    """Return the latest signals of a job without signals of single CPUs, at most `MAX_LIVE_SIGNALS`."""
+    """Return the latest signals of a job, at most `MAX_LIVE_SIGNALS`, without those of single CPUs."""
     latest = session.recording.latest if session.recording is not None else {}
     shown = [(key, value) for key, value in latest.items() if not key[1].startswith("cpu[")]
     return [[*key, float(f"{value:.6g}")] for key, value in shown[:MAX_LIVE_SIGNALS]]
@@ -129,7 +131,7 @@ def _valid_tuning(session: Session) -> dict[str, Any] | None:
 def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecord:
     """Return the energy record of a Slurm step. Call `step_energy.divide_step_energy` before.
 
-    The extern step has all energy that the job used while the step ran.
+    The record of the extern step contains all energy that the job used while this step ran.
 
     Args:
         session: the job.
@@ -165,7 +167,7 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
 
 
 def _throttled_s(meter: JobMeter, elapsed_s: float) -> float | None:
-    """Return the seconds of throttling, at most `elapsed_s` in spite of rounding."""
+    """Return the seconds of throttling, limited to `elapsed_s`, which rounding could exceed."""
     return None if meter.throttled_s is None else min(meter.throttled_s, elapsed_s)
 
 
@@ -192,8 +194,8 @@ def _common_fields(session: Session) -> dict[str, Any]:
 def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
     """Return the peak power of a job in watts: the peak without `other`, plus the mean power of `other`.
 
-    `peak_watts` is the peak without `other`; if it is None (unknown), so is the result. `elapsed_s` is the
-    duration of the job in seconds.
+    `peak_watts` is the peak without the component `other`. If it is None (unknown), the result is None.
+    `elapsed_s` is the duration of the job in seconds.
     """
     if peak_watts is None:
         return None

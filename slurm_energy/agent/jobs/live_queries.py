@@ -42,7 +42,7 @@ class LiveQueries:
         running: sessions of the running jobs.
         sample: takes a sample.
         budget: power budget of the node.
-        settings: settings of the node.
+        settings: manager of the hardware settings of the node.
 
     Attributes:
         adjusted: adjusted values of the running jobs.
@@ -76,7 +76,7 @@ class LiveQueries:
 
     @property
     def unrestored(self) -> int:
-        """Number of settings that ended jobs left."""
+        """Number of settings of ended jobs that could not be restored."""
         return len(self._settings.unrestored)
 
     @property
@@ -90,7 +90,8 @@ class LiveQueries:
         Args:
             job_id: id of the job.
             reader: uid of the requesting user; None for a user who may read everything.
-            fresh: take a new sample, as short measured sections need, if the user's rate limit allows it.
+            fresh: take a new sample if the user's rate limit allows it. A program that measures a short
+                section needs one.
 
         Raises:
             NotFoundError: the job does not run here.
@@ -108,7 +109,9 @@ class LiveQueries:
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
 
     def observation(self, job_id: int, reader: int | None) -> dict[str, Any]:
-        """Return the signals, steps and power trace of a job so far; null: not observed.
+        """Return the signals, steps and power trace of a job so far.
+
+        Data that were not observed are null.
 
         Args:
             job_id: id of the job.
@@ -135,11 +138,11 @@ class LiveQueries:
     def report(self, node: str, cluster: str) -> LiveReport:
         """Return the present power of the node and the energy so far of its running jobs.
 
-        No sample is taken: with jobs the last one is at most a sampling interval old.
+        This takes no sample. While jobs run, the last sample is at most one sampling interval old.
 
         Args:
             node: Slurm's name of the node.
-            cluster: name of the cluster, if no job reports it.
+            cluster: name of the cluster, used if no job reports it.
         """
         now = self._clock.unix()
         sessions = [session for session in self._running.values() if session.phase == OPEN]

@@ -1,4 +1,4 @@
-"""The line about energy that the batch step of a job writes at the end of the job's output.
+"""The line about a job's energy that its batch step writes at the end of the job's output.
 
 senergyd returns the line in its response to the end of the batch step. energy.so, which runs in slurmstepd,
 writes it to the job's standard error.
@@ -27,7 +27,7 @@ _NOT_PLAIN: Final = re.compile(r"[^ !#-\[\]-~]")
 
 
 class OutputLine:
-    """Composes the line about energy.
+    """Composes the line about a job's energy.
 
     Args:
         config: returns the current configuration.
@@ -71,6 +71,9 @@ def _text(usage: JobUsage, config: Config, factors: PresentFactors) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text of printable ASCII without quotes and backslashes, which energy.so need not unescape."""
+    """Return a text reduced to printable ASCII without quotes and backslashes.
+
+    energy.so then need not unescape the text.
+    """
     plain = _NOT_PLAIN.sub("?", text)
     return plain if len(plain) <= MAX_LENGTH else f"{plain[: MAX_LENGTH - 3]}..."

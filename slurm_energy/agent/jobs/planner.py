@@ -162,7 +162,7 @@ def parse_request(session: Session, flags: Mapping[str, str], config: Config) ->
     """Validate a job's energy flags, store them in its session and return the request.
 
     job_submit has validated the flags before. An invalid flag never stops a job: the job runs under the
-    default energy policy, and its record states the reason.
+    default energy policy, and its record states why the flag was ignored.
     """
     session.requested = _requested_flags(flags)
     try:
@@ -175,7 +175,10 @@ def parse_request(session: Session, flags: Mapping[str, str], config: Config) ->
 
 
 def _within_bounds(session: Session, request: PolicyRequest, config: Config) -> PolicyRequest:
-    """Return a request limited to the bounds of this node, which may be narrower than at submission."""
+    """Return a request limited to the bounds of this node.
+
+    These bounds may be narrower than the bounds that applied at submission.
+    """
     limited: dict[str, Any] = {}
     for name, (key, unit, unit_name) in _BOUNDED.items():
         value, (low, high) = getattr(request, name), getattr(config.bounds, key)
@@ -211,7 +214,7 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
 
     Args:
         session: the job, in which the CPUs are stored.
-        job_cores: list of the job's cores in Slurm's numbering; None if the step does not report them.
+        job_cores: list of the job's cores in Slurm's numbering; None if the step reports no cores.
         hardware: the node's hardware.
 
     Returns:
@@ -228,7 +231,7 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
 
 
 def request_again(session: Session, config: Config) -> PolicyRequest:
-    """Return the policy request of a running job with its current caps, to plan its settings again."""
+    """Return the policy request of a running job with its current caps, so that it can be planned again."""
     caps = session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
     flags = {name: session.requested.get(key, "") for name, key in _FLAG_NAMES.items()}
@@ -264,7 +267,9 @@ def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
 def plan(
     session: Session, request: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
 ) -> tuple[SettingsPlan, dict[str, str]]:
-    """Return the settings plan of a job. It keeps within the limits in force before any job changed them.
+    """Return the settings plan of a job.
+
+    The plan never exceeds the limits that were in force before any job changed them.
 
     Args:
         session: the job.
@@ -274,7 +279,7 @@ def plan(
         config: the configuration.
 
     Returns:
-        The plan, and the current values of the knobs that were read for it, by knob key.
+        The plan, and the current values, by key, of the knobs that were read for the plan.
     """
     info = catalogue(config).get(request.policy)
     hardware = devices.hardware
@@ -292,7 +297,7 @@ def plan(
 
 
 def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[NodeHardware, dict[str, str]]:
-    """Return the hardware with the limits in force before any job changed them, and these limits by knob."""
+    """Return the hardware with the limits from before any job changed them, and these limits by knob."""
     keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
     originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
     values = devices.read(key for key in keys if key not in originals)
@@ -302,7 +307,8 @@ def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[
 def with_original_limits(devices: NodeDevices, journal: SettingsJournal) -> NodeDevices:
     """Return the devices with the power limits in force before the agent changed them.
 
-    Devices that a restarted agent discovers hold the limits of jobs and ceilings.
+    Otherwise the devices that a restarted agent discovers would show the limits of jobs and ceilings as their
+    own.
     """
     originals = {key: entry.original for key, entry in journal.entries.items() if ".power_limit[" in key}
     hardware = devices.hardware
@@ -323,7 +329,7 @@ def capping_policy(name: str, config: Config) -> str:
 
 
 def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
-    """Return the text in a job's record that states the new caps in watts after a change.
+    """Return the note for a job's record that states the new caps in watts.
 
     None means no cap.
     """
@@ -333,7 +339,7 @@ def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
 
 
 def _shared_note(cpus: int | None, cpu_count: int) -> str:
-    """Return the text in a job's record that explains how energy is divided on a shared node.
+    """Return the note for a job's record that explains how energy is divided on a shared node.
 
     `cpus` is the number of the job's CPUs (None if unknown), `cpu_count` the number of the node's CPUs.
     """

@@ -46,8 +46,9 @@ class _JobProgress:
 
     Attributes:
         first, latest: first and latest report by process.
-        pending: reports that the tuner has not collected.
-        end_s: expected end of the work of each process that has reported its total, in seconds since boot.
+        pending: reports that the tuner has not collected yet.
+        end_s: expected end of a process's work in seconds since boot, by process; only for processes that
+            have reported the total number of their units.
     """
 
     first: dict[str, ProgressReport] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class ProgressReports:
         return {"units": report.units, "remaining_s": remaining_s, "interval_s": interval_s}
 
     def collect(self, key: tuple[int, int]) -> list[ProgressReport]:
-        """Return the reports of a job since the last call, in the order of their arrival.
+        """Return the reports of a job that arrived since the last call, in the order of arrival.
 
         Args:
             key: job id and restart count.
@@ -129,7 +130,7 @@ class ProgressReports:
         return reports
 
     def remaining_s(self, key: tuple[int, int]) -> float | None:
-        """Return the expected seconds to the end of a job's work; None if no process has reported its total.
+        """Return the expected seconds to the end of a job's work; None if no process has reported a total.
 
         Args:
             key: job id and restart count.
@@ -148,7 +149,9 @@ class ProgressReports:
             raise UsageError(f"steps: those of all jobs on this node exceed {MAX_NODE_STEPS_BYTES} bytes")
 
     def _time_of(self, message: ProgressMessage) -> float:
-        """Return when the last unit was completed: the time in the message if it is recent, otherwise now.
+        """Return the time at which the last unit was completed, in seconds since boot.
+
+        This is the time in the message if that time is recent, otherwise the present time.
 
         The time in the message may be wrong, because a sender in a container may have another clock.
         """
@@ -162,14 +165,20 @@ class ProgressReports:
 
 
 def _interval_s(session: Session, processes: int) -> float:
-    """Return the seconds between two reports of a process: the maximum for a job that is not tuned."""
+    """Return the seconds that a process should wait between reports.
+
+    A job that is not tuned gets the maximum interval.
+    """
     if session.tuning is None or session.tuning["mode"] == "off":
         return _MAX_INTERVAL_S
     return min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, processes / _MESSAGES_PER_S))
 
 
 def _remaining_s(first: ProgressReport, last: ProgressReport, total: float | None) -> float | None:
-    """Return the seconds that a process needs for its remaining units at its mean rate; None if unknown."""
+    """Return the seconds that a process needs for its remaining units at its mean rate.
+
+    None if the rate is unknown.
+    """
     units, seconds = last.units - first.units, last.time_s - first.time_s
     if total is None or units <= 0 or seconds <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Recovery after a restart of the agent: jobs that still run, jobs that ended, and the energy ledger."""
+"""Recovery after a restart of the agent: sessions of running and ended jobs, and the energy ledger."""
 
 from __future__ import annotations
 

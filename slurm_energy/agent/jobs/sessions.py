@@ -44,7 +44,8 @@ class JobStep:
         start_unix: Unix time of the step's start in seconds.
         meter_at_start: copy of the job's energy meter at the step's start.
         energy_uj: microjoules of the step by component, see `step_energy`.
-        cpu_time: CPU time of the step's processes at the last division of energy; None before the first.
+        cpu_time: CPU time of the step's processes at the last division of energy; None before the first
+            division.
         pid: process id of the step's slurmstepd; None if not reported.
         shared: whether another step ran at the same time.
         process_seen: whether the step's slurmstepd was seen alive.
@@ -84,11 +85,11 @@ class Session:
     """The state of a job on this node.
 
     Attributes:
-        job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: as in `JobContext`.
+        job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: see `JobContext`.
         boot_id: identifier of the boot in which the job started.
         late: whether the job started before the agent received the message about it.
-        start_unix: Unix time of the job's start in seconds. Later times are computed from it and the
-            seconds since boot.
+        start_unix: Unix time of the job's start in seconds. Later Unix times of the job are this time plus
+            the seconds that the boot clock has advanced since.
         whole_node: whether the job has the whole node.
         gpus: indices of the job's GPUs.
         gpu_job: whether the job requested GPUs from Slurm.
@@ -98,7 +99,7 @@ class Session:
         requested: the job's energy flags, for its record.
         model, tag: energy flags that are only recorded; None if absent.
         fingerprint: digest of the batch script and its arguments; None if not reported.
-        plan: planned settings, without those of tuning.
+        plan: planned settings, without the settings of tuning.
         tuning: the key `tuning` of the job's record so far; None for a policy without an objective.
         outcomes: results of applying the plan.
         restored: results of restoring the original settings.
@@ -111,13 +112,13 @@ class Session:
         divided_uj: the part of the job's energy that is divided among its steps, in microjoules.
         phase: `starting`, `open` or `closing`.
         end_unix: Unix time of the job's end in seconds; None before phase `closing`.
-        steps_ended_at: time in seconds since boot at which the job's batch or extern step was known to have
-            ended, so that the epilog should follow; None before.
+        steps_ended_at: time in seconds since boot at which the agent noticed the end of the job's batch or
+            extern step, after which the epilog should follow; None before.
         record_id: id of the job's energy record.
-        trace: power over time, which is written to its own file; None if there is none.
-        recording: signals over time, which are written to their own file; None if there are none.
+        trace: power trace, which is written to its own file; None if the job has no trace.
+        recording: recorded signals, which are written to their own file; None if no signal was recorded.
         step_reports: steps that processes reported, which are written to their own file.
-        findings: findings so far, which are not saved.
+        findings: findings of the diagnosis so far. They are not saved to disk.
     """
 
     job_id: int
@@ -196,7 +197,10 @@ class Session:
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def resume_trace(self, sampled_s: float, interval_s: float) -> None:
-        """Begin a power trace at the last sample, in seconds since boot, if the job has none yet."""
+        """Begin a power trace at the last sample if the job has no trace yet.
+
+        `sampled_s` is the time of that sample in seconds since boot.
+        """
         if self.trace is None:
             self.trace = TraceBuilder(sampled_s, interval_s, self.components)
 
@@ -205,8 +209,8 @@ class Session:
 
         A time before the job's start is converted as the job's start.
 
-        The result is the Unix time of the job's start plus the seconds since then by the boot clock, so jumps
-        of the wall clock have no effect.
+        The result is the Unix time of the job's start plus the seconds that the boot clock has advanced
+        since. Jumps of the wall clock therefore have no effect.
         """
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
@@ -263,7 +267,7 @@ class Session:
         self.steps[name] = step
 
     def note(self, text: str) -> None:
-        """Add a note to the job's record, unless the record has it already.
+        """Add a note to the job's record, unless the record already contains the same note.
 
         The number of notes is limited, because caps may change every few seconds.
         """
@@ -273,8 +277,8 @@ class Session:
     def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
         """Add outcomes of settings to the session's outcomes.
 
-        A new outcome replaces an earlier one of the same knob. No original value is lost by this, because
-        both outcomes have the knob's value before the first change.
+        A new outcome replaces an earlier outcome of the same knob. No original value is lost, because both
+        outcomes contain the value of the knob before the first change.
         """
         merged = {outcome.key: outcome for outcome in self.outcomes}
         merged |= {outcome.key: outcome for outcome in outcomes}
@@ -357,9 +361,9 @@ class SessionTable(dict[tuple[int, int], Session]):
 
 
 def _with_step_energy(data: dict[str, Any]) -> dict[str, Any]:
-    """Convert data of a release without division of energy among steps.
+    """Convert session data of an older release, which did not divide energy among steps.
 
-    Each step gets the energy of its time.
+    Each step gets the energy that the job used while the step ran.
     """
     meter = build_from(JobMeter, data["meter"])
     steps = {

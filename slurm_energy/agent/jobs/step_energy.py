@@ -1,8 +1,9 @@
-"""Division of a job's energy on this node among its Slurm steps, so that no energy counts for two steps.
+"""Division of a job's energy on this node among its Slurm steps. No energy counts for two steps.
 
-The steps started by srun have the energy of the time in which they run. Steps that run at the same time share
-it in proportion to the CPU time of their processes. The batch or interactive step has the energy of the time
-without such a step. The extern step is the container of the whole job and takes no part.
+A step started by srun gets the energy that the job uses while the step runs. Steps that run at the same time
+share this energy in proportion to the CPU time of their processes. The batch or interactive step gets the
+energy of the time in which no srun step runs. The extern step contains the whole job and gets no part in the
+division.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def divide_step_energy(session: Session, root: Path) -> None:
 
 
 def with_divided_energy(session: Session, root: Path) -> Session:
-    """Return a copy of a session after a division. The session itself does not change.
+    """Return a copy of a session in which the energy is divided. The session itself does not change.
 
     Args:
         session: the job.
@@ -58,7 +59,9 @@ def with_divided_energy(session: Session, root: Path) -> Session:
 
 
 def _runs(session: Session, step: JobStep, root: Path) -> bool:
-    """Return whether a step still runs; False only if its slurmstepd was seen alive and is gone.
+    """Return whether a step still runs.
+
+    The result is False only if the step's slurmstepd was seen alive earlier and is gone now.
 
     The end of a step is not reported without energy.so.
     """
@@ -71,7 +74,10 @@ def _runs(session: Session, step: JobStep, root: Path) -> bool:
 
 
 def _weights(steps: Sequence[JobStep], root: Path) -> list[int]:
-    """Return the CPU time that each step used since its last reading; all 1 if it is unknown or 0 for all."""
+    """Return the CPU time that each step used since its last reading, as weights.
+
+    All weights are 1 if the CPU time is unknown, or 0 for all steps.
+    """
     if len(steps) == 1:
         return [1]
     weights: list[int] = []
