@@ -1,4 +1,7 @@
-"""Advice: from a finding to the line to change, with the expected gain. Without a figure: no advice."""
+"""Advice that names, for a finding, the line to change and the expected gain.
+
+A finding whose gain is unknown gets no advice.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _Adviser = Callable[[JobView, JobFinding], Iterator[FindingAdvice]]
 def advise(
     observation: JobObservation, findings: Sequence[JobFinding], config: DiagnosisConfig
 ) -> tuple[FindingAdvice, ...]:
-    """Return the advice for the findings of a job, in their order."""
+    """Return the advice for the findings of a job, in the order of the findings."""
     view = JobView(observation, config)
     return tuple(
         advice
@@ -54,7 +57,7 @@ def _is_worthwhile(view: JobView, advice: FindingAdvice) -> bool:
 
 
 def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a longer interval between checkpoints, so that they take 3 % of the time."""
+    """Yield a longer interval between checkpoints, with which checkpoints take 3 % of the time."""
     phases = [p for rank in view.ranks if (p := rank.steps.phases.get("checkpoint")) is not None and p.count]
     counts = [phase.count for phase in phases] or [
         round(fact.value or 0) for fact in finding.evidence if fact.signal == WRITE_STALLS
@@ -80,7 +83,7 @@ def _fewer_checkpoints(view: JobView, finding: JobFinding) -> Iterator[FindingAd
 
 
 def _saved_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield an interval between checkpoints that a job needs to lose little if it ends early."""
+    """Yield the interval between checkpoints with which a job loses little work if it ends early."""
     interval_s = view.elapsed_s / _SAVED_PARTS
     gain_s = (finding.seconds_lost or 0.0) - interval_s / 2
     if gain_s <= 0:
@@ -101,7 +104,7 @@ def _saved_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _time_out(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a time-out of the communication, which ends a job that hangs."""
+    """Yield a time-out for the communication. With the time-out, a job that hangs ends by itself."""
     gain_s = (finding.seconds_lost or 0.0) - _TIME_OUT_S
     if gain_s <= 0:
         return
@@ -187,7 +190,7 @@ def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice
 
 
 def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield twice the batch size: half the steps cost half the constant time per step."""
+    """Yield twice the batch size, which halves the number of steps and their constant costs in time."""
     batch = view.hint("batch_size")
     if batch is None or batch < 1 or finding.seconds_lost is None:
         return
@@ -206,7 +209,10 @@ def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 
 
 def _more_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a higher memory limit, if tasks waited for memory. To be near the limit costs no time."""
+    """Yield a higher memory limit if tasks waited for memory.
+
+    Memory use near the limit alone costs no time.
+    """
     limits = [
         max(series.known())
         for node in view.observation.nodes

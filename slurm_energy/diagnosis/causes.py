@@ -1,4 +1,4 @@
-"""Causes before symptoms: which findings explain others, and the order of findings."""
+"""Order of findings, and the causes among them: which findings explain which others."""
 
 from __future__ import annotations
 
@@ -86,13 +86,19 @@ def ordered(findings: Sequence[JobFinding]) -> tuple[JobFinding, ...]:
 
 
 def _parent(findings: Sequence[JobFinding], index: int) -> int | None:
-    """Return the index of the most expensive finding that explains a finding; None: it is a cause."""
+    """Return the index of the most expensive finding that explains a finding.
+
+    Return None if the finding is a cause.
+    """
     explaining = [n for n, cause in enumerate(findings) if n != index and _explains(cause, findings[index])]
     return max(explaining, key=lambda number: _rank(findings[number]), default=None)
 
 
 def _root(parents: Sequence[int | None], index: int) -> int:
-    """Follow the explanations of a finding to its cause. `CONSEQUENCES` has no cycles."""
+    """Return the index of the cause of a finding, found along the chain of explanations.
+
+    `CONSEQUENCES` has no cycles.
+    """
     while (parent := parents[index]) is not None:
         index = parent
     return index

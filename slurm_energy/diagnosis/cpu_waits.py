@@ -1,4 +1,4 @@
-"""Wait of a job for CPUs: because of its own tasks, or because of other work on its nodes."""
+"""Time in which a job waits for CPUs because of its own tasks or because of other work on its nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ready_tasks_per_cpu(view: JobView) -> float | None:
 
 
 def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> float | None:
-    """Return the percentage of a time in which tasks waited for CPUs because of other work on the node.
+    """Return the percentage of a period in which tasks waited for CPUs because of other work on the node.
 
     Args:
         view: the job.
@@ -24,7 +24,8 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
         window: start and end, Unix seconds.
 
     Returns:
-        None if it is unknown. Waits because the job has more tasks than CPUs do not count.
+        The percentage; None if unknown. Waits that arise because the job has more tasks than CPUs do not
+        count.
     """
     node = next((node for node in view.observation.nodes if node.node == node_name), None)
     if node is None:
@@ -41,16 +42,17 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
 
 
 def served_share(view: JobView) -> float:
-    """Return the share of their ready time in which tasks have a CPU; 1 if unknown.
+    """Return the fraction of the time that tasks are ready to run in which they have a CPU; 1 if unknown.
 
-    A wait for another process takes about this share of its time on a node without other work.
+    On a node without other work, a wait for another process would take about this fraction of its present
+    time.
     """
     waiting, busy = view.mean("cpu_waiting_tasks"), view.mean("cpu_busy_cores")
     return busy / (busy + waiting) if waiting is not None and busy else 1.0
 
 
 def is_crowded(view: JobView) -> bool:
-    """Return whether other work takes the CPUs of the job on all of its nodes while it is active."""
+    """Return whether other work takes CPUs from the job on all of the job's nodes while the job is active."""
     window, nodes = view.active_window, view.observation.nodes
     if window is None or not nodes:
         return False
@@ -62,8 +64,8 @@ def contended_s(view: JobView) -> float | None:
     """Return the seconds by which other work on its nodes delayed a job without GPUs; None if unknown.
 
     While at least one task of the job is ready to run, the job makes progress in proportion to the share of
-    its ready tasks that have a CPU. Waits because the job has more tasks than CPUs do not count. The job
-    waits for its slowest node.
+    its ready tasks that have a CPU. Waits that arise because the job has more tasks than CPUs do not count.
+    The job waits for its slowest node.
     """
     if view.gpus or not view.observation.nodes:
         return None
@@ -89,7 +91,7 @@ def _contended_share(view: JobView, node: NodeObservation) -> float | None:
 
 
 def _mean_in(view: JobView, node: NodeObservation, signal: str, window: tuple[float, float]) -> float | None:
-    """Return the mean of a signal of the job on a node in all intervals that a time touches."""
+    """Return the mean of a job's signal on a node over all intervals that overlap a time window."""
     series = view.node_series(node, signal)
     if series is None:
         return None

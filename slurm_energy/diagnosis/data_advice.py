@@ -1,4 +1,4 @@
-"""Advice about the data pipeline: loader processes, CPUs for them, a staged data set, pinned memory."""
+"""Advice about the data pipeline: loader processes, CPUs for loaders, a staged data set, pinned memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def more_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _persistent_workers(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to start the loader's processes once, unless the program does so already."""
+    """Yield the advice to start the loader's processes only once, unless the program already does so."""
     persistent = {rank.steps.hints.get("persistent_workers") for rank in view.ranks}
     if persistent != {False} or finding.seconds_lost is None:
         return
@@ -88,7 +88,7 @@ def _persistent_workers(view: JobView, finding: JobFinding) -> Iterator[FindingA
 
 
 def _workers_for_serial_loader(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice to add loader workers on idle CPUs, if one process prepares the data of each GPU."""
+    """Yield the advice to add loader workers on idle CPUs if one process prepares the data of each GPU."""
     fact, cpus = finding.evidence[0], view.mean("cpu_allocated_cores")
     use, gpus_per_node = view.cpu_use, len(view.busy_gpus) / max(1, len(view.observation.nodes))
     if fact.threshold is not None or cpus is None or use is None or not gpus_per_node:
@@ -116,7 +116,7 @@ def _data_and_step_s(rank: RankView) -> tuple[float, float]:
 
 
 def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
-    """Return the mean wait for data and time of a step without the starts of the loader."""
+    """Return the mean wait for data and the mean time of a step, both without the starts of the loader."""
     timed = [_data_and_step_s(rank) for rank in view.ranks]
     data_s, step_s = (mean_of([pair[index] for pair in timed]) or 0.0 for index in (0, 1))
     start_s = loader_starts(view).seconds / max(1, *(rank.step_count for rank in view.ranks))
@@ -124,7 +124,7 @@ def _steady_data_and_step_s(view: JobView) -> tuple[float, float]:
 
 
 def _workers(view: JobView) -> int | None:
-    """Return the loader workers per rank; None if unknown or different."""
+    """Return the number of loader workers per rank; None if it is unknown or differs between ranks."""
     hints = {rank.steps.hints.get("num_workers") for rank in view.ranks}
     hint = hints.pop() if len(hints) == 1 else None
     return hint if isinstance(hint, int) and not isinstance(hint, bool) and 0 <= hint <= 1024 else None
@@ -148,7 +148,7 @@ def staged_data(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield pinned memory, if the loader does not use it or does not report whether it does."""
+    """Yield pinned memory if the loader does not use pinned memory or does not report whether it does."""
     pinned = {rank.steps.hints.get("pin_memory") for rank in view.ranks}
     if pinned - {False, None} or finding.seconds_lost is None:
         return
@@ -169,7 +169,7 @@ def pinned_memory(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 
 
 def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield as many CPUs as the tasks of the job can use at the same time, or as its quota lacks."""
+    """Yield as many CPUs as the tasks of the job can use at once, or the CPUs that its quota lacks."""
     cpus, fact = cpus_per_rank(view), finding.evidence[0]
     if cpus is None or not fact.value:
         return
@@ -203,7 +203,7 @@ def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 def _loader_cpus(view: JobView, cpus: float) -> float | None:
     """Return the CPUs per rank with which the loader keeps up with the GPU; None if unknown.
 
-    The loader has no more use for CPUs than it has processes.
+    The number is at most that of the loader's processes.
     """
     workers, use = _workers(view), view.cpu_use
     timed = [_data_and_step_s(rank) for rank in view.ranks]

@@ -55,7 +55,7 @@ WASTE_RULES: Final[tuple[Rule, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result for one job.
+    """Summary, findings and advice of the diagnosis of one job.
 
     Attributes:
         summary: figures of the job.
@@ -83,8 +83,8 @@ def diagnose(observation: JobObservation, config: DiagnosisConfig | None = None)
     """Return the summary and the findings of a job.
 
     Args:
-        observation: everything that is known about the job.
-        config: thresholds of the site; None: the defaults.
+        observation: allocation, energy, signals and steps of the job.
+        config: thresholds of the site; None for the default thresholds.
     """
     config = config or DiagnosisConfig()
     is_short = observation.context.elapsed_s < config.value("minimum_time")

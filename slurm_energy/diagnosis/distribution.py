@@ -13,7 +13,7 @@ from slurm_energy.diagnosis.steps import PhaseStatistics
 
 
 class Stability(StrEnum):
-    """How much the values of a distribution vary, by its coefficient of variation."""
+    """Class of a distribution by its coefficient of variation, which states how much its values vary."""
 
     STABLE = "stable"
     VARIABLE = "variable"
@@ -26,9 +26,9 @@ class ValueDistribution:
 
     Attributes:
         count: number of values.
-        mean: their mean.
+        mean: mean of the values.
         p50, p90, p99: percentiles.
-        variation: standard deviation over the mean; None if the mean is 0.
+        variation: standard deviation divided by the mean; None if the mean is 0.
     """
 
     count: int
@@ -43,7 +43,7 @@ class ValueDistribution:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def stability(self, config: DiagnosisConfig) -> Stability | None:
-        """Return the class of the variation; None if the variation is unknown."""
+        """Return the stability class of the distribution; None if the variation is unknown."""
         if self.variation is None:
             return None
         if 100 * self.variation < config.value("stable_variation"):
@@ -53,7 +53,7 @@ class ValueDistribution:
 
 
 def distribution_of(values: Iterable[float]) -> ValueDistribution | None:
-    """Return the distribution of the known values; None if there are none. NaN values are unknown."""
+    """Return the distribution of the known values; None if no value is known. NaN values are unknown."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return None
@@ -64,7 +64,7 @@ def distribution_of(values: Iterable[float]) -> ValueDistribution | None:
 
 
 def phase_distribution(phase: PhaseStatistics) -> ValueDistribution | None:
-    """Return the distribution of the durations of a phase in seconds; None if there are none."""
+    """Return the distribution of the durations of a phase in seconds; None if the phase has no durations."""
     mean, deviation = phase.mean_s, phase.deviation_s
     percentiles = [phase.percentile_s(percent) for percent in (50, 90, 99)]
     if mean is None or deviation is None:
@@ -87,6 +87,6 @@ def percentile(ascending: list[float], percent: float) -> float:
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Return the median of the values; None without values."""
+    """Return the median of the values; None if there are no values."""
     ascending = sorted(values)
     return percentile(ascending, 50) if ascending else None

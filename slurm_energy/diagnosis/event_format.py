@@ -2,14 +2,14 @@
 
 A file consists of a header of `HEADER_BYTES` and of at most `capacity` records of `RECORD_BYTES`. All
 integers are little-endian. When the file is full, the next record replaces the oldest one: record number n is
-stored in slot n modulo `capacity`. Each record contains its lap, which counts from 1 how often the writer has
-started at the first slot, so that a reader finds the last whole record of a process that was killed. Empty
-slots contain zeros.
+stored in slot n modulo `capacity`. Each record contains its lap: the number of times, counted from 1, that
+the writer has started at the first slot. By the laps a reader finds the last complete record of a process
+that was killed. Empty slots contain zeros.
 
 Times are nanoseconds of CLOCK_MONOTONIC of the node. `unix_offset_ns` of the header converts them to Unix
-time. Records are approximately ordered by the end of their events: the phases of a step precede the step, a
-wait for data is written at the end of its step, and events that the GPU has timed arrive a few steps late.
-The content comes from processes of users: readers validate all of it.
+time. Records are approximately ordered by the end of their events: the phases of a step precede the step. A
+wait for data is written at the end of its step. Events that the GPU has timed arrive a few steps late. The
+content comes from processes of users: readers validate all of it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NO_NUMBER: Final = -1
 
 
 class EventFormatError(ValueError):
-    """The data is not an event file, or of a version that this release cannot read."""
+    """The data is not an event file, or has a format version that this release cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,10 @@ class EventFileHeader:
         job_id: Slurm's job id; None outside Slurm.
         step: Slurm's step; empty if unknown.
         rank: rank of the process; None if unknown.
-        gpu: name of the process's GPU, for example `gpu[0]`; empty if it has none or it is unknown.
+        gpu: name of the process's GPU, for example `gpu[0]`; empty if the process has none, or if the GPU is
+            unknown.
         names: names of the phases, in the order of their indexes. A writer adds names while it runs.
-        capacity: maximum of records in the file.
+        capacity: maximum number of records in the file.
         written: number of records written so far; a lower bound if the writer was killed.
         lost: number of events that the writer dropped because writing was too slow.
     """
@@ -90,7 +91,7 @@ class EventFileHeader:
     lost: int = 0
 
     def name_of(self, index: int) -> str:
-        """Return the name with an index of a record; `phase N` for an index without a name."""
+        """Return the phase name with the index of a record; `phase N` for an index without a name."""
         return self.names[index] if 0 <= index < len(self.names) else f"phase {index}"
 
 
@@ -107,7 +108,7 @@ class Event(NamedTuple):
         value: value of a counter, or samples of a step; NaN: none.
         phase: index of the name.
         thread: number of the thread; `GPU_THREAD` for events timed by the GPU.
-        lap: number of times that the writer has started at the first slot.
+        lap: number of times that the writer had started at the first slot.
         kind: `INTERVAL`, `MARK` or `COUNTER`.
     """
 
@@ -213,7 +214,7 @@ def encode_records(
     Args:
         events: start and duration in ns, value, index of the name, thread and kind of each.
         first: number of the first record.
-        capacity: maximum of records in the file.
+        capacity: maximum number of records in the file.
     """
     data = bytearray(len(events) * RECORD_BYTES)
     pack = RECORD.pack_into
@@ -224,7 +225,7 @@ def encode_records(
 
 
 def slot_ranges(first: int, count: int, capacity: int) -> list[tuple[int, int]]:
-    """Return the runs of consecutive slots, as slot and length, of `count` records from record `first`."""
+    """Return the slots of `count` records from record `first`, as runs (first slot, length)."""
     ranges = []
     while count > 0:
         slot = first % capacity
@@ -235,7 +236,7 @@ def slot_ranges(first: int, count: int, capacity: int) -> list[tuple[int, int]]:
 
 
 def read_header(stream: BinaryIO) -> EventFileHeader:
-    """Return the header of an event file, with the number of records that it really contains.
+    """Return the header of an event file, with the actual number of records in the file.
 
     Raises:
         EventFormatError: see `decode_header`.
@@ -248,7 +249,7 @@ def read_header(stream: BinaryIO) -> EventFileHeader:
 
 
 def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
-    """Yield the records of an event file from the oldest to the newest one, see `read_blocks`.
+    """Yield the records of an event file from the oldest to the newest one, as `read_blocks` reads them.
 
     Args:
         stream: the file.
@@ -264,8 +265,8 @@ def read_events(stream: BinaryIO, header: EventFileHeader) -> Iterator[Event]:
 def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawEvent]]:
     """Yield the records of an event file in lists of limited length, from the oldest to the newest one.
 
-    Records that do not belong to their slot, of an unknown kind or with an impossible value are left out. The
-    file may grow while it is read.
+    Left out are records that do not belong to their slot, records of an unknown kind, and records with an
+    impossible value. The file may grow while it is read.
 
     Args:
         stream: the file.
@@ -294,7 +295,7 @@ def read_blocks(stream: BinaryIO, header: EventFileHeader) -> Iterator[list[RawE
 
 
 def _last_record(stream: BinaryIO, header: EventFileHeader) -> int:
-    """Return the number of whole records; more than the header says if the writer was killed."""
+    """Return the number of complete records, which exceeds that of the header if the writer was killed."""
     size = stream.seek(0, 2)
     slots = min(header.capacity, max(0, size - HEADER_BYTES) // RECORD_BYTES)
     written = header.written if slots == header.capacity else min(header.written, slots)
@@ -314,7 +315,7 @@ def _last_record(stream: BinaryIO, header: EventFileHeader) -> int:
 
 
 def _put_text(data: bytearray, offset: int, text: str, size: int) -> None:
-    """Write a text as one byte of length and UTF-8, cut between characters if it is too long."""
+    """Write a text as one length byte and UTF-8. A text that is too long is cut between characters."""
     content = text.encode(errors="replace")
     if len(content) > size:
         content = content[:size].decode(errors="ignore").encode()
@@ -323,7 +324,10 @@ def _put_text(data: bytearray, offset: int, text: str, size: int) -> None:
 
 
 def _text(data: bytes, offset: int, size: int) -> str:
-    """Return a text without unprintable characters, because processes of users write it."""
+    """Return a text without unprintable characters.
+
+    Processes of users write the text, so it is not trusted.
+    """
     length = min(data[offset], size)
     text = data[offset + 1 : offset + 1 + length].decode(errors="replace")
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -15,11 +15,11 @@ class FindingEvidence:
 
     Attributes:
         signal: name of the signal, phase or fact of the job.
-        where: node, part or rank; empty for the whole job.
+        where: node, part of a node (such as `gpu[0]`) or rank; empty for the whole job.
         from_s: start of the observation, Unix seconds; None if the fact has no time.
         to_s: end of the observation, Unix seconds.
         value: measured value in the unit of the signal.
-        threshold: value that it was compared with; None if it was compared with none.
+        threshold: value with which `value` was compared; None if there is no threshold.
         text: the fact in one sentence for readers.
     """
 
@@ -44,12 +44,13 @@ class JobFinding:
         kind: kind of the finding.
         title: one line for readers, with the most important figure.
         evidence: measured facts, the most important first; never empty.
-        time_share: share of the job's time that is affected or lost, 0 to 1; None if unknown.
+        time_share: fraction of the job's time that is affected or lost, 0 to 1; None if unknown.
         seconds_lost: wall-clock seconds lost; None if unknown.
         joules_lost: energy lost; None if unknown.
         confidence: 0 to 1.
         where: nodes, GPUs or ranks concerned; empty for the whole job.
-        consequences: kinds of findings that this one explains; they are not listed on their own.
+        consequences: kinds of the findings that this finding explains and that are therefore not listed
+            separately.
     """
 
     kind: FindingKind
@@ -78,5 +79,5 @@ class JobFinding:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return the value, or None if it is a float that JSON cannot hold."""
+    """Return the value, or None if it is a float that JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The form of advice, and the figures of a job that several pieces of advice use."""
+"""Advice against a finding, and figures of a job that several modules of advice use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class FindingAdvice:
     Attributes:
         kind: kind of the finding.
         text: what to change, in one or two sentences.
-        line: the exact line or argument.
+        line: the line of the batch script or of the program, or the argument, after the change.
         seconds_gain: expected gain of time; 0 if the time does not change.
         joules_gain: expected gain of energy; None if the energy of the job is unknown.
-        source: where the expectation comes from.
+        source: measurement or model from which the gain is expected.
         verify: how to check the gain.
-        changes: the same change as typed values, for `senergy diagnose --apply`; empty: it cannot be applied.
+        changes: the same change as typed values, for `senergy diagnose --apply`; empty if the change cannot
+            be applied automatically.
     """
 
     kind: FindingKind
@@ -36,7 +37,7 @@ class FindingAdvice:
 
     @property
     def change_set(self) -> ChangeSet:
-        """The typed changes with the expected gain."""
+        """The typed changes, with their expected gain."""
         return ChangeSet(self.kind.value, self.changes, self.seconds_gain, self.joules_gain, self.source)
 
     def to_json(self) -> dict[str, Any]:
@@ -46,14 +47,14 @@ class FindingAdvice:
 
 
 def joules_of_part(finding: JobFinding, seconds: float) -> float | None:
-    """Return the energy of a part of the time that a finding lost; None if unknown."""
+    """Return the energy of `seconds` out of the time that a finding lost; None if unknown."""
     if finding.joules_lost is None or not finding.seconds_lost:
         return None
     return finding.joules_lost * min(1.0, seconds / finding.seconds_lost)
 
 
 def cpus_per_rank(view: JobView) -> float | None:
-    """Return the CPUs of the job per rank that runs at the same time; None if unknown."""
+    """Return the number of CPUs of the job per concurrently running rank; None if unknown."""
     cpus = [
         max(series.known())
         for node in view.observation.nodes

@@ -1,4 +1,4 @@
-"""The facts that rules read: activity of GPUs and nodes, step times of ranks, and cost of lost time."""
+"""Facts about a job for the rules: activity of GPUs and nodes, step times, cost of lost time."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class GpuView:
     Attributes:
         node: node of the GPU.
         part: `gpu[INDEX]`.
-        series: its series by signal.
-        active: first and last interval (exclusive) of `gpu_busy_percent` with activity; None: never active,
-            or unknown.
+        series: series of the GPU by signal.
+        active: first interval of `gpu_busy_percent` with activity, and the interval after the last one with
+            activity; None if the GPU was never active or its activity is unknown.
     """
 
     node: str
@@ -43,7 +43,7 @@ class GpuView:
 
     @property
     def name(self) -> str:
-        """Node and part for readers."""
+        """Node and GPU, for readers."""
         return f"{self.node} {self.part}"
 
     @property
@@ -115,7 +115,7 @@ class RankView:
 
     @property
     def name(self) -> str:
-        """Rank, or node and process id, for readers."""
+        """Rank, or node and process id if there is no rank, for readers."""
         steps = self.steps
         return f"rank {steps.rank}" if steps.rank is not None else f"{steps.node} pid {steps.pid}"
 
@@ -127,7 +127,7 @@ class RankView:
 
 
 class JobView:
-    """Facts of a job for the rules. A property or method that returns None means unknown.
+    """Facts of a job for the rules. None as the value of a property or method means unknown.
 
     Values that include the use by other jobs count as unknown.
 
@@ -162,7 +162,7 @@ class JobView:
 
     @cached_property
     def busy_gpus(self) -> tuple[GpuView, ...]:
-        """GPUs that were active at some time."""
+        """GPUs that were active at least once."""
         return tuple(gpu for gpu in self.gpus if gpu.active is not None)
 
     @cached_property
@@ -182,7 +182,10 @@ class JobView:
 
     @cached_property
     def concurrent_ranks(self) -> int:
-        """Maximum number of processes of `ranks` that ran at the same time; all, if a time is unknown."""
+        """Maximum number of processes in `ranks` that ran at the same time.
+
+        If a time is unknown, the number of all processes.
+        """
         times = [rank.steps.intervals for rank in self.ranks]
         starts = [one.start_s for one in times if one is not None]
         ends = [one.start_s + len(one.steps) * one.interval_s for one in times if one is not None]
@@ -193,36 +196,42 @@ class JobView:
         )
 
     def category_share(self, category: str) -> float | None:
-        """Return the mean share of the step time of a category, in percent; None if no rank reports it."""
+        """Return the mean percentage of the step time that a category takes.
+
+        Return None if no rank reports the category.
+        """
         return scaled(
             mean_of([s for rank in self.ranks if (s := rank.times.share(category)) is not None]), 100
         )
 
     def category_seconds(self, category: str) -> float | None:
-        """Return the mean seconds per rank of a category; None if no rank reports it."""
+        """Return the mean seconds per rank of a category; None if no rank reports the category."""
         return mean_of(
             [rank.times.seconds[category] for rank in self.ranks if category in rank.times.seconds]
         )
 
     def mean_phase_s(self, phase: str) -> float | None:
-        """Return the mean duration of a phase over all ranks in seconds; None if no rank reports it."""
+        """Return the mean duration of a phase over all ranks in seconds.
+
+        Return None if no rank reports the phase.
+        """
         known = [p for rank in self.ranks if (p := rank.steps.phases.get(phase)) is not None and p.count]
         count = sum(one.count for one in known)
         return math.fsum(one.sum_s for one in known) / count if count else None
 
     def hint(self, name: str) -> float | None:
-        """Return the maximum of a numeric hint over the ranks; None if no rank reports it."""
+        """Return the maximum of a numeric hint over the ranks; None if no rank reports the hint."""
         values = [rank.steps.hints.get(name) for rank in self.ranks]
         numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         return max(numbers, default=None)
 
     def mean(self, signal: str) -> float | None:
-        """Return the mean of a signal over all nodes and parts, between first and last GPU activity."""
+        """Return the mean of a signal over all nodes and parts, from the first to the last GPU activity."""
         means = map(self.window_mean, self.observation.series(signal))
         return mean_of([mean for mean in means if mean is not None])
 
     def median(self, signal: str) -> float | None:
-        """Return the mean over all nodes and parts of a signal's median while the job was active."""
+        """Return the median of a signal while the job was active, as a mean over all nodes and parts."""
         medians = (median(self._active(series)) for series in self.observation.series(signal))
         return mean_of([value for value in medians if value is not None])
 
@@ -236,9 +245,9 @@ class JobView:
 
     @cached_property
     def active_window(self) -> tuple[float, float] | None:
-        """Time from the first to the last step, else from the first to the last activity of any GPU.
+        """Time from the first to the last step, or without steps from the first to the last GPU activity.
 
-        None for jobs without steps and GPU activity.
+        None for jobs that have neither steps nor GPU activity.
         """
         ranges = [
             (steps.start_s, steps.start_s + len(steps.steps) * steps.interval_s)
@@ -253,12 +262,15 @@ class JobView:
 
     @property
     def active_s(self) -> float:
-        """Seconds of the active window; the duration of the job without one."""
+        """Seconds of the active window; the duration of the job if there is no active window."""
         window = self.active_window
         return min(self.elapsed_s, window[1] - window[0]) if window else self.elapsed_s
 
     def node_series(self, node: NodeObservation, signal: str) -> ObservedSeries | None:
-        """Return the series of a signal of the whole node or job on it; None if it has no known value."""
+        """Return the series of a node's signal with the scope node or job.
+
+        Return None if the series has no known value.
+        """
         found = (s for s in node.series if s.name == signal and not s.part and s.known())
         return next(found, None)
 
@@ -306,7 +318,7 @@ class JobView:
         time_share: float | None = None,
         where: Sequence[str] = (),
     ) -> JobFinding:
-        """Return a finding, with the energy of lost time if it is not given.
+        """Return a finding. The energy of the lost time is computed if it is not given.
 
         Args:
             kind: kind of the finding.
@@ -314,8 +326,8 @@ class JobView:
             evidence: measured facts.
             seconds_lost: lost wall-clock time of the whole job; None if unknown.
             confidence: 0 to 1.
-            joules_lost: lost energy; None: lost time at the power of the waiting job.
-            time_share: affected share of the job's time; None: the share of the lost time.
+            joules_lost: lost energy; None: the lost time multiplied by the power of the waiting job.
+            time_share: affected share of the job's time; None: the lost time as a share of the job's time.
             where: nodes, GPUs or ranks concerned.
         """
         if seconds_lost is not None:
@@ -339,7 +351,7 @@ class JobView:
         where: str = "",
         window: tuple[float, float] | None = None,
     ) -> FindingEvidence:
-        """Return evidence for the time of activity.
+        """Return evidence that was observed while the job was active.
 
         Args:
             signal: name of the signal, phase or fact.
@@ -371,7 +383,7 @@ def mean_of(values: Sequence[float]) -> float | None:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """Return the value times a factor; None if it is unknown."""
+    """Return the value times a factor; None if the value is unknown."""
     return None if value is None else value * factor
 
 
@@ -393,5 +405,5 @@ def _active_range(busy: ObservedSeries | None, threshold: float) -> tuple[int, i
 
 
 def median_of_others(values: Sequence[float], index: int) -> float | None:
-    """Return the median of all values but one; None if there is no other value."""
+    """Return the median of all values except that at `index`; None if there is no other value."""
     return median([value for number, value in enumerate(values) if number != index])

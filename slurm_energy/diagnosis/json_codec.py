@@ -1,4 +1,6 @@
-"""JSON form of node observations and steps, validated as hostile input: they come from users' processes.
+"""JSON form of node observations and steps.
+
+The input is validated as hostile, because it comes from users' processes.
 
 The size of every text, list and column is limited, and unknown keys are ignored. docs/reference/protocol.md
 specifies the form.
@@ -98,7 +100,7 @@ def rank_from_json(data: Any, node: str) -> RankSteps:
 
     Args:
         data: the object as received.
-        node: node of the process, which the text cannot choose.
+        node: node of the process, which the sender of the object cannot choose.
 
     Raises:
         UsageError: a value is missing, malformed or exceeds a limit.
@@ -125,7 +127,7 @@ def rank_from_json(data: Any, node: str) -> RankSteps:
 
 
 def encode_values(values: array[float]) -> str:
-    """Return values as compressed 32-bit floats in base64; NaN: unknown."""
+    """Return values as compressed 32-bit floats in base64. NaN stands for an unknown value."""
     column = array("f", (_to_float32(value) for value in values))
     if sys.byteorder == "big":
         column.byteswap()
@@ -133,7 +135,7 @@ def encode_values(values: array[float]) -> str:
 
 
 def decode_values(text: Any) -> array[float]:
-    """Return the values that `encode_values` encoded; infinite values become NaN.
+    """Return the values in a text from `encode_values`; infinite values become NaN.
 
     Raises:
         UsageError: the text is malformed or has more than `MAX_POINTS` values.

@@ -1,4 +1,4 @@
-"""Advice about power and clock limits that slow a job down: the limit with the least energy."""
+"""Advice about power and clock limits that slow a job down: the limit with which a job uses least energy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _BUSY = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _PowerModel:
-    """Power of a job by the clock of its GPUs: constant power, and power that grows with the clock squared.
+    """Model of a job's power: a constant part, and a part that grows with the square of the GPU clock.
 
     Attributes:
-        ratio: present clock over the highest one.
-        constant_watts: power of everything but the activity of the GPUs.
-        dynamic_watts: power of this activity at the present clock.
+        ratio: present clock divided by the highest clock.
+        constant_watts: constant part: power of the job apart from the activity of the GPUs.
+        dynamic_watts: power of the activity of the GPUs at the present clock.
         highest_mhz: highest clock.
     """
 
@@ -34,21 +34,27 @@ class _PowerModel:
     highest_mhz: float
 
     def best_ratio(self) -> float:
-        """Return the ratio of the clock with the least energy per work to the highest clock.
+        """Return the clock with the least energy per work, divided by the highest clock.
 
         The energy per work at clock c is (C + D c^2) / c, which is least at c = sqrt(C / D).
         """
         return min(1.0, self.ratio * math.sqrt(self.constant_watts / self.dynamic_watts))
 
     def energy_ratio(self, ratio: float) -> float:
-        """Return the ratio of the energy per work at another clock to that at the present clock."""
+        """Return the energy per work at another clock, divided by the energy per work at the present clock.
+
+        The other clock is `ratio` times the highest clock.
+        """
         change = ratio / self.ratio
         power = self.constant_watts + self.dynamic_watts * change**2
         return power / change / (self.constant_watts + self.dynamic_watts)
 
 
 def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield the advice of a higher limit if that lowers the energy. A limit that saves energy is no fault."""
+    """Yield the advice to raise a limit if a higher limit lowers the energy.
+
+    A limit that saves energy is no fault.
+    """
     gpus = [gpu for gpu in view.busy_gpus if gpu.name in finding.where]
     model = _power_model(view, gpus) if gpus and len(gpus) == len(view.busy_gpus) else None
     if model is None:
@@ -74,7 +80,7 @@ def raised_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
 
 
 def _limit_change(view: JobView, gpus: list[GpuView], best: float, model: _PowerModel) -> AdvisedChange:
-    """Return the change of the power limit if it was lowered, else that of the clock limit."""
+    """Return the change of the power limit if it was lowered, else the change of the clock limit."""
     limits = [view.context.limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     highest = [view.context.max_limit_watts.get(gpu.node, {}).get(gpu.part) for gpu in gpus]
     if all(a and b and a < 0.97 * b for a, b in zip(limits, highest, strict=True)):

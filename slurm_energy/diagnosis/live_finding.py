@@ -1,4 +1,4 @@
-"""Findings of a running job on one node in few bytes, for live reports, and their sum over nodes."""
+"""Findings of a running job on one node in compact form for live reports, and their merging over nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LiveFinding:
     Attributes:
         kind: kind of the finding.
         title: one line for readers.
-        time_share: share of the job's time that is affected or lost, 0 to 1; None if unknown.
+        time_share: fraction of the job's time that is affected or lost, 0 to 1; None if unknown.
         joules_lost: energy lost so far; None if unknown.
         confidence: 0 to 1.
     """
@@ -71,9 +71,9 @@ def parse_live_findings(data: Any) -> tuple[LiveFinding, ...]:
 
 
 def merged(nodes: Iterable[Sequence[LiveFinding]]) -> tuple[LiveFinding, ...]:
-    """Return the findings of a job from those of its nodes, the most expensive first.
+    """Merge the findings of a job on its nodes into findings of the job, the most expensive first.
 
-    Energy is summed. Of other figures that of the node with the largest share is taken.
+    Energy is summed. All other figures are those of the node with the largest share of affected time.
     """
     by_kind: dict[FindingKind, list[LiveFinding]] = {}
     for findings in nodes:

@@ -1,4 +1,4 @@
-"""Observations of a job: the data of one node, and of the whole job with its energy and allocation."""
+"""Observations of a job on one node, and of the whole job with its energy and allocation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_energy.slurm.exit_status import ExitStatus
 
 @dataclass(frozen=True, slots=True)
 class NodeObservation:
-    """Signals and steps of a job on one node. `json_codec` converts it from and to JSON.
+    """Signals and steps of a job on one node. `json_codec` converts a node observation from and to JSON.
 
     Attributes:
         node: name of the node.
@@ -30,7 +30,7 @@ class LostRun:
     """A run of a job that Slurm ended and requeued.
 
     Attributes:
-        state: state in which it ended, such as PREEMPTED or NODE_FAIL; None if unknown.
+        state: state in which the run ended, such as PREEMPTED or NODE_FAIL; None if unknown.
         start_s: start, Unix seconds.
         elapsed_s: duration in seconds.
         energy_joules: energy; None if unknown.
@@ -52,17 +52,17 @@ class ObservedAllocation:
         exit_status: exit status of the batch script, or of the command of an interactive job.
         step_exit_status: the worst exit status of the steps.
         start_s: start, Unix seconds.
-        elapsed_s: seconds from the start to the end, or to now while the job runs.
+        elapsed_s: seconds from the start to the end; seconds so far if the job is running.
         is_interactive: whether the job has no batch script.
         nodes: allocated nodes.
         cpus: allocated CPUs of all nodes.
         gpus: indices of the allocated GPUs by node.
         restart_count: number of requeues.
-        lost_runs: the runs before requeues of which a record exists.
+        lost_runs: earlier runs, each ended by a requeue, for which an energy record exists.
         energy_joules: energy by node and component (`cpu`, `dram`, `gpu[0]`, `other`, `node`).
         idle_watts: power of an idle component by node and component.
         limit_watts: power limit in force by node and component.
-        max_limit_watts: power limit without a policy by node and component.
+        max_limit_watts: power limit that would apply without an energy policy, by node and component.
         settings: applied settings by node: (setting, requested, applied).
     """
 
@@ -87,12 +87,12 @@ class ObservedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """A job with all its observations.
+    """Observations of a job on all of its nodes, with the job's allocation, result and energy.
 
     Attributes:
         context: allocation, result and energy.
-        nodes: observations by node; a node without observation is absent. The power trace of a node is among
-            its series, as signal `power_watts`.
+        nodes: observations by node; a node without observation is absent. The series of a node include its
+            power trace, as signal `power_watts`.
     """
 
     context: ObservedAllocation

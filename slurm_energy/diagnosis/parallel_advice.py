@@ -1,4 +1,4 @@
-"""Advice about several ranks: fewer exchanges of gradients, and work in proportion to the speed of ranks."""
+"""Advice about several ranks: fewer exchanges of gradients, and work in proportion to each rank's speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACCUMULATION_FACTOR = 2
 
 
 def accumulated_gradients(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield twice the steps per exchange of gradients: half of the exchanges cost half of their time."""
+    """Yield twice the steps per exchange of gradients. Half as many exchanges take half the time."""
     if finding.seconds_lost is None:
         return
     old = view.hint("accumulation")
@@ -35,7 +35,7 @@ def accumulated_gradients(view: JobView, finding: JobFinding) -> Iterator[Findin
 
 
 def balanced_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield a division of the work by the speed of the ranks, so that none waits for the slowest one."""
+    """Yield a division of the work in proportion to the ranks' speed, so that no rank waits for another."""
     count = len(view.ranks) or len(view.busy_gpus)
     is_partial = finding.kind is not FindingKind.THERMAL_THROTTLING or len(finding.where) < count
     if finding.seconds_lost is None or count < 2 or not is_partial:

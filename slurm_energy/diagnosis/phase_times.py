@@ -24,10 +24,10 @@ _TOLERANCE = 1.02
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Times of a process.
+    """Time that a process spent in its iterations and in each category.
 
     Attributes:
-        step_s: time of all iterations, including their wait for data.
+        step_s: time of all iterations, including waits for data.
         seconds: time by category of `TIME_CATEGORIES`; a category that the program does not report is absent.
     """
 
@@ -35,7 +35,10 @@ class PhaseTimes:
     seconds: Mapping[str, float]
 
     def share(self, category: str) -> float | None:
-        """Return a category's share of the time of the iterations; None if the program does not report it."""
+        """Return a category's share of the time of all iterations.
+
+        Return None if the program does not report the category.
+        """
         value = self.seconds.get(category)
         return None if value is None or self.step_s <= 0 else value / self.step_s
 
@@ -44,11 +47,11 @@ def phase_times(rank: RankSteps, elapsed_s: float) -> PhaseTimes:
     """Return the times of a process by category.
 
     A program may report only part of the phases. Compute time is the sum of forward, backward and optimizer;
-    without these phases, it is the rest of the iterations.
+    without these phases, compute time is the time of the iterations that no other category accounts for.
 
     Args:
         rank: steps of the process.
-        elapsed_s: duration of the job, of which the rest is idle.
+        elapsed_s: duration of the job; time that no category accounts for is idle.
     """
     sums = {name: phase.sum_s for name, phase in rank.phases.items() if phase.count}
     seconds: dict[str, float] = {

@@ -1,4 +1,4 @@
-"""Rules about idle time of the whole job or of single nodes: tails, forgotten sessions, unused nodes."""
+"""Rules about idle time of the whole job or of single nodes: idle ends, forgotten sessions, unused nodes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _gpu_test(
 ) -> tuple[ObservedSeries, float] | None:
     """Return the signal of a GPU and the limit above which the GPU is active.
 
-    Without use, power is the signal; None if both are unknown.
+    If the use of the GPU is unknown, the signal is its power. Return None if both are unknown.
     """
     if "gpu_busy_percent" in by_name:
         return by_name["gpu_busy_percent"], view.threshold("gpu_active")
@@ -138,9 +138,9 @@ def _gpu_test(
 
 
 def _wait_tests(view: JobView) -> Iterator[tuple[ObservedSeries, float]]:
-    """Yield series with the limit above which a job without CPU use is not idle.
+    """Yield series whose values above a limit show that a job without CPU use is not idle.
 
-    It waits for storage, or for CPUs that other work of the node occupies.
+    Such a job waits for storage, or for CPUs that other work on the node occupies.
     """
     rate, share = view.threshold("data_rate") * 1e6, view.threshold("other_load")
     limits = {
@@ -167,7 +167,7 @@ def _cpu_test(view: JobView, name: str) -> tuple[ObservedSeries, float] | None:
 
 
 def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | None:
-    """Return the CPUs in use from the use of each CPU of the job; None if one of them is unknown.
+    """Return the number of CPUs in use, from the use of each CPU of the job; None if a CPU's use is unknown.
 
     A session without processes has no control group whose CPU time could be read.
     """
@@ -180,7 +180,10 @@ def _busy_cores(node: NodeObservation, allocated: float) -> ObservedSeries | Non
 
 
 def _idle_stretches(activity: _Activity) -> list[tuple[float, float]]:
-    """Return the start and end of each stretch without activity, across short gaps of unknown activity."""
+    """Return the start and end of each period without activity.
+
+    A short gap of unknown activity does not end a period.
+    """
     stretches: list[tuple[float, float]] = []
     was_active = True
     for start, end, is_active in activity:
@@ -229,9 +232,12 @@ def unused_nodes(view: JobView) -> Iterator[JobFinding]:
 
 
 def _use_test(view: JobView, node: NodeObservation) -> tuple[ObservedSeries, float] | None:
-    """Return the CPUs in use on a node and the limit below which the job does not use it; None if unknown.
+    """Return a node's CPUs in use, and the limit below which the job does not use the node.
 
-    A node on which no step ran has no control group of the job. The use of its CPUs includes the system's.
+    Return None if they are unknown.
+
+    A node on which no step ran has no control group of the job. There, the CPUs in use include those that the
+    operating system uses.
     """
     own = view.node_series(node, "cpu_busy_cores")
     return (own, _USED_CORES) if own is not None else _cpu_test(view, node.node)
@@ -242,5 +248,5 @@ def _has_gpu_activity(view: JobView, node: str) -> bool:
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
-    """Return means of neighbours, so that a start-up of one interval does not count as use."""
+    """Return means of neighbouring values, so that a start-up of one interval does not count as use."""
     return [(a + b) / 2 for a, b in itertools.pairwise(values)] or list(values)

@@ -1,4 +1,4 @@
-"""Rules about clocks and power limits: throttling by temperature or power, and wrong limits."""
+"""Rules about clocks and power limits: throttling by temperature or power, and unsuitable limits."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _thermal_fact(view: JobView, gpu: GpuView, share: float) -> FindingEvidence:
 
 
 def _clock_drop(view: JobView, gpu: GpuView) -> float | None:
-    """Return the share by which a GPU's mean clock is below the reference clock; None if unknown."""
+    """Return the drop of a GPU's mean clock below the reference clock, as a fraction; None if unknown."""
     mean, reference = gpu.working_mean("sm_clock_mhz", _BUSY), reference_mhz(view)
     return None if mean is None or not reference else max(0.0, 1 - mean / reference)
 
 
 def reference_mhz(view: JobView) -> float | None:
-    """Return the highest SM clock of the GPUs, else the highest that they reached; None if unknown."""
+    """Return the highest SM clock that the GPUs support, else the highest observed one; None if unknown."""
     limits = [limit for gpu in view.gpus if (limit := gpu.maximum("max_sm_clock_mhz")) is not None]
     if limits:
         return max(limits)
@@ -63,7 +63,7 @@ def reference_mhz(view: JobView) -> float | None:
 def limited_power(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that a power limit or clock limit slows the GPUs down too much.
 
-    A GPU at its highest power limit that lowers its clock a little works as designed.
+    A GPU that lowers its clock a little at its highest power limit works as designed.
     """
     limited = [gpu for gpu in view.busy_gpus if _is_slowed(view, gpu)]
     if not limited:
@@ -117,7 +117,7 @@ def _low_limit(view: JobView) -> Iterator[JobFinding]:
 
 
 def _is_slowed(view: JobView, gpu: GpuView) -> bool:
-    """Return whether a busy GPU runs far below the reference clock, and temperature is not the reason."""
+    """Return whether a busy GPU runs far below the reference clock for a reason other than temperature."""
     drop = _clock_drop(view, gpu)
     if drop is None or 100 * (1 - drop) >= view.threshold("clock_ratio"):
         return False

@@ -23,8 +23,8 @@ _NETWORKS = ("infiniband_transmit_bytes_per_s", "network_transmit_bytes_per_s")
 def communication(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that all ranks spend much time on communication.
 
-    A rank that waits for a slower one also reports communication. The rank with the least communication does
-    not wait, so its time is the cost of the communication itself.
+    A rank that waits for a slower rank also reports the wait as communication. The rank with the least
+    communication does not wait, so that its communication time is the cost of the communication itself.
     """
     if not view.gpus and is_crowded(view):
         return  # ranks wait for ranks that wait for CPUs
@@ -65,7 +65,7 @@ def _communication_without_steps(view: JobView) -> Iterator[JobFinding]:
 
 
 def _network_rate(view: JobView) -> float | None:
-    """Return the mean bytes per second that a node sends over its networks; None if unknown."""
+    """Return the mean rate at which a node sends over its networks, in bytes per second; None if unknown."""
     rates = []
     for node in view.observation.nodes:
         sent = [
@@ -83,7 +83,7 @@ def _power_level(view: JobView) -> float | None:
 
 
 def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
-    """Yield stragglers or load imbalance from step times, else from the activity of GPUs or nodes."""
+    """Yield stragglers or load imbalance, from step times or else from the activity of GPUs or nodes."""
     ranks = _joint_ranks(view)
     if len(ranks) < 2 <= len(view.ranks):
         return  # independent programs do not wait for each other
@@ -99,8 +99,9 @@ def uneven_ranks(view: JobView) -> Iterator[JobFinding]:
 def _joint_ranks(view: JobView) -> list[RankView]:
     """Return the processes that take their steps together; empty if the job runs independent programs.
 
-    Of processes with the same rank the last one counts, as after a restart. Ranks that exchange data in each
-    step have taken equally many steps; independent programs, such as those of a parameter search, have not.
+    If several processes have the same rank, as after a restart, only the last one counts. Ranks that exchange
+    data in each step have completed equally many steps; independent programs, such as those of a parameter
+    search, have not.
     """
     last: dict[object, RankView] = {}
     for view_of_rank in sorted(view.ranks, key=_start_s):
@@ -118,10 +119,10 @@ def _start_s(rank: RankView) -> float:
 
 
 def _own_seconds(rank: RankView) -> float:
-    """Return the seconds per step in which a rank does not wait for others.
+    """Return the seconds per step in which a rank does not wait for other ranks.
 
     Without phase `communication` the wait is in the backward pass, which overlaps with communication. Time of
-    a step that no phase explains may be a wait as well, such as for a broadcast, so it does not count.
+    a step that no phase accounts for is excluded, because it may also be a wait, for example for a broadcast.
     """
     waiting = rank.times.seconds.get("communication")
     if waiting is None and "forward" in rank.steps.phases and "backward" in rank.steps.phases:
@@ -162,7 +163,10 @@ def _straggler_fact(view: JobView, rank: RankView, ratio: float) -> FindingEvide
 
 
 def _uneven_gpus(view: JobView) -> Iterator[JobFinding]:
-    """Yield imbalance between GPUs. A GPU that waits for others in communication is busy, but less active."""
+    """Yield imbalance between GPUs.
+
+    A GPU that waits for other GPUs in communication is busy, but its units are less active.
+    """
     signal = "sm_active_percent"
     if any(signal not in gpu.series for gpu in view.busy_gpus):
         signal = "power_watts"

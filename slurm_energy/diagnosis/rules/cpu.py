@@ -1,4 +1,4 @@
-"""Rules about CPUs: contention for them, and CPUs that the job does not use."""
+"""Rules about CPUs: contention for CPUs, and CPUs that the job does not use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHER_RESOURCE_SHARE = 50.0
 
 
 def contention(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that tasks wait for CPUs: more threads than CPUs, or a CPU quota."""
+    """Yield the finding that tasks wait for CPUs because of too many threads or a CPU quota."""
     throttled = view.mean("cpu_throttled_percent")
     if throttled is not None and throttled >= view.threshold("cpu_throttled"):
         text = f"The CPU quota stopped the job's tasks for {throttled:.0f} % of the time."
@@ -55,9 +55,9 @@ def contention(view: JobView) -> Iterator[JobFinding]:
 
 
 def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
-    """Yield contention by the number of tasks that run or wait for a CPU.
+    """Yield contention, detected by the number of tasks that run or wait for a CPU.
 
-    Tasks that wait although all of them would fit on the CPUs of the job wait because of other work.
+    If tasks wait although the job has a CPU for each of its tasks, other work is the cause.
     """
     if tasks < view.threshold("processes_per_cpu"):
         return
@@ -69,7 +69,7 @@ def _too_many_tasks(view: JobView, tasks: float) -> Iterator[JobFinding]:
 
 
 def _overcommitment(view: JobView, use: float | None, ratio: float | None) -> Iterator[JobFinding]:
-    """Yield contention where neither pressure nor waiting tasks are known: busy CPUs, too many processes."""
+    """Yield contention from busy CPUs and too many processes, if pressure and waiting tasks are unknown."""
     if use is None or ratio is None:
         return
     text = f"Ranks and loader processes are {ratio:.1f} times as many as the CPUs."
@@ -82,7 +82,7 @@ def _overcommitment(view: JobView, use: float | None, ratio: float | None) -> It
 
 
 def _processes_per_cpu(view: JobView) -> float | None:
-    """Return the ranks and loader processes per CPU of the job; None if unknown."""
+    """Return the number of ranks and loader processes per CPU of the job; None if unknown."""
     workers = [rank.steps.hints.get("num_workers") for rank in view.ranks]
     counts = [count for count in workers if isinstance(count, int) and not isinstance(count, bool)]
     cpus = sum(
@@ -101,10 +101,11 @@ def _gpu_wait_s(view: JobView) -> float | None:
 
 
 def small_batch(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that costs which are paid once per batch dominate small batches.
+    """Yield the finding that batches are so small that costs per batch dominate the time.
 
-    The time of the optimizer depends on the parameters of the model only, and a worker of the loader sends
-    one message per batch. On GPUs the optimizer's share says little, because kernels are short.
+    The time of the optimizer depends on the parameters of the model only, and a loader worker sends one
+    message per batch, whatever its size. On GPUs the optimizer's share of the time is a weak sign, because
+    kernels are short.
     """
     optimizer_s, share = _optimizer(view)
     message_s = message_seconds(view)
@@ -171,7 +172,10 @@ def unused_cpus(view: JobView) -> Iterator[JobFinding]:
 
 
 def _peak_use(view: JobView) -> tuple[float | None, float | None]:
-    """Return the allocated CPUs and their use at the peak in percent; None if a node is unknown."""
+    """Return the number of allocated CPUs, and the percentage in use at the peak.
+
+    Return None if a node is unknown.
+    """
     peaks, cpus = [], []
     for node in view.observation.nodes:
         busy = view.node_series(node, "cpu_busy_cores")
@@ -186,7 +190,7 @@ def _peak_use(view: JobView) -> tuple[float | None, float | None]:
 
 
 def _holds_memory(view: JobView) -> bool:
-    """Return whether the job needs its CPUs for their memory: it uses much of the memory."""
+    """Return whether the job needs its CPUs for the memory that comes with them: it uses much memory."""
     used, limit = view.mean("memory_used_bytes"), view.mean("memory_limit_bytes")
     share = None if used is None or not limit else 100 * used / limit
     return share is not None and share >= _OTHER_RESOURCE_SHARE

@@ -1,4 +1,4 @@
-"""Rules about the data pipeline: waits for I/O or for the CPUs of the loader, and copies to the GPU."""
+"""Rules about the data pipeline: waits for I/O or for the loader's CPUs, and copies to the GPU."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _EVEN_USE = 1.25
 def data_stalls(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that steps wait for data, from step times or else from signals.
 
-    The wait for the first batch of an epoch contains the start of the loader's processes. One start is no
-    stall; the starts of several epochs are one of their own.
+    The wait for the first batch of an epoch contains the start of the loader's processes. A single start is
+    no stall. Starts in several epochs are a separate finding.
     """
     share, seconds = view.category_share("data"), view.category_seconds("data")
     if share is None or seconds is None:
@@ -70,11 +70,11 @@ def _starting_stall(view: JobView, starts: LoaderStarts, share: float) -> JobFin
 
 
 class LoaderStarts(NamedTuple):
-    """Waits for the first batches of epochs, means over the ranks.
+    """Waits for the first batches of epochs, as means over the ranks.
 
     Attributes:
-        epochs: epochs of a rank.
-        seconds: waits for their first batches.
+        epochs: number of epochs of a rank.
+        seconds: total wait for the first batches of all epochs.
     """
 
     epochs: int
@@ -82,12 +82,12 @@ class LoaderStarts(NamedTuple):
 
     @property
     def avoidable_s(self) -> float:
-        """Seconds of all epochs but the first one."""
+        """Seconds of waiting in all epochs except the first one."""
         return self.seconds * (1 - 1 / self.epochs) if self.epochs else 0.0
 
 
 def loader_starts(view: JobView) -> LoaderStarts:
-    """Return the starts of the loader's processes; 0 if a rank does not report them."""
+    """Return the waits for starts of the loader's processes; 0 if a rank does not report them."""
     counts = [rank.steps.hints.get("loader_starts") for rank in view.ranks]
     waits = [rank.steps.hints.get("loader_start_s") for rank in view.ranks]
     known = [float(one) for one in waits if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -98,11 +98,12 @@ def loader_starts(view: JobView) -> LoaderStarts:
 
 
 def message_seconds(view: JobView) -> float | None:
-    """Return the seconds per rank that steps wait for messages of workers; None if something else is slow.
+    """Return the seconds per rank that steps wait for workers' messages; None if something else is slow.
 
-    A worker sends each batch as one message. It takes about as long for one sample as for a hundred, so it
-    dominates the wait of a training with batches of a few samples. The CPU time of the worker does not
-    distinguish the message from the preparation of samples, because messages cost CPU time as well.
+    A worker sends each batch as one message. A message of one sample takes about as long as one of a hundred
+    samples. Therefore messages dominate the waits of a training with batches of a few samples. The CPU time
+    of the worker does not distinguish the message from the preparation of samples, because messages cost CPU
+    time as well.
     """
     batch, workers, wait_s = view.hint("batch_size"), view.hint("num_workers"), view.mean_phase_s("data")
     if batch is None or not workers or wait_s is None or batch > view.threshold("small_batch_samples"):
@@ -116,7 +117,7 @@ def message_seconds(view: JobView) -> float | None:
 
 
 def _classified(view: JobView) -> tuple[FindingKind, list[FindingEvidence], float]:
-    """Return the kind of a data stall, the evidence for the kind, and the confidence."""
+    """Return the kind of a data stall, with evidence for the kind and the confidence."""
     io, use, running = view.mean("io_pressure_percent"), _loader_use(view), _loader_use(view, waits=False)
     if io is not None and io >= view.threshold("io_pressure"):
         return FindingKind.DATA_STALL_IO, [_io_fact(view, io)], 0.95
@@ -146,8 +147,8 @@ def _use_fact(view: JobView, use: float) -> FindingEvidence:
 def _read_rate(view: JobView) -> tuple[str, float]:
     """Return the read signal with the highest median rate, and this rate in bytes per second.
 
-    The median is used: a loader that waits for storage reads all the time, while other work on the network
-    comes in bursts.
+    The median is used because a loader that waits for storage reads all the time, whereas other traffic on
+    the network comes in bursts.
     """
     rates = {name: view.median(name) or 0.0 for name in _READS}
     name = max(_READS, key=lambda one: rates[one])
@@ -158,8 +159,9 @@ class _LoaderUse(NamedTuple):
     """CPU use of the loader's processes, in percent of the CPU time available to them.
 
     Attributes:
-        minimum: if the computation uses all CPUs of the job, where its threads are unknown.
-        maximum: if the computation uses one CPU per rank.
+        minimum: use under the assumption that the computation takes all CPUs of the job if its number of
+            threads is unknown.
+        maximum: use under the assumption that the computation takes one CPU per rank.
     """
 
     minimum: float
@@ -169,12 +171,12 @@ class _LoaderUse(NamedTuple):
 def _loader_use(view: JobView, *, waits: bool = True) -> _LoaderUse | None:
     """Return the CPU use of the loader's processes; None if unknown.
 
-    Each rank has its workers, or loads in its own process while it waits for data. The rest of the CPU use
+    Each rank has loader workers, or its own process loads data while it waits for data. The remaining CPU use
     is that of the computation.
 
     Args:
         view: the job.
-        waits: whether the wait of tasks for CPUs counts as use: these tasks have work.
+        waits: whether the time in which tasks wait for CPUs counts as use, because these tasks have work.
     """
     nodes = view.observation.nodes
     uses = [use for node in nodes if (use := _node_loader_use(view, node, waits=waits)) is not None]
@@ -205,11 +207,11 @@ def _node_loader_use(view: JobView, node: NodeObservation, *, waits: bool) -> _L
 
 
 def _keeps_up_alone(view: JobView) -> bool:
-    """Return whether the loader is slow only because other work of the nodes takes the CPUs.
+    """Return whether the loader is slow only because other work on the nodes takes CPUs.
 
-    Then a worker runs for a shorter time per batch than a thread of the computation, and the waits of its
-    processes for CPUs explain a notable part of the waits for data. A worker that waits for something else,
-    such as storage in the network, would not keep up on a node without other work either.
+    In that case a worker runs for a shorter time per batch than a thread of the computation, and the waits of
+    its processes for CPUs explain a notable part of the waits for data. A worker that waits for something
+    else, such as storage in the network, would not keep up on a node without other work either.
     """
     window, ready, running = view.active_window, _loader_use(view), _loader_use(view, waits=False)
     if ready is None or running is None:
@@ -237,16 +239,20 @@ def _keeps_up_alone(view: JobView) -> bool:
 
 
 def _computing_cores(ranks: Sequence[RankView], seconds: float) -> float | None:
-    """Return the CPUs that ranks used without their workers; None if a rank does not report its CPU time."""
+    """Return the number of CPUs that ranks used apart from their workers.
+
+    Return None if a rank does not report its CPU time.
+    """
     times = [rank.steps.hints.get("process_cpu_s") for rank in ranks]
     known = [float(time) for time in times if isinstance(time, int | float) and not isinstance(time, bool)]
     return sum(known) / seconds if len(known) == len(times) and seconds > 0 else None
 
 
 def _computing_threads(view: JobView, ranks: Sequence[RankView], limit: float | None) -> tuple[float, float]:
-    """Return the minimum and maximum number of threads of the ranks that compute.
+    """Return the minimum and maximum number of threads with which the ranks compute.
 
-    On GPUs each rank has one; on CPUs as many as it reports, else at most one per CPU.
+    A rank that computes on a GPU has one thread. A rank that computes on CPUs has the number that it reports,
+    else at most one per CPU.
     """
     known = [hint for rank in ranks if is_count(hint := rank.steps.hints.get("compute_threads"))]
     one_each = float(len(ranks))
@@ -263,7 +269,7 @@ def is_count(hint: Hint | None) -> TypeGuard[int]:
 
 
 def _share(used: float, wanted: float, limit: float | None, computing: float) -> float:
-    """Return the CPU use of the loader in percent of its processes, or of the CPUs left to them."""
+    """Return the CPU use of the loader in percent of its processes, or of the CPUs that are left to them."""
     available = wanted if limit is None else min(wanted, max(limit - computing, 0.1))
     return max(0.0, min(100.0, 100 * used / max(available, 0.01)))
 
@@ -309,7 +315,7 @@ def _busy_cores(view: JobView) -> float | None:
 
 
 def _is_serial_loader(view: JobView, busy: float) -> bool:
-    """Return whether the GPUs seem to wait for one process each that prepares the data.
+    """Return whether each GPU seems to wait for a single process that prepares its data.
 
     The use of a GPU that waits for a serial loader is low and even, and the GPU holds the data of a batch
     of useful size. Programs with bursts of work, and small batches, do not look like this.
@@ -325,7 +331,7 @@ def _is_serial_loader(view: JobView, busy: float) -> bool:
 
 
 def copies(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that copies between host and GPU take a notable share of the time."""
+    """Yield the finding that copies between host and GPU take a notable share of the job's time."""
     share, seconds = view.category_share("copy"), view.category_seconds("copy")
     rate = view.gpu_mean("pcie_receive_bytes_per_s")
     if share is not None and seconds is not None:

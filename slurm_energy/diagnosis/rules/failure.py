@@ -57,11 +57,11 @@ def _step_facts(view: JobView) -> Iterator[FindingEvidence]:
 
 
 def unfinished_work(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that a job ended before its work was done, and that the work was not saved.
+    """Yield the finding that a job ended before its work was completed, and that the work was not saved.
 
-    With checkpoints the job loses half of the time between two on average. A job that reports none may still
-    write files, so without a report only a job that wrote nothing notable counts. A service also runs until
-    its time limit: a job that reports no steps must have been busy all the time.
+    A job with checkpoints loses, on average, half of the time between two checkpoints. A job that reports no
+    checkpoints may nevertheless write files; it counts only if it wrote almost nothing. Services also run
+    until their time limit, so that a job without reported steps counts only if it was busy all the time.
     """
     context = view.context
     is_late = context.state in _FAILED and view.elapsed_s > view.threshold("early_failure")
@@ -89,7 +89,7 @@ def unfinished_work(view: JobView) -> Iterator[JobFinding]:
 
 
 def _lost_work(view: JobView) -> tuple[float, list[FindingEvidence]]:
-    """Return the seconds of work that were not saved, and the evidence; 0 if that is unknown."""
+    """Return the seconds of work that were not saved (0 if unknown), and the evidence."""
     count = checkpoint_count(view)
     if count:
         text = f"{count} checkpoints were written: half of the time between two is lost on average."
@@ -124,15 +124,16 @@ def _max_written_bytes(node: NodeObservation) -> float | None:
 
 
 def _is_busy(view: JobView) -> bool:
-    """Return whether the job computed all the time: its GPUs, or without GPUs its CPUs."""
+    """Return whether the job's GPUs, or the CPUs of a job without GPUs, computed all the time."""
     use, limit = (view.gpu_busy, "gpu_stalled") if view.gpus else (view.cpu_use, "cpu_saturated")
     return use is not None and use >= view.threshold(limit)
 
 
 def lost_runs(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that runs of the job ended with a requeue, because of preemption or a failed node.
+    """Yield the finding that runs of the job were requeued because of preemption or a failed node.
 
-    The work since the last checkpoint of such a run is lost. The energy of the whole runs is an upper bound.
+    The work since the last checkpoint of such a run is lost. The energy of the entire run is an upper bound
+    of the loss.
     """
     runs = [run for run in view.context.lost_runs if run.elapsed_s >= _MIN_LOST]
     if not runs:

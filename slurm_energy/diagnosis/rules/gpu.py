@@ -1,4 +1,4 @@
-"""Rules about GPUs: not used at all, little work per step, and underused for an unknown reason."""
+"""Rules about GPUs: unused GPUs, little work per step, and underuse for an unknown reason."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def _unused_fact(view: JobView, gpu: GpuView) -> FindingEvidence:
 
 
 def small_batch(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that a step holds too little work for the GPU.
+    """Yield the finding that the steps contain too little work for the GPU.
 
-    The GPU runs kernels most of the time, but they use few of its units and little of its memory.
+    The GPU runs kernels most of the time, but the kernels use few of its units and little of its memory.
     """
     busy, data = view.gpu_busy, view.category_share("data")
     memory = mean_of([share for gpu in view.busy_gpus if (share := gpu.memory_share()) is not None])
@@ -114,7 +114,7 @@ def _low_activity(view: JobView) -> FindingEvidence | None:
 
 
 def underused(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that GPUs are little used even in their busiest tenth of the time.
+    """Yield the finding that GPUs are underused even in the 10 % of the time with the highest use.
 
     Programs whose use varies, such as services, are busy in some intervals and get no finding.
     """

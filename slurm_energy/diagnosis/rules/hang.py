@@ -1,4 +1,4 @@
-"""Rule about jobs that hang: their GPUs wait in kernels of the communication until the end."""
+"""Rule about jobs that hang: until the end, all GPUs wait in communication kernels."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _USUAL_PERCENTILE = 90.0
 def hang(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that all GPUs are busy up to the end, but compute nothing.
 
-    A kernel that waits for another rank keeps its GPU busy, while few of its units are active and it draws
-    little power. Until the end of the job nothing changes, because the other rank has failed or waits too.
+    A kernel that waits for another rank keeps its GPU busy, but few of the GPU's units are active, and the
+    GPU draws little power. This lasts until the end of the job, because the other rank has failed or waits
+    too.
     """
     length_s = hang_s(view)
     has_ended = view.context.state is not None
@@ -38,7 +39,7 @@ def hang(view: JobView) -> Iterator[JobFinding]:
 
 
 def hang_s(view: JobView) -> float:
-    """Return the seconds up to the end in which all active GPUs are busy without activity; 0: none."""
+    """Return the seconds up to the end in which all active GPUs are busy without activity; 0 if none."""
     ends = [_quiet_end(view, gpu) for gpu in view.busy_gpus]
     starts = [quiet[0] for quiet in ends if quiet is not None]
     if not starts or len(starts) < len(ends):
@@ -47,9 +48,11 @@ def hang_s(view: JobView) -> float:
 
 
 def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
-    """Return the start of the last intervals in which a busy GPU is inactive, and their relative activity.
+    """Return the start of the last intervals in which a busy GPU is inactive, and its activity in them.
 
-    None: the GPU is active or idle in the last interval, or its activity is unknown.
+    The activity is relative to that before.
+
+    Return None if the GPU is active or idle in the last interval, or if its activity is unknown.
     """
     busy = gpu.series.get("gpu_busy_percent")
     if busy is None or not busy.values or busy.values[-1] < view.threshold("gpu_active"):
@@ -69,9 +72,9 @@ def _quiet_end(view: JobView, gpu: GpuView) -> tuple[float, float] | None:
 
 
 def _activity(view: JobView, gpu: GpuView, busy: ObservedSeries) -> Sequence[float]:
-    """Return the SM activity of a GPU in the intervals of its use, else its power above idle; NaN: unknown.
+    """Return a GPU's SM activity, or else its power above idle, in the intervals of `busy`.
 
-    Without both the sequence is empty.
+    NaN marks an unknown value. The sequence is empty if the GPU reports neither signal.
     """
     active = gpu.series.get("sm_active_percent")
     if active is not None and (active.start_s, active.interval_s) == (busy.start_s, busy.interval_s):

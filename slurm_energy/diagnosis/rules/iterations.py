@@ -1,4 +1,4 @@
-"""Rules about iterations: stalls by checkpoints, and single iterations that take much longer than others."""
+"""Rules about iterations: stalls by checkpoints, and iterations that take much longer than the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BURST = 2.0
 
 
 def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that checkpoints stop the computation for a notable share of the time."""
+    """Yield the finding that the computation stops for checkpoints for a notable share of the time."""
     seconds = view.category_seconds("checkpoint")
     if seconds is not None and view.elapsed_s > 0:
         share = 100 * seconds / view.elapsed_s
@@ -44,7 +44,7 @@ def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:
 
 
 def _write_stalls(view: JobView) -> Iterator[JobFinding]:
-    """Yield checkpoint stalls seen as repeated bursts of writes while the GPUs are idle."""
+    """Yield checkpoint stalls, recognised by repeated bursts of writes while the GPUs are idle."""
     shares, stalls = [], 0
     for node in view.observation.nodes:
         share, count = _write_stall_share(view, node)
@@ -62,7 +62,7 @@ def _write_stalls(view: JobView) -> Iterator[JobFinding]:
 
 
 def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | None, int]:
-    """Return the percentage of time with writes and idle GPUs, and the number of such stretches."""
+    """Return the percentage of time with writes and idle GPUs, and the number of periods of such time."""
     gpus = [gpu.series["gpu_busy_percent"] for gpu in view.busy_gpus if gpu.node == node.node]
     writes = [series for series in node.series if series.name in _WRITES]
     window = view.active_window
@@ -90,7 +90,7 @@ def _write_stall_share(view: JobView, node: NodeObservation) -> tuple[float | No
 
 
 def _bursts(rates: Sequence[float], busy: Sequence[float | None]) -> list[float]:
-    """Return the rates that exceed the usual rate while the GPUs work; others become 0."""
+    """Return the write rates above the usual rate while the GPUs work; all other rates become 0."""
     working = [rate for rate, use in zip(rates, busy, strict=True) if use is not None and use >= _IDLE_BUSY]
     if len(working) < _MIN_WORKING * len(rates):
         return [0.0] * len(rates)  # the usual rate is unknown
@@ -131,10 +131,11 @@ def outliers(view: JobView) -> Iterator[JobFinding]:
 
 
 def _own_excess_s(view: JobView, rank: RankView) -> float:
-    """Return the seconds by which outliers of a rank exceed the expectation, less those due to other work.
+    """Return the seconds by which a rank's outliers exceed their expected time, without delays by other work.
 
-    If other work of the node takes the CPUs, an iteration takes longer without a cause in the job. Outliers
-    that are not listed are divided in the same proportion as the listed ones.
+    If other work on the node takes CPUs, an iteration takes longer without a cause in the job. The fraction
+    of the excess that is due to other work is known for the listed outliers and assumed to be the same for
+    all others.
     """
     listed = math.fsum(outlier.duration_s - outlier.expected_s for outlier in rank.steps.outliers)
     limit = view.threshold("other_load")

@@ -1,4 +1,4 @@
-"""Rules about memory of nodes and GPUs."""
+"""Rules about the memory of nodes and GPUs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _GROWTH = 1.05
 
 
 def memory_pressure(view: JobView) -> Iterator[JobFinding]:
-    """Yield the findings that memory is nearly exhausted, or that tasks wait for memory.
+    """Yield the findings that memory is almost exhausted, or that tasks wait for memory.
 
-    Memory above the limit that stays constant is no finding: caching allocators and servers reserve it.
+    Constant memory use above the threshold is no finding, because caching allocators and servers reserve
+    memory.
     """
     stall = view.mean("memory_pressure_percent")
     facts = [*_host_facts(view), *_gpu_facts(view)]
@@ -66,7 +67,7 @@ def _fact(
 
 
 def _grows(values: Sequence[float]) -> bool:
-    """Return whether values grow from quarter to quarter, after the first quarter."""
+    """Return whether values grow from each quarter of the time to the next, apart from the first quarter."""
     quarter = len(values) // 4
     if quarter < 2:
         return False
@@ -77,8 +78,8 @@ def _grows(values: Sequence[float]) -> bool:
 def out_of_memory(view: JobView) -> Iterator[JobFinding]:
     """Yield the finding that the job, or one of its steps, ended because its memory was exhausted.
 
-    Slurm reports it if the kernel's control group tells. Otherwise SIGKILL near the limit, or a failure while
-    the memory of the node or a GPU grew up to its limit, are the signs.
+    Slurm reports this end if the kernel's control group reports it. Otherwise the signs are SIGKILL near the
+    limit, or a failure while the memory of the node or of a GPU grew up to its limit.
     """
     context = view.context
     statuses = [s for s in (context.exit_status, context.step_exit_status) if s is not None]
@@ -107,7 +108,7 @@ def out_of_memory(view: JobView) -> Iterator[JobFinding]:
 def _signs(
     view: JobView, statuses: Sequence[ExitStatus], near: Sequence[FindingEvidence]
 ) -> list[FindingEvidence]:
-    """Return the evidence that a failed job has exhausted its memory; empty without signs."""
+    """Return the evidence that a failed job exhausted its memory; empty if there are no signs."""
     killed = next((status for status in statuses if status.is_killed), None)
     is_host = any(fact.signal == "memory_used_bytes" for fact in near)
     if killed is not None and is_host:
