@@ -175,7 +175,7 @@ class Session:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components whose energy is recorded, without those that the job may not use."""
+        """Names of the recorded components that the job is known to use."""
         return tuple(component.component for component in self.job_components if component.known)
 
     @property

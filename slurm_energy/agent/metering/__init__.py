@@ -1,1 +1,1 @@
-"""Metering of the energy of each job: counter sampling, attribution to jobs, energy ledger of the node."""
+"""Metering of the energy of each job: counter sampling, attribution to jobs, and the node's energy ledger."""

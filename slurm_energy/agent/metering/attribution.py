@@ -27,11 +27,12 @@ class JobResourceTime:
 
     Attributes:
         job: unique name of the job.
-        held_ns: allocated CPU time in nanoseconds: logical CPUs times the time for which the job had them.
+        held_ns: allocated CPU time in nanoseconds: the number of the job's logical CPUs times the duration of
+            their allocation.
         cpu_time_ns: CPU time used in the interval, in nanoseconds; None if unknown.
         gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or a shard.
-        monitored: use of monitored quantities, see `NodeMeasurement.monitored`. None if the use is unknown
-            and a part of the total; absent if the total does not contain it.
+        monitored: the job's use of monitored quantities, see `NodeMeasurement.monitored`. None if this use is
+            unknown but included in the node's total; absent if the node's total does not include it.
     """
 
     job: str
@@ -62,12 +63,12 @@ class NodeMeasurement:
         capacity_ns: logical CPUs of the node times the length of the interval, in nanoseconds.
         busy_ns: CPU time of all processes, including the jobs, in nanoseconds; None if unknown.
         energy_uj: microjoules by component: `cpu`, `dram`, `gpu[i]`, `other`; unknown components are absent.
-        static_uj: the part of `energy_uj` that the idle node would have used too; absent means 0.
-        dynamic: dynamic energy of components whose energy an earlier call of `split_energy` divided. The
-            dynamic energy of `other` is divided in proportion to that of all other components.
-        gpus: names of GPU components that the node has; those with energy need not be listed.
-        monitored: use of all processes by quantity that the processor counts by job: TRAFFIC in bytes,
-            CORE_ENERGY in microjoules. Unknown quantities are absent.
+        static_uj: the part of `energy_uj` that the node would have used when idle; an absent component has 0.
+        dynamic: dynamic energy of components that an earlier call of `split_energy` divided. The dynamic
+            energy of `other` is divided in proportion to the dynamic energy of all other components.
+        gpus: names of the node's GPU components; GPUs with energy in `energy_uj` need not be listed.
+        monitored: use of all processes, by quantity, of the quantities that the processor counts per job:
+            TRAFFIC in bytes, CORE_ENERGY in microjoules. Unknown quantities are absent.
     """
 
     capacity_ns: int
@@ -102,7 +103,7 @@ class EnergySplit:
 
 @dataclass(slots=True)
 class _Piece:
-    """The divided microjoules of one component, or of its static or dynamic part.
+    """Microjoules of one component, or of its static or dynamic part, divided among jobs.
 
     The list `jobs` has one entry per job, in the order in which `split_energy` sorts the jobs.
     """
@@ -134,7 +135,7 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
         weights: not negative, and not all 0 unless `total` is 0.
 
     Returns:
-        One part per weight. Of equal remainders the earlier one gets the unit.
+        One part per weight. Of weights with equal remainders the earlier one gets the remaining unit.
 
     Raises:
         ValueError: an argument violates these conditions.
@@ -221,7 +222,7 @@ def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, in
 def _static(energy_uj: int, held: _Weights) -> _Piece:
     """Divide static energy (microjoules) in proportion to allocated resources.
 
-    The part in proportion to the resources that no job holds is idle energy.
+    Resources that no job holds count as one more share. The energy of that share is idle energy.
     """
     *jobs, idle = apportion(energy_uj, [*held.jobs, held.rest])
     return _Piece(jobs, idle=idle)
@@ -230,7 +231,7 @@ def _static(energy_uj: int, held: _Weights) -> _Piece:
 def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
     """Divide dynamic energy (microjoules) in proportion to resource use.
 
-    The part in proportion to the use by processes of no job is unattributed.
+    Processes that belong to no job count as one more share. The energy of that share is unattributed.
     """
     if sum(used.jobs) + used.rest == 0:
         return _Piece([0] * len(used.jobs), unattributed=energy_uj)
@@ -245,7 +246,7 @@ def _cpu_dynamic(
 
     Args:
         name: the component.
-        energy_uj: its dynamic energy in microjoules.
+        energy_uj: dynamic energy of the component in microjoules.
         interval: the measurement of the node.
         jobs: the jobs.
         used: CPU time by job.
@@ -267,11 +268,14 @@ def _cpu_dynamic(
 def _monitored_weights(
     quantity: str, interval: NodeMeasurement, jobs: Sequence[JobResourceTime], used: _Weights
 ) -> _Weights | None:
-    """Return the use of a monitored quantity by each job and by all other processes; None if unknown.
+    """Return the use of a monitored quantity by each job and by all other processes.
 
-    Where the use of some jobs is unknown, an assumption is made. The part of the total that is not known to
-    be another job's is divided among these jobs and the processes outside jobs in proportion to CPU time. A
-    job whose use the total does not contain is assumed to use as much per CPU time as all others together.
+    The result is None if the total is unknown, or if no use can be determined.
+
+    The unknown use of a job is assumed. The known use of jobs is subtracted from the total. The rest of the
+    total is divided, in proportion to CPU time, among the jobs with unknown use and the processes outside
+    jobs. If the total does not include the use of a job, this job is assumed to use as much per second of CPU
+    time as all counted processes on average.
     """
     total = interval.monitored.get(quantity)
     if total is None:
@@ -305,10 +309,11 @@ def _cpus_held(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _W
 
 
 def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the CPU time used by each job and that used by all other processes, in nanoseconds.
+    """Return the CPU time that each job used, and that all other processes used, in nanoseconds.
 
-    For jobs with unknown CPU time an assumption is made: the remaining busy time is divided among them in
-    proportion to their allocated CPU time, and no such job gets more than its allocated CPU time.
+    The unknown CPU time of a job is assumed. The busy time that remains after the known jobs is divided among
+    the jobs with unknown CPU time in proportion to their allocated CPU time. No such job gets more than its
+    allocated CPU time.
     """
     known_ns = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
     unknown = [claim.held_ns for claim in jobs if claim.cpu_time_ns is None]
@@ -320,7 +325,7 @@ def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _We
 
 
 def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> list[str]:
-    """Return the names of the node's GPU components, whether measured, listed or allocated."""
+    """Return the names of the node's GPU components: all that are measured, listed or allocated."""
     measured = {name for name in interval.energy_uj if name.startswith("gpu[")}
     held = {f"gpu[{index}]" for claim in jobs for index in claim.gpus}
     return sorted(measured | held | set(interval.gpus))
@@ -349,7 +354,7 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 
     Args:
         interval: the measured energy of the node.
-        held: share of the node that each job holds.
+        held: share of the node that each job holds, see `_node_held`.
         dynamic: dynamic energy of the other components.
     """
     energy_uj = interval.energy_uj[OTHER]
@@ -361,7 +366,8 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 def _node_held(cpus: _Weights, gpus: Sequence[_Weights], gpu_count: int) -> _Weights:
     """Return each job's share of the node, as weights.
 
-    It is the job's share of the CPUs, or on a node with GPUs the mean of its CPU share and its GPU share.
+    A job's share of the node is its share of the CPUs. On a node with GPUs it is the mean of the job's CPU
+    share and GPU share.
 
     Args:
         cpus: allocated CPU time.

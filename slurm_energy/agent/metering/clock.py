@@ -31,10 +31,10 @@ class Clock:
         return _read(_BOOTTIME)
 
     def suspended(self) -> float:
-        """Return how many seconds since boot the machine was suspended.
+        """Return the total seconds for which the machine was suspended since boot.
 
-        It is the difference of two clocks that are read one after another. A delay between these two readings
-        makes the result smaller, never larger.
+        The result is the difference of two clocks, which are read one after the other. A delay between the
+        two readings makes the result smaller, never larger.
         """
         return _read(_BOOTTIME) - _read(_MONOTONIC)
 

@@ -23,19 +23,20 @@ class ComponentAccount:
     Attributes:
         keys: keys of the component's counters.
         uncharged_uj: microjoules that the counters reported and that are not charged yet.
-        late_since: counters without a current reading; maps each to the time of its last reading, in seconds
-            since boot.
-        excluded_until: counters excluded because they stayed unreadable while others were read; maps each to
-            the time, in seconds since boot, up to which energy was charged without it.
-        uncertain_spans: start and end of spans of the uncharged time in which energy may be missing, as boot
-            times.
-        open_interval: the time before the current sample interval that is not charged yet; None if there is
-            none.
-        lost_since: jobs that were on the node in a time for which no energy will be charged, because no
-            counter can report it; maps each job to the start of that time.
+        late_since: counters without a current reading; maps each counter to the time of its last reading, in
+            seconds since boot.
+        excluded_until: counters that were excluded because they stayed unreadable while others were read;
+            maps each counter to the time, in seconds since boot, up to which energy was charged without the
+            counter.
+        uncertain_spans: start and end, in seconds since boot, of each span of the uncharged time in which
+            energy may be missing.
+        open_interval: the time before the current sample interval whose energy is not charged yet; None if
+            all earlier energy is charged.
+        lost_since: jobs that were on the node in a time whose energy is never charged, because no counter can
+            report it; maps each job to the start of that time.
         jobs_uj, idle_uj, unattributed_uj: microjoules charged so far.
-        measured_uj: the sum of these three. For the component `other` it is the energy of the node meter
-            minus the energy of all other components.
+        measured_uj: sum of `jobs_uj`, `idle_uj` and `unattributed_uj`. For the component `other` this sum is
+            the energy of the node meter minus the energy of all other components.
         uncertain_s: charged seconds in which energy may be missing, since the agent started.
     """
 
@@ -55,9 +56,9 @@ class ComponentAccount:
     def add_readings(self, interval: SampleInterval) -> bool:
         """Add the counter deltas of a sample interval.
 
-        Time whose energy a counter can no longer report, for example because it was reset, is marked as
-        uncertain. If no counter can report any energy of the time before this interval, that uncharged
-        time (`open_interval`) is discarded, and no energy is charged for it.
+        If a counter can no longer report the energy of some time, for example after a reset, that time is
+        marked as uncertain. If no counter can report any energy of the uncharged time before this interval
+        (`open_interval`), that time is discarded, and no energy is charged for it.
 
         Returns:
             Whether all counters have a current reading, so that the energy can be charged.
@@ -82,9 +83,9 @@ class ComponentAccount:
         return not self.late_since
 
     def mark_uncertain(self, start: float, end: float) -> None:
-        """Record a span in which energy may be missing, given by two times in seconds since boot.
+        """Record a span in which energy may be missing, from `start` to `end` in seconds since boot.
 
-        A span that continues the last one extends it.
+        A span that begins where the last recorded span ends extends that span.
         """
         last = self.uncertain_spans[-1] if self.uncertain_spans else None
         if last is not None and last[0] <= start <= last[1] + SLACK_S:
@@ -103,12 +104,12 @@ class ComponentAccount:
     def _unattribute_before(self, key: str, delta: CounterDelta, end: float) -> int:
         """Return how many microjoules of a delta belong to time that was charged without this counter.
 
-        Time is charged without a counter that stays unreadable. When the counter returns, its delta covers
-        that time too. This part of the delta is added to the unattributed energy.
+        While a counter stays unreadable, time is charged without it. When the counter returns, its delta
+        covers that time too. The part of the delta in that time is added to the unattributed energy.
 
         Args:
             key: key of the counter.
-            delta: what the counter counted.
+            delta: energy that the counter counted.
             end: time of the end of the delta, in seconds since boot.
         """
         charged_until = self.excluded_until.pop(key, delta.start)
@@ -126,16 +127,16 @@ class ComponentAccount:
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
         """Return the uncharged time: `open_interval` joined with `interval`, which follows it.
 
-        The attribute `open_interval` becomes None.
+        The attribute `open_interval` is set to None.
         """
         whole, self.open_interval = self._with(interval), None
         return whole
 
     def unattribute_open_time(self, energy_uj: int) -> None:
-        """End the time that is not charged yet, after a reboot, when the counters start from 0.
+        """Close the uncharged time after a reboot, when the counters start again from 0.
 
         Args:
-            energy_uj: microjoules of this time; they become unattributed.
+            energy_uj: microjoules of the uncharged time; they become unattributed energy.
         """
         self.measured_uj += energy_uj
         self.unattributed_uj += energy_uj
@@ -167,8 +168,8 @@ class ComponentAccount:
     def dump(self) -> dict[str, Any]:
         """Return the energy account as a dict that JSON can hold.
 
-        `keys`, the keys of the counters, are left out, because they follow from the node's hardware.
-        `uncertain_s` is left out, because the open period has it.
+        `keys` is left out, because the node's hardware determines the keys of the counters. `uncertain_s` is
+        left out, because the open period contains it.
         """
         data = {name: getattr(self, name) for name in self.__slots__ if name not in ("keys", "uncertain_s")}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}

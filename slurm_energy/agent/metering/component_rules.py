@@ -1,4 +1,4 @@
-"""Pure functions about one component in an interval: known use, assumed shares and quiet time."""
+"""Pure functions about one component in an interval: whether use is known, shares assumed, no job active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_energy.agent.metering.occupancy import CpuTimeDelta, MonitoredDelta, 
 
 
 def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
-    """Return the jobs whose share of a component is an assumption, because other jobs may use it too.
+    """Return the jobs whose share of a component is assumed, because other jobs may use the component too.
 
     Args:
         name: the component.
@@ -30,12 +30,12 @@ def assumed_jobs(name: str, open_time: OccupancyInterval) -> Collection[str]:
 
 
 def has_use(name: str, cpu_time: CpuTimeDelta, monitored: MonitoredDelta) -> bool:
-    """Return whether the use by which the energy of a component is divided is known up to now.
+    """Return whether the resource use that divides a component's energy is known up to now.
 
     Args:
         name: the component.
         cpu_time: CPU time up to now.
-        monitored: what the processor counted up to now.
+        monitored: counts of the processor up to now.
     """
     if name not in BY_CPU_TIME:
         return True

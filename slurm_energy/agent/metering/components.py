@@ -49,8 +49,8 @@ def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> 
     """Return the NVML indices of the GPUs that a job has.
 
     Slurm numbers GPUs by the minor numbers of their device files. If Slurm names no GPUs, a job with the
-    whole node has all GPUs. On a node with MIG Slurm numbers MIG instances instead of GPUs; the result is
-    then all GPUs for a job with the whole node, otherwise empty (see `is_on_unknown_gpus`).
+    whole node has all GPUs. On a node with MIG, Slurm numbers MIG instances instead of GPUs. A job with the
+    whole node then has all GPUs; for other jobs the result is empty (see `is_on_unknown_gpus`).
     """
     present = list(gpus)
     if context.gpus is None or any(gpu.partitioned for gpu in present):
@@ -59,7 +59,7 @@ def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> 
 
 
 def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> bool:
-    """Return whether a job has MIG instances and it is unknown on which GPUs of the node they are."""
+    """Return whether a job has MIG instances on unknown GPUs of the node."""
     return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
 
 
@@ -122,7 +122,7 @@ def component_energies(
 def division_notes(meter: JobMeter) -> tuple[str, ...]:
     """Return notes that state by which quantities the dynamic energy of shared components was divided.
 
-    Where the quantity changed during the job, the note states the seconds of each.
+    If the quantity for a component changed during the job, the note states the seconds of each quantity.
     """
     by_component: dict[str, dict[str, float]] = {}
     for key, seconds in meter.divided_s.items():

@@ -37,17 +37,18 @@ def energy_between(
 ) -> tuple[int, bool]:
     """Return the microjoules between two readings of a counter, and whether they are certain.
 
-    If a counter that never wraps (`range_uj` is None) has decreased, it was reset, for example because its
-    driver was reloaded. The later reading is then the energy since the reset. More energy than the hardware
-    can use in that time also means a reset; the result is then 0 and uncertain.
+    If a counter that never wraps (`range_uj` is None) has decreased by more than jitter, the counter was
+    reset, for example because its driver was reloaded. The later reading is then the energy since the reset.
+    More energy than the hardware can use between the readings also means a reset; the result is then 0 and
+    uncertain.
 
     Args:
         counter: the counter, for its range and maximum power.
         earlier_uj: the earlier reading in microjoules.
         later_uj: the later reading in microjoules.
         length_s: seconds between the readings.
-        still_s: seconds before the earlier reading in which the counter did not change. The counter may
-            report the energy of that time late.
+        still_s: seconds before the earlier reading in which the counter did not change. The later reading may
+            include energy of that time.
     """
     max_uj = counter.max_watts * 1e6
     range_uj = counter.range_uj
@@ -70,8 +71,8 @@ def energy_between(
 def min_energy_across_suspend(counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float) -> int:
     """Return the minimum energy in microjoules between two readings, one before and one after a suspend.
 
-    The counter may have continued, stopped or restarted from 0. If its value decreased, the counter has
-    counted at least the later reading, whether it wrapped or was reset.
+    During the suspend the counter may have continued, stopped or restarted from 0. If its value has
+    decreased, the energy is at least the later reading, whether the counter wrapped or was reset.
 
     Args:
         counter: the counter, for its maximum power.

@@ -1,7 +1,7 @@
 """CPU time of the jobs and of the node between samples.
 
-Reading a control group whose file is open is fast and happens with every sample. Searching for the control
-group of a job, or adding up the CPU time of its processes, is slow. This happens only in samples for which no
+To read a control group whose file is open is fast and happens with every sample. To search for the control
+group of a job, or to add up the CPU time of its processes, is slow. This happens only in samples for which no
 hook waits, and in the last sample of a job.
 """
 
@@ -63,8 +63,8 @@ class MeteredJob:
 
     Attributes:
         name: unique name of the job.
-        start: time in seconds since boot at which the job started, with no CPU time used; None if the agent
-            did not observe the start.
+        start: time in seconds since boot at which the job started. The job had used no CPU time then. None if
+            the agent did not observe the start.
         processes: identifies the job's processes.
     """
 
@@ -102,8 +102,8 @@ class CpuTimeMeter:
         Args:
             now: time in seconds since boot.
             jobs: the jobs on the node.
-            reason: why the sample is taken. If reading takes longer than this allows, the result has
-                `complete=False` and a later sample reads the CPU time of this interval.
+            reason: why the sample is taken. If reading takes longer than this reason permits, the result has
+                `complete=False`, and a later sample reads the CPU time of this interval.
         """
         requested = list(jobs)
         if reason in (SampleReason.HOOK, SampleReason.STEP, SampleReason.QUERY) and any(
@@ -129,7 +129,7 @@ class CpuTimeMeter:
             self._pause_s.pop(job.name, None)
 
     def source(self, job_id: int) -> str | None:
-        """Return where a job's CPU time is read, as `JobCpuTimeReader.source`."""
+        """Return the source of a job's CPU time, as `JobCpuTimeReader.source` does."""
         return self._times.source(job_id)
 
     def pause(self) -> None:
@@ -167,7 +167,7 @@ class CpuTimeMeter:
         return self._times.source(job.processes.job_id) == PROCESS_TREE
 
     def _can_wait(self, job: MeteredJob) -> bool:
-        """Return whether a later sample can read a job's CPU time of this interval faster or more exactly."""
+        """Return whether a later sample can read a job's CPU time in this interval faster or more exactly."""
         return self._is_tree(job) or not (self._times.source(job.processes.job_id) or job.name in self._due)
 
     def _must_search(self, job: MeteredJob, now: float, reason: SampleReason) -> bool:
@@ -200,10 +200,11 @@ class CpuTimeMeter:
         return CpuTimeDelta(busy_ns, used_ns)
 
     def _job_delta_ns(self, job: MeteredJob, time_ns: int, now: float) -> int | None:
-        """Return a job's CPU time in nanoseconds since the last complete reading.
+        """Return the CPU time in nanoseconds that a job has used since the last complete reading.
 
-        None if the job was on the node at that reading but its CPU time was not read then. `time_ns` is the
-        job's total CPU time in nanoseconds, `now` the time of this reading, in seconds since boot.
+        Return None if the job was on the node at the last complete reading, but its CPU time was not read
+        then. `time_ns` is the job's total CPU time in nanoseconds. `now` is the time of this reading in
+        seconds since boot.
         """
         last = self._last.get(job.name)
         self._last[job.name] = time_ns, now
@@ -213,9 +214,11 @@ class CpuTimeMeter:
         return None if self._time is not None and since < self._time else max(0, time_ns - last_ns)
 
     def _busy_delta_ns(self, jobs_ns: int) -> int | None:
-        """Return the CPU time of all processes since the last reading in nanoseconds; None if unknown.
+        """Return the CPU time in nanoseconds that all processes have used since the last reading.
 
-        It is never less than `jobs_ns`, the CPU time of the jobs.
+        None if this CPU time is unknown.
+
+        The result is never less than `jobs_ns`, the CPU time of the jobs in the same interval.
         """
         before = self._busy_ns
         try:

@@ -1,4 +1,4 @@
-"""Differences of the counts of monitoring groups between two readings, by job and for all processes."""
+"""Changes of the counts of monitoring groups between two readings, by job and for all processes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _QuantityCounts:
 
     Attributes:
         groups: counts by group and domain (L3 cache or package).
-        uncounted: group and domain of counts that were unknown.
-        own: counts of each control group's own tasks by domain: the counts of the control group minus the
-            counts of our groups below it.
-        is_own_known: whether no count of a control group was unknown.
+        uncounted: group and domain of each count that was unknown.
+        own: counts, by control group and domain, of tasks outside the agent's monitoring groups: the counts
+            of the control group minus the counts of the agent's groups below it.
+        is_own_known: whether all counts of the control groups were known.
     """
 
     groups: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class _QuantityCounts:
     is_own_known: bool = True
 
     def counted(self) -> set[tuple[str, int]]:
-        """Return group and domain of all counts."""
+        """Return the pairs of group and domain that have counts."""
         return {(group, domain) for group, counts in self.groups.items() for domain in counts}
 
 
 class CountsBetweenReadings:
-    """Keeps the last reading and returns the use since then.
+    """Keeps the last reading of the counts and returns the use since that reading.
 
     Args:
         quantities: quantities that are read.
@@ -62,7 +62,10 @@ class CountsBetweenReadings:
         self._time = None
 
     def remove_group(self, group: str) -> None:
-        """Discard a removed group. The control group's counts then no longer include it."""
+        """Discard the counts of a removed group.
+
+        The counts of its control group no longer include the removed group.
+        """
         for counts in self._last.values():
             counts.groups.pop(group, None)
             counts.uncounted = {place for place in counts.uncounted if place[0] != group}
@@ -74,7 +77,7 @@ class CountsBetweenReadings:
         groups: Mapping[str, Iterable[str]],
         unknown: set[str],
     ) -> dict[str, MonitoredUse]:
-        """Return the use since the last reading by quantity.
+        """Return the use since the last reading, by quantity.
 
         Args:
             now: time of the reading in seconds since boot.
@@ -148,7 +151,7 @@ class CountsBetweenReadings:
 
 
 def _counts(quantity: str, readings: GroupReadings) -> _QuantityCounts:
-    """Return the counts of one quantity in a reading of all control groups and our monitoring groups."""
+    """Return the counts of one quantity in a reading of the control groups and the agent's groups."""
     counts = _QuantityCounts()
     below: dict[str, dict[int, int]] = {}
     for group, by_quantity in readings.items():
@@ -181,13 +184,13 @@ def _own_growth(
     grouped: int,
     length_s: float,
 ) -> int | None:
-    """Return the use of all tasks in none of our groups; None if the readings are not comparable.
+    """Return the use of all tasks outside the agent's groups; None if the readings are not comparable.
 
     Args:
         quantity: the quantity.
         last: counts of the control groups' own tasks at the last reading, by domain.
-        now: the same at this reading.
-        grouped: use of the tasks in our groups.
+        now: counts of the control groups' own tasks at this reading, by domain.
+        grouped: use of the tasks in the agent's groups.
         length_s: seconds between the readings.
     """
     if not now or {c: set(d) for c, d in last.items()} != {c: set(d) for c, d in now.items()}:

@@ -1,6 +1,6 @@
-"""The idle power of a node's components: configured, or learned while no job uses them.
+"""The idle power of a node's components: configured, or learned while no job uses the component.
 
-Reads no hardware.
+This module reads no hardware.
 
 The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4). One power value per
 component therefore describes it.
@@ -44,7 +44,7 @@ class IdlePower:
     _timing_uncertainty_s: tuple[float, float] = (0.0, 0.0)
 
     def set_read_duration(self, read_duration_s: float) -> None:
-        """Set how long reading the counters takes at the end of each following interval, in seconds.
+        """Set the seconds that it takes to read the counters at the end of each following interval.
 
         Call it before `observe`.
         """

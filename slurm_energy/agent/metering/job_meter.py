@@ -21,17 +21,17 @@ Without it the highest mean of many windows would be that of a window that ended
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """The energy that one sample interval adds to one job.
+    """The energy that is charged to one job for one sample interval.
 
     Attributes:
         start, end: times of the interval, in seconds since boot.
         energy_uj: microjoules of each component that is charged now.
-        since: time in seconds since boot from which a component is charged, by component; only for
-            components that are charged from before `start`.
+        since: start of the charged time in seconds since boot, by component; only for components whose
+            charged time starts before `start`.
         waiting: components whose energy of this interval will be charged later.
         component_uncertain_s: seconds by component in which the counter could not be read, or may have
             wrapped or been reset unnoticed.
-        assumed: components that other jobs also use, so that the job's share is an assumption.
+        assumed: components that other jobs use too, so that the job's share is an assumption.
         throttled_s: seconds of throttling by component.
         timing_uncertainty_s: uncertainty of `end` in seconds.
         methods: quantity by which the dynamic energy was divided, by component, see `EnergySplit`.
@@ -118,7 +118,7 @@ class JobMeter:
         return JobMeter(**_copied(self.dump()))
 
     def since(self, earlier: JobMeter) -> JobMeter:
-        """Return a meter with the energy that was added since `earlier` was copied from this one."""
+        """Return a meter with the energy added to this meter since `earlier` was copied from it."""
         throttled = None if self.throttled_s is None else self.throttled_s - (earlier.throttled_s or 0.0)
         component_uncertain_s = _grown(self.component_uncertain_s, earlier.component_uncertain_s)
         return JobMeter(
@@ -158,18 +158,19 @@ class PowerMonitor:
 
     It yields peak power and time above caps.
 
-    In a window shorter than a second the update steps of the counters would distort the power. A window does
-    not end with delayed readings, because it could then contain energy that was used outside it.
+    A window shorter than a second would distort the power, because the counters are updated in steps. A
+    window does not end at a delayed reading, because the reading could contain energy that was used after the
+    window.
 
     Attributes:
         cap_watts: power cap for the sum of all components except `other`; None without a cap.
         gpu_cap_watts: power cap of each GPU; None without a cap.
-        peak_watts: highest mean power of a window so far, without `other`; None before the first window. The
-            node meter is slower than the counters of the components, so `other` oscillates whenever their
-            power changes.
+        peak_watts: highest mean power of a window so far, without `other`; None before the first window.
+            `other` is left out because the node meter is slower than the counters of the components: the
+            power of `other` oscillates whenever the power of a component changes.
         above_cap_s: seconds of windows above a cap; None without caps.
-        budget_capped_s: seconds in which a power budget held a device below the limit that the job itself
-            has; None if no budget applied.
+        budget_capped_s: seconds in which a power budget held a device of the job below the job's own power
+            limit; None if no budget applied.
         watts: mean power of the last complete window by component.
         length_s, joules, covered_s: the current window: its length in seconds, its energy by component, and
             the seconds that this energy covers by component.
@@ -276,5 +277,5 @@ _MONITOR_VALUES = attrgetter(*PowerMonitor.__slots__)
 
 
 def _fast_watts(means: Mapping[str, float]) -> float:
-    """Return the sum of the power of all components except `other`, whose node meter is slow."""
+    """Return the sum of the power of all components except `other`, which the slow node meter determines."""
     return math.fsum(watts for name, watts in means.items() if name != OTHER)

@@ -55,7 +55,8 @@ class Ledger:
 
     Args:
         devices: the node's hardware.
-        idle: idle power by component. The ledger also learns it, from intervals in which no job ran.
+        idle: idle power by component. The ledger also passes intervals without jobs to this object, which
+            learns idle power from them.
     """
 
     def __init__(self, devices: NodeDevices, idle: IdlePower) -> None:
@@ -93,9 +94,9 @@ class Ledger:
             interval: counter deltas of the interval.
             occupants: the jobs that were on the node for the whole interval.
             cpu_time: CPU time used in the interval.
-            monitored: the processor's counts by job in the interval.
-            at_boundary: whether a job or a Slurm step starts or ends at the end of the interval. If so,
-                everything that can be charged is charged now.
+            monitored: use of monitored quantities by job in the interval, as the processor counted it.
+            at_boundary: whether a job or a Slurm step starts or ends at the end of the interval. If so, all
+                energy that can be charged is charged now.
 
         Returns:
             The charge of each occupant by job name.
@@ -126,10 +127,11 @@ class Ledger:
     def remove_job(self, job: str, now: float) -> dict[str, float]:
         """Remove a job that ended at `now`, in seconds since boot.
 
-        If energy of the job's time is not charged yet, the job's share of it becomes unattributed energy.
+        Energy that was used while the job ran may not be charged yet. The job's share of this energy becomes
+        unattributed energy.
 
         Returns:
-            Seconds by component of this uncharged time.
+            Seconds of the job's uncharged time by component.
         """
         lost: dict[str, float] = {}
         for name, account in self._accounts.items():
@@ -184,8 +186,8 @@ class Ledger:
     def load(self, data: Mapping[str, Any], *, same_boot: bool) -> None:
         """Restore the state of the ledger from the output of `dump`.
 
-        If the state is from before the last boot (`same_boot` is False), energy that was read and not divided
-        yet becomes unattributed, because the counters started again from 0.
+        If the state was saved before the last boot (`same_boot` is False), energy that was read but not
+        divided yet becomes unattributed, because the counters have started again from 0.
         """
         for name, account in self._accounts.items():
             if name in data["accounts"]:
@@ -239,7 +241,7 @@ class Ledger:
     ) -> None:
         """Charge all energy to the job `sole`, which had the whole node for the whole interval `open_time`.
 
-        On most nodes every sample is charged this way. `charges` receives the charge of the job.
+        This is the common case, and on most nodes the only one. `charges` receives the charge of the job.
         """
         self.idle.observe(open_time.length_s, energy_uj, ())
         for name, energy in energy_uj.items():
@@ -275,9 +277,9 @@ class Ledger:
         charges: _ChargeBuilder,
         at_boundary: bool,
     ) -> None:
-        """Charge `other`: the energy that the node meter shows in excess of the components.
+        """Charge `other`: the node meter's energy beyond the energy of all components with own counters.
 
-        This energy is charged when the readings of the node meter and of all components cover the same time,
+        This energy is charged once the readings of the node meter and of all components cover the same time,
         and after MAX_WAIT_S at the latest. Until then the interval is added to the uncharged time of `other`.
         """
         account = self._accounts.get(OTHER)
@@ -336,7 +338,10 @@ class _ChargeBuilder:
     def add_split(
         self, name: str, open_time: OccupancyInterval, account: ComponentAccount, result: EnergySplit
     ) -> None:
-        """Add the jobs' shares, from `result`, of the energy that component `name` used in `open_time`."""
+        """Add the shares of the jobs in the energy that component `name` used in `open_time`.
+
+        `result` contains the shares.
+        """
         self.charged_uj[name] = account.uncharged_uj
         self.uncertain_spans += account.uncertain_spans
         assumed, methods = assumed_jobs(name, open_time), result.methods.get(name, {})
@@ -359,8 +364,8 @@ class _ChargeBuilder:
             job: name of the job.
             name: name of the component.
             energy_uj: the job's share of the component's energy, in microjoules.
-            open_time: the charged time, with the resources that each job held in it.
-            account: account of the component, for the uncertain parts of that time.
+            open_time: the charged time, with the resources that each job held during that time.
+            account: energy account of the component, which has the uncertain spans of that time.
         """
         if (energy := self._energy.get(job)) is None:
             return
@@ -374,8 +379,9 @@ class _ChargeBuilder:
     def _is_unknown(self, name: str, job: str, open_time: OccupancyInterval) -> bool:
         """Return whether the job's share of the component `name` is unknown.
 
-        The share of CPU-dependent components is unknown if neither the job's allocated CPUs nor its CPU time
-        are known. The division gave such a job 0. Its energy of that component is recorded as null, not as 0.
+        The share of a component that is divided by CPU use is unknown if neither the allocated CPUs nor the
+        CPU time of the job are known. Such a job got 0 in the division. Its energy of this component is
+        recorded as null, not as 0.
         """
         by_cpu = name in BY_CPU_TIME or name == OTHER
         return by_cpu and job in self._unsized and open_time.cpu_ns.get(job) is None

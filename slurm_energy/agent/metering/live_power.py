@@ -1,4 +1,4 @@
-"""The current power of a node by component, computed from the sample intervals without regard to jobs."""
+"""The current power of a node by component, computed from the sample intervals independently of jobs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Window:
     Attributes:
         watts: mean power of the last complete window; None if unknown.
         end, length_s: time of the end of that window, in seconds since boot, and its length in seconds.
-        open_from: time since boot at which the current, incomplete window started; None if it has no energy
-            yet.
+        open_from: time, in seconds since boot, at which the current, incomplete window started; None if the
+            window has no energy yet.
         energy_uj: microjoules of the incomplete window.
     """
 
@@ -62,8 +62,8 @@ class _Window:
 class LivePower:
     """The current power of a node in watts by component.
 
-    On a node with a node meter there are also `node`, the whole node, and `other`, the difference between the
-    node and its components.
+    With a node meter there are two further components: `node` is the power of the whole node, `other` is the
+    difference between `node` and the measured components.
     """
 
     def __init__(self, devices: NodeDevices) -> None:

@@ -1,8 +1,8 @@
-"""Monitoring groups of the jobs: one group per job, and the processor's counts in it between samples.
+"""Monitoring groups of the jobs: one group per job, and the processor's counts for it between samples.
 
-A group is created when the first process of a job is known, and removed at the end of the job. The tasks of
-the job are searched again at growing intervals, for tasks that are not in the group. Where a group cannot be
-created, because no monitoring id is free, the job's use is unknown for a while.
+A group is created when the first process of a job is known, and removed at the end of the job. At growing
+intervals the tasks of the job are searched again, to add tasks that are not in the group. If no monitoring id
+is free, the group cannot be created, and the job's use stays unknown for a while.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class _MonitoredJob:
 
     Attributes:
         job: the job, with the processes that are known now.
-        pids: known processes that have been moved to the groups.
+        pids: processes that were moved to the groups.
         groups: the job's groups by control group.
-        has_tasks: whether a task of the job was known at any time.
+        has_tasks: whether a task of the job has ever been known.
         is_unknown: whether a part of the job's use since the last reading was not counted in its groups.
         search_at: time of the next search for the job's tasks, in seconds since boot.
-        pause_s: seconds between this search and the one after it.
+        pause_s: seconds between the next search and the search after it.
         retry_at: time before which no group is created, in seconds since boot.
     """
 
@@ -69,10 +69,11 @@ class MonitoringGroups:
     """The monitoring groups of the jobs of one node.
 
     Args:
-        files: the groups of the kernel; None if the node offers none or they are not to be used.
+        files: the kernel's file system of monitoring groups; None if the node has none or the groups must not
+            be used.
         root: directory that contains /sys and /proc.
-        source: returns the source of a job's CPU time by job id, as `JobCpuTimeReader.source`.
-        clock: clock in seconds since boot.
+        source: returns the source of a job's CPU time, given the job id, see `JobCpuTimeReader.source`.
+        clock: returns seconds since boot.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class MonitoringGroups:
         """Remove the groups that an earlier run of the agent left, except for groups of running jobs.
 
         Args:
-            running: the running jobs, whose groups are used again.
+            running: the running jobs. Their groups remain in use.
         """
         if self._files is None:
             return
@@ -115,9 +116,9 @@ class MonitoringGroups:
         Args:
             now: time in seconds since boot.
             jobs: the jobs on the node.
-            reason: why the sample is taken. The counts are read at samples at which a job or a record ends,
-                and at other samples if a reading is due. If the counts are not read, the result has
-                `complete=False`.
+            reason: why the sample is taken. The counts are read if a job or a record ends with the sample;
+                with other samples they are read if a reading is due. If the counts are not read, the result
+                has `complete=False`.
         """
         if self._files is None:
             return NOT_MONITORED
@@ -141,9 +142,10 @@ class MonitoringGroups:
         return MonitoredDelta(self._uses(now, readings))
 
     def _is_due(self, now: float, reason: SampleReason) -> bool:
-        """Return whether a sample reads the counts.
+        """Return whether the counts are read with a sample.
 
-        A query does if its last reading is not too recent for the time that a reading takes.
+        For a query they are read only if the last reading is long enough ago, compared with the duration of a
+        reading.
         """
         if not self._has_groups() or reason in (SampleReason.STEP, SampleReason.FINAL):
             return True
@@ -152,7 +154,7 @@ class MonitoringGroups:
         return reason is SampleReason.PERIODIC and now >= self._due_at
 
     def _nothing_yet(self) -> MonitoredDelta:
-        """Return the result for an interval that the next reading covers."""
+        """Return the result for an interval whose counts the next reading will cover."""
         assert self._files is not None
         return MonitoredDelta(dict.fromkeys(self._files.quantities, MonitoredUse(0, {})), complete=False)
 
@@ -204,7 +206,9 @@ class MonitoringGroups:
         return state
 
     def _read_groups(self) -> GroupReadings:
-        """Read the control groups and the jobs' groups. A job's group that is gone is forgotten.
+        """Read the counts of the control groups and the jobs' groups.
+
+        A group of a job that no longer exists is discarded.
 
         Raises:
             DeviceError: the file system is no longer mounted.
@@ -264,7 +268,8 @@ class MonitoringGroups:
     def _move(self, state: _MonitoredJob, tids: set[int]) -> None:
         """Move tasks of a job to its group below their control group.
 
-        If others monitor one of the tasks, the task stays where it is, and the job is not monitored.
+        If another program monitors one of the tasks, that task stays in its group, and the job is not
+        monitored.
         """
         assert self._files is not None
         state.has_tasks = True
@@ -287,7 +292,7 @@ class MonitoringGroups:
             self._give_up(state, reason)
 
     def _located(self, tids: set[int]) -> tuple[dict[str, set[int]], bool]:
-        """Return tasks by control group, and whether one of them is in a monitoring group of another program.
+        """Return the tasks by control group, and whether another program monitors one of the tasks.
 
         Raises:
             DeviceError: the groups cannot be read.
@@ -305,7 +310,7 @@ class MonitoringGroups:
         return {**by_control, ROOT_GROUP: rest} if rest else by_control, False
 
     def _give_up(self, state: _MonitoredJob, reason: str) -> None:
-        """Stop the monitoring of a job and try again later."""
+        """Stop monitoring a job, and try again later."""
         self._failures.report(
             _MONITORING, f"not possible for every job, which is charged otherwise: {reason}"
         )
@@ -348,6 +353,6 @@ class MonitoringGroups:
 def _is_counted(state: _MonitoredJob) -> bool:
     """Return whether all use of a job is counted in its groups.
 
-    A job that has begun but has no task yet uses nothing.
+    A job that has started but has no task yet uses nothing, so it counts as counted.
     """
     return bool(state.groups) if state.has_tasks else state.job.start is not None

@@ -59,14 +59,15 @@ class NodeEnergyMeter:
 
     @property
     def time(self) -> float | None:
-        """Boot time of the last sample, in seconds; None before the first."""
+        """Time of the last sample in seconds since boot; None before the first sample."""
         return self._sampler.time
 
     @property
     def max_interval_s(self) -> float:
         """Maximum seconds between two samples.
 
-        With a longer interval a counter could wrap unnoticed, or a sample at the end of a period be missed.
+        With a longer interval a counter could wrap unnoticed, or the sample at the end of a period could be
+        missed.
         """
         left_s = self.periods.seconds_left
         until_end_s = max(_MIN_INTERVAL_S, left_s) if left_s > 0 else _OVERDUE_INTERVAL_S
@@ -74,9 +75,9 @@ class NodeEnergyMeter:
 
     @property
     def sampled_at(self) -> float:
-        """Boot time of the last sample in seconds.
+        """Time of the last sample in seconds since boot.
 
-        Before the first sample it is the current time, in seconds since boot.
+        Before the first sample it is the current time.
         """
         return self._clock.boottime() if self._sampler.time is None else self._sampler.time
 
@@ -107,8 +108,8 @@ class NodeEnergyMeter:
     def has_sample_since(self, time_s: float, reason: SampleReason) -> bool:
         """Return whether a sample as complete as `reason` requires began at `time_s` or later.
 
-        Messages that waited while others were processed then share that sample. It separates the energy
-        before each message from the energy after it at least as well as a later sample of its own.
+        Messages that arrived before that sample can share it: for each of them the sample separates earlier
+        from later energy at least as well as a new sample would.
 
         Args:
             time_s: time in seconds since boot at which the message arrived.
@@ -128,7 +129,10 @@ class NodeEnergyMeter:
         self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def knows_processes(self, session: Session) -> bool:
-        """Return whether the samples include the CPU time of a job, or need not."""
+        """Return whether the samples include the CPU time of a job, or do not need it.
+
+        The CPU time of a job with the whole node is not needed.
+        """
         return session.whole_node or self._cpu_time.source(session.job_id) is not None
 
     def find_processes(self, session: Session) -> None:
@@ -143,8 +147,8 @@ class NodeEnergyMeter:
     def remove(self, session: Session) -> None:
         """Remove a job that ended with the last sample.
 
-        If energy of a part of the job's time is not charged yet, this part counts as uncertain in the job's
-        meter.
+        If the energy of some of the job's time is not charged yet, the job's meter counts that time as
+        uncertain.
         """
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
         self.periods.finish_job(session)
@@ -170,7 +174,7 @@ class NodeEnergyMeter:
     def checkpoint(self, running: Iterable[Session]) -> dict[str, Any]:
         """Return the energy accounts and the last readings as a dict that `checkpoint_encoding` can encode.
 
-        Its `sequence` increases with every checkpoint.
+        The field `sequence` increases with every checkpoint.
 
         Args:
             running: sessions whose meters are included.
@@ -195,8 +199,8 @@ class NodeEnergyMeter:
 
         Args:
             checkpoint: the latest checkpoint of that run.
-            running: sessions that had not ended, as read from disk. A meter in the checkpoint may be newer
-                than the one in its session file and replaces it.
+            running: sessions of jobs that had not ended, as read from disk. The meter of a session in the
+                checkpoint may be newer than the meter in the session file and replaces it.
         """
         sessions = list(running)
         self._sequence = int(checkpoint["sequence"])
@@ -223,8 +227,8 @@ class NodeEnergyMeter:
         """Take the first sample after a restart and charge the time in which the agent did not run.
 
         Args:
-            running: sessions of the running jobs. They are charged the energy since the last sample of the
-                earlier run.
+            running: sessions of the running jobs. The energy since the last sample of the earlier run is
+                charged to them.
         """
         sessions = list(running)
         self._sampler.sample()
@@ -243,12 +247,15 @@ class NodeEnergyMeter:
         self._cpu_time.close()
 
     def _oldest_reading(self) -> float | None:
-        """Return the oldest time of the last reading of a counter, in seconds since boot."""
+        """Return the time, in seconds since boot, of the counter reading that is longest ago.
+
+        Only the last reading of each counter is considered.
+        """
         readings = self._sampler.readings()["counters"]
         return min((time for time, _ in readings.values()), default=None)
 
     def _read_use(self, sessions: list[Session], reason: SampleReason) -> tuple[CpuTimeDelta, MonitoredDelta]:
-        """Return the CPU time, and the processor's counts by job, since the last complete reading.
+        """Return the CPU time and the monitored use, by job, since the last complete reading.
 
         A job with the whole node is charged all energy, so its use is not read.
         """

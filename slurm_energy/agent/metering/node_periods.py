@@ -1,8 +1,8 @@
 """The energy of the node in periods of time, which end at fixed times of the day.
 
-A period is the difference between two states of the energy accounts and of the jobs' meters. It needs no work
-in each sample, and all energy that is charged between the two states is in exactly one period. The open
-period and the closed ones that are not in the spool yet are part of every checkpoint.
+The energy of a period is the difference between two states of the energy accounts and of the jobs' meters. A
+sample therefore needs no extra work, and all energy that is charged between the two states is in exactly one
+period. Every checkpoint contains the open period and the closed periods that are not in the spool yet.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class OpenPeriod:
         start_boottime: the same instant in seconds since boot.
         measured_uj, idle_uj: microjoules charged before the period by component.
         uncertain_s: uncertain seconds before the period by component, see `ComponentAccount`.
-        meters_uj: microjoules by component that the jobs' meters showed at the start, by name of the job. A
-            job without an entry started in the period.
+        meters_uj: microjoules by component that each job's meter showed at the start of the period, by name
+            of the job. A job without an entry started during the period.
         ended: energies of the jobs that ended in the period.
-        ended_json: the same as JSON, for checkpoints.
-        late_s: seconds before the start whose energy was not charged yet.
+        ended_json: `ended` as JSON, for checkpoints.
+        late_s: seconds before the start of the period whose energy was not charged at the start.
         period_id: id of the period.
     """
 
@@ -109,7 +109,7 @@ class NodePeriods:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the period should end; infinite before the first period."""
+        """Seconds until the current period should end; infinite before the first period."""
         if self._open is None:
             return math.inf
         if len(self._open.ended) >= _MAX_ENDED_JOBS:
@@ -122,7 +122,8 @@ class NodePeriods:
         Args:
             boottime: time of the last sample in seconds since boot.
             running: sessions of the running jobs.
-            oldest_reading: time of the oldest last reading of a counter in seconds since boot; None: unknown.
+            oldest_reading: the oldest time among the last readings of all counters, in seconds since boot;
+                None if unknown.
         """
         if self._open is None:
             start = math.floor(self._unix_at(boottime))
@@ -150,13 +151,13 @@ class NodePeriods:
             self._open = self._opened(end, boottime, running, oldest_reading)
 
     def finish_job(self, session: Session) -> None:
-        """Add the energy of an ended job to the period. Call it after the job's last charge."""
+        """Add the energy of an ended job to the current period. Call it after the job's last charge."""
         if self._open is not None:
             self._cluster = session.cluster
             self._open.add_ended(_job_since(session, self._open.meters_uj.pop(session.owner, {})))
 
     def follow_clock(self) -> None:
-        """Move the start of the period if the wall clock was set."""
+        """Adjust the start of the current period if the wall clock was set."""
         if self._open is None:
             return
         elapsed_s = self._clock.boottime() - self._open.start_boottime
@@ -170,7 +171,7 @@ class NodePeriods:
         """Return the periods as a dict that `checkpoint_encoding` can encode.
 
         Args:
-            boottime: time of the last sample in seconds since boot, up to which energy is charged.
+            boottime: time of the last sample in seconds since boot. Energy is charged up to this time.
         """
         opened = None
         if self._open is not None:
@@ -195,16 +196,20 @@ class NodePeriods:
         earlier_accounts: Mapping[str, Any],
         boottime: float | None,
     ) -> None:
-        """Restore the periods from the output of `dump`, after the energy accounts and the jobs' meters.
+        """Restore the periods from the output of `dump`.
 
-        The open period ends at the last sample before the checkpoint if the machine has booted since, because
-        the energy until the boot is unknown. It also ends there if a component has vanished since.
+        Restore the energy accounts and the jobs' meters first.
+
+        If the machine has booted since the checkpoint, the open period ends at the last sample before the
+        checkpoint, because the energy until the boot is unknown. The open period also ends there if a
+        component no longer exists.
 
         Args:
             data: output of `dump`.
             running: sessions of the jobs that ran at the time of the checkpoint.
-            earlier_accounts: energy accounts of that time by component, as dicts.
-            boottime: time of that sample in seconds since boot; None: before the last boot.
+            earlier_accounts: energy accounts at the time of the checkpoint by component, as dicts.
+            boottime: time of the last sample before the checkpoint in seconds since boot; None if that sample
+                was before the last boot.
         """
         try:
             self.closed = [NodePeriod.from_json(period) for period in data["closed"]]
@@ -229,7 +234,10 @@ class NodePeriods:
             self._open = None if boottime is None else self._opened(end, boottime, running, None)
 
     def _encoded_closed(self) -> list[EncodedValue]:
-        """Return the closed periods as JSON. Each is encoded once, because every checkpoint contains it."""
+        """Return the closed periods as JSON.
+
+        Every checkpoint contains the closed periods, so each of them is encoded only once.
+        """
         earlier = self._closed_json
         self._closed_json = {
             period.period_id: earlier.get(period.period_id) or EncodedValue(period.to_json())
@@ -246,7 +254,7 @@ class NodePeriods:
     def _unused(self, start: int) -> int:
         """Return the first second from `start` on at which no earlier period started.
 
-        Two periods of a node must not start in the same second. Without this search they could, after the
+        Two periods of a node must not start in the same second. Otherwise this could happen after the wall
         clock was set back.
         """
         while start in self._starts:
@@ -271,13 +279,13 @@ class NodePeriods:
     def _store(
         self, opened: OpenPeriod, end: int, running: Sequence[Session], boottime: float | None
     ) -> None:
-        """Add the period to the closed ones, unless no energy is known.
+        """Add a period to the closed periods, unless none of its energy is known.
 
         Args:
             opened: the period.
-            end: end in Unix seconds.
+            end: end of the period in Unix seconds.
             running: sessions of the running jobs.
-            boottime: the end in seconds since boot; None: before the last boot.
+            boottime: end of the period in seconds since boot; None if the period ended before the last boot.
         """
         for session in running:
             self._cluster = session.cluster
@@ -293,9 +301,9 @@ class NodePeriods:
             del self.closed[0]
 
     def _uncertain_s(self, opened: OpenPeriod, name: str, boottime: float | None) -> float:
-        """Return the seconds of the period for which energy of a component may be missing.
+        """Return the seconds of a period for which energy of a component may be missing.
 
-        They include the time whose energy is not charged yet and will be part of a later period.
+        These seconds include the time whose energy is not charged yet and will count in a later period.
         """
         account = self._accounts[name]
         uncertain_s = account.uncertain_s - opened.uncertain_s.get(name, 0.0)
@@ -324,7 +332,10 @@ class NodePeriods:
         )
 
     def _energy(self, opened: OpenPeriod, name: str, jobs: Iterable[PeriodJob]) -> PeriodEnergy:
-        """Return the energy of a component; energy that belongs to no known job is unattributed."""
+        """Return the energy of a component in a period.
+
+        Energy that belongs to no known job is unattributed.
+        """
         account = self._accounts[name]
         jobs_uj = sum(job.energy_uj.get(name, 0) for job in jobs)
         idle_uj = max(0, account.idle_uj - opened.idle_uj.get(name, 0))
@@ -335,7 +346,8 @@ class NodePeriods:
     def _is_known(opened: OpenPeriod, name: str, account: ComponentAccount) -> bool:
         """Return whether energy of a component was charged in the period.
 
-        If its counters could not be read for the whole period, the energy of the period is unknown.
+        If the counters of the component were unreadable during the whole period, its energy in the period is
+        unknown.
         """
         if account.measured_uj != opened.measured_uj.get(name, 0):
             return True
@@ -346,7 +358,10 @@ class NodePeriods:
 def _accounts_without(
     earlier: Mapping[str, Any], current: Mapping[str, ComponentAccount]
 ) -> dict[str, ComponentAccount]:
-    """Return the accounts of components in `earlier`, a part of a checkpoint, that no longer exist."""
+    """Return the energy accounts in `earlier` whose components no longer exist.
+
+    `earlier` is a part of a checkpoint.
+    """
     vanished = {}
     for name, data in earlier.items():
         if name not in current:
@@ -373,7 +388,7 @@ def _job_since(session: Session, earlier_uj: Mapping[str, int]) -> PeriodJob:
 def _merged(jobs: Iterable[PeriodJob], names: Sequence[str]) -> tuple[PeriodJob, ...]:
     """Return one entry for each run of a job, in order, with the given components only.
 
-    A run has several entries if its prolog ran again on the node.
+    `jobs` has several entries for a run if the prolog ran again on the node.
     """
     merged: dict[tuple[int, int], PeriodJob] = {}
     for job in jobs:
