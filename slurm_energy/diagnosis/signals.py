@@ -1,7 +1,7 @@
 """Registry of the signals that senergyd samples for jobs, and series of their values.
 
-Names carry their unit. A signal that a node cannot measure has no series: absent hardware is
-unknown, never 0.
+Names carry their unit. A signal that a node cannot measure has no series, because absent hardware means an
+unknown value, never 0.
 """
 
 from __future__ import annotations
@@ -113,13 +113,14 @@ SIGNALS: Final[Mapping[str, Signal]] = _registry(
 
 @dataclass(frozen=True, slots=True)
 class ObservedSeries:
-    """Mean values of one signal of one part of a node in equal intervals.
+    """Mean values of one signal for one part of a node, over consecutive intervals of equal length.
 
     Attributes:
         name: name of the signal, a key of `SIGNALS` or of a newer release.
         part: part of the node, see `SignalScope`.
         node: name of the node.
-        source: interface that supplied the values, with restrictions such as `nvml (shared GPU)`.
+        source: interface that supplied the values, with a restriction if there is one, such as `nvml (shared
+            GPU)`.
         start_s: start of the first interval, Unix seconds.
         interval_s: seconds per interval.
         values: one mean per interval; NaN: unknown.
@@ -140,7 +141,7 @@ class ObservedSeries:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the values include the use by other jobs, according to the source."""
+        """Whether the values include use by other jobs, according to the source."""
         return any(mark in self.source for mark in SHARED_MARKS)
 
     def known(self) -> list[float]:

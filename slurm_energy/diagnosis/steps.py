@@ -30,7 +30,7 @@ Hint = bool | int | float | str
 
 
 def duration_bin(duration_s: float) -> int:
-    """Return the number of the histogram bin of a duration in seconds."""
+    """Return the number of the histogram bin to which a duration belongs."""
     if duration_s <= 0:
         return MIN_BIN
     number = math.floor(BINS_PER_OCTAVE * math.log2(duration_s))
@@ -46,12 +46,12 @@ def bin_seconds(number: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PhaseStatistics:
-    """Durations of one phase of one process, or of several merged.
+    """Statistics of the durations of one phase in one process, or in several processes after merging.
 
     Attributes:
         count: number of durations.
-        sum_s: their sum in seconds.
-        sum_squares_s2: sum of their squares.
+        sum_s: sum of the durations in seconds.
+        sum_squares_s2: sum of the squares of the durations.
         histogram: number of durations by bin, see `duration_bin`.
     """
 
@@ -72,7 +72,7 @@ class PhaseStatistics:
         return cls(len(durations), math.fsum(durations), squares, histogram)
 
     def merged(self, other: PhaseStatistics) -> PhaseStatistics:
-        """Return the statistics of the durations of both phases together."""
+        """Return the statistics of the durations of this object and `other` together."""
         histogram = dict(self.histogram)
         for number, count in other.histogram.items():
             histogram[number] = histogram.get(number, 0) + count
@@ -97,7 +97,9 @@ class PhaseStatistics:
         return math.sqrt(max(0.0, self.sum_squares_s2 / self.count - mean * mean))
 
     def percentile_s(self, percent: float) -> float | None:
-        """Return a percentile of the durations in seconds, within 4.4 %; None without durations.
+        """Return a percentile of the durations in seconds; None without durations.
+
+        The relative error is at most 4.4 %.
 
         Args:
             percent: 0 to 100.
@@ -120,7 +122,7 @@ class StepOutlier:
 
     Attributes:
         at_s: start of the step, Unix seconds.
-        duration_s: its duration.
+        duration_s: duration of the step.
         expected_s: rolling mean of the steps before it.
         phase: phase that took most of the excess; empty if unknown.
     """
@@ -133,7 +135,7 @@ class StepOutlier:
 
 @dataclass(frozen=True, slots=True)
 class StepIntervals:
-    """Steps over time: sums per equal interval.
+    """Steps of a process over time, as sums over consecutive intervals of equal length.
 
     Attributes:
         start_s: start of the first interval, Unix seconds.
@@ -150,7 +152,7 @@ class StepIntervals:
     data_seconds: array[float]
 
     def coarsened(self) -> StepIntervals:
-        """Return the same steps over intervals of twice the length."""
+        """Return the same steps summed over intervals of twice the length."""
         columns = (_pair_sums(column) for column in (self.steps, self.step_seconds, self.data_seconds))
         return StepIntervals(self.start_s, self.interval_s * 2, *columns)
 
@@ -165,12 +167,12 @@ class RankSteps:
 
     Attributes:
         node: node of the process.
-        rank: global rank; None if the program has none.
-        gpu: index of the process's GPU on the node; None if unknown or if there is none.
+        rank: global rank; None if the program has no ranks.
+        gpu: index of the process's GPU on the node; None if the index is unknown or the process has no GPU.
         pid: process id on the node.
         phases: statistics by phase, see `STANDARD_PHASES`.
         samples: samples processed by this process; None if unknown.
-        outlier_count: number of outliers, which may exceed the number listed.
+        outlier_count: number of all outliers, which may exceed the length of `outliers`.
         outlier_excess_s: seconds by which all outliers exceeded the expected durations.
         outliers: the largest outliers, in order of time.
         intervals: steps over time; None if unknown.

@@ -11,8 +11,9 @@ def stragglers(durations_s: Sequence[float], ratio: float) -> list[int]:
     """Return the indices of the tasks whose duration exceeds `ratio` times the median.
 
     Args:
-        durations_s: duration of each task, divided by the size of its work if sizes differ.
-        ratio: threshold, above 1. Ravikumar and Sriraman use 1.3.
+        durations_s: duration of each task; if the tasks differ in their amount of work, duration per unit of
+            work.
+        ratio: threshold relative to the median, above 1. Ravikumar and Sriraman use 1.3.
     """
     middle = median(durations_s)
     if middle is None or middle <= 0:

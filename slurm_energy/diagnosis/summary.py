@@ -1,4 +1,4 @@
-"""Summary of a job: step times and signals per job, node, rank and GPU; time and energy by phase."""
+"""Summary of a job: step times and signals per job, node, rank and GPU, and time and energy by phase."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class PhaseSummary:
         scope: `job`, `node`, `gpu` or `rank`.
         where: name of the node, GPU or rank; empty for the job.
         phase: name of the phase.
-        total_s: sum over all processes of the scope.
-        time_share: total over the time of all processes of the scope.
-        joules: energy of the scope times the share; None if unknown.
+        total_s: time in the phase, summed over all processes of the scope.
+        time_share: `total_s` divided by the total run time of all processes of the scope.
+        joules: energy of the scope times `time_share`; None if unknown.
         durations: distribution of single durations in seconds.
     """
 
@@ -76,9 +76,10 @@ class JobSummary:
         energy_joules: energy of all nodes.
         steps: iterations of the job: the maximum of its processes, which work on the same iterations.
         samples: samples of all processes.
-        joules_per_step, joules_per_sample: energy of the job over its steps and samples.
+        joules_per_step, joules_per_sample: energy of the job divided by the number of steps and by the number
+            of samples.
         time_shares: share of the processes' time by category; empty if no process reports steps.
-        energy_shares: energy by category, in proportion to time; empty if unknown.
+        energy_shares: share of the energy by category, in proportion to time; empty if unknown.
         phases: durations of phases per job, node, GPU and rank.
         signals: signals per job, node and part.
     """
@@ -128,14 +129,14 @@ def summarise_job(observation: JobObservation) -> JobSummary:
 
 
 def total_joules(observation: JobObservation) -> float | None:
-    """Return the energy of the job on all nodes; None if no component's energy is known."""
+    """Return the energy of the job on all nodes; None if the energy of no component is known."""
     nodes = [node_joules(parts) for parts in observation.context.energy_joules.values()]
     known = [joules for joules in nodes if joules is not None]
     return math.fsum(known) if known else None
 
 
 def node_joules(components: Mapping[str, float]) -> float | None:
-    """Return the energy of a node: component `node`, else the sum of components; None if unknown."""
+    """Return the energy of component `node`, or else the sum over all components; None if unknown."""
     if "node" in components:
         return components["node"]
     return math.fsum(components.values()) if components else None

@@ -1,4 +1,4 @@
-"""Power of a job while it waits, for the energy of lost time."""
+"""Power of a job while it waits, from which the energy of lost time is computed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _WAITING_PERCENTILE: Final = 10.0
 
 
 def waiting_power(observation: JobObservation, mean_watts: float | None) -> float | None:
-    """Return the watts of a job while it waits: the lowest known of three figures; None if none is known.
+    """Return the power of a job while it waits, in watts; None if unknown.
 
-    They are the 10th percentile of its power trace, its mean power with its GPUs at idle power, and its mean
-    power. Steps that wait for less than a sampling interval leave no low power in the trace.
+    The result is the minimum of the known ones of three figures: the 10th percentile of the job's power
+    trace, its mean power with the GPUs at idle power, and its mean power. The trace alone is not sufficient,
+    because it shows no low power if steps wait for less than a sampling interval.
 
     Args:
         observation: the job.
@@ -28,7 +29,7 @@ def waiting_power(observation: JobObservation, mean_watts: float | None) -> floa
 
 
 def _idle_gpu_watts(observation: JobObservation, mean_watts: float | None) -> float | None:
-    """Return the mean power of the job if its GPUs drew their idle power; None if unknown."""
+    """Return the mean power that the job would have with its GPUs at idle power; None if unknown."""
     context, above = observation.context, 0.0
     parts = [(node, f"gpu[{gpu}]") for node, gpus in context.gpus.items() for gpu in gpus]
     if mean_watts is None or not parts or context.elapsed_s <= 0:

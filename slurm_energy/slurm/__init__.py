@@ -1,4 +1,4 @@
 """Interfaces to Slurm: commands, configuration files, hook environments, batch scripts, munge credentials.
 
-Nothing in this package is about energy, except for the names of the energy flags.
+The only part of this package that concerns energy is the names of the energy flags.
 """

@@ -1,8 +1,8 @@
-"""Which of several slurmctld is active: by the heartbeat file in StateSaveLocation, else by scontrol ping.
+"""Detection of the active slurmctld: by the heartbeat file in StateSaveLocation, else by `scontrol ping`.
 
-The active slurmctld writes the file at least every 30 s if slurm.conf names a backup. It holds two unsigned
-64-bit integers in network order: the time, and the index of the active controller in slurm.conf
-(src/slurmctld/heartbeat.c; the same in Slurm 22.05 to 26.05).
+The active slurmctld writes the heartbeat file at least every 30 s if slurm.conf names a backup. The file
+holds two unsigned 64-bit integers in network order: the time, and the index of the active controller in
+slurm.conf (src/slurmctld/heartbeat.c; the same in Slurm 22.05 to 26.05).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _PING: Final = re.compile(r"Slurmctld\([^)]*\) at (\S+) is (UP|DOWN)")
 
 
 class ActiveSlurmctld:
-    """Observer of the active slurmctld. Calls block shortly for files, and for one command a minute at most.
+    """Observer of the active slurmctld.
+
+    Calls block for a short time to read files, and at most once a minute to run a command.
 
     Args:
         run: runs Slurm's commands.
@@ -59,7 +61,8 @@ class ActiveSlurmctld:
         """Return the host of the active slurmctld as slurm.conf names it.
 
         Returns:
-            None: slurm.conf cannot be read or names only one slurmctld, or none is known to be active.
+            The host. None: slurm.conf cannot be read or names only one slurmctld, or no slurmctld is known to
+                be active.
         """
         if self._clock_s() - self._conf_read_s >= _CONF_AGE_S:
             self._conf_read_s = self._clock_s()
@@ -80,7 +83,10 @@ class ActiveSlurmctld:
         return self._hosts[index] if is_recent and index < len(self._hosts) else None
 
     def _ping(self) -> str | None:
-        """Return the first host that answers: a backup resigns when a slurmctld before it starts."""
+        """Return the first host that answers.
+
+        The first is active, because a backup resigns when a slurmctld before it in slurm.conf starts.
+        """
         if self._clock_s() - self._pinged_s >= PING_INTERVAL_S:
             self._pinged_s = self._clock_s()
             try:
@@ -106,12 +112,12 @@ class ActiveSlurmctld:
 
 
 def first_up(output: str, hosts: Sequence[str]) -> str | None:
-    """Return the first host of slurm.conf whose slurmctld answers, by the output of `scontrol ping`."""
+    """Return the first host of slurm.conf whose slurmctld is up, by the output of `scontrol ping`."""
     up = {host for host, state in _PING.findall(output) if state == "UP"}
     return next((host for host in hosts if host in up), None)
 
 
 def is_this_host(name: str) -> bool:
-    """Return whether slurm.conf means this host by a name, as slurmctld compares names."""
+    """Return whether a name in slurm.conf denotes this host, compared as slurmctld compares names."""
     own = os.uname().nodename.lower()
     return name.lower() == own or name.lower().partition(".")[0] == own.partition(".")[0]

@@ -43,7 +43,7 @@ def read_admin_comments(job_ids: Collection[int], run: Runner) -> list[AdminComm
 
 
 def write_admin_comment(job_id: int, cluster: str, text: str, run: Runner) -> bool:
-    """Replace the AdminComment of a job's last run; return whether Slurm's accounting has the job.
+    """Replace the AdminComment of a job's last run; return whether Slurm's accounting knows the job.
 
     Args:
         job_id: Slurm's job id.

@@ -1,4 +1,4 @@
-"""Parser of the resource request in a batch script: its #SBATCH lines, by the rules of sbatch."""
+"""Parser of the resource request in the #SBATCH lines of a batch script, by the rules of sbatch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _TIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """The job that a batch script requests; None in a field: the script does not set the value.
+    """The job that a batch script requests.
+
+    None in a field: the script does not set the value.
 
     Attributes:
         path: path of the script as the user gave it.
@@ -225,9 +227,11 @@ class _Request:
         )
 
     def _nodes_and_tasks(self) -> tuple[int, int]:
-        """Return the minimum number of nodes, and the number of tasks, which is one per node by default.
+        """Return the minimum number of nodes and the number of tasks.
 
-        Without --nodes, Slurm counts one requested node whatever the number of tasks.
+        By default, each node has one task.
+
+        Without --nodes, Slurm counts one requested node, whatever the number of tasks is.
         """
         low = (self._text("nodes") or "").split("-")[0].split(",")[0]
         nodes = self._number("nodes", low) if low else None

@@ -1,4 +1,4 @@
-"""Execution of build programs such as make, whose failure becomes a one-line error.
+"""Execution of build programs such as make. A failure becomes a one-line error.
 
 Slurm's commands are run by the module `command` instead.
 """
@@ -18,9 +18,10 @@ OUTPUT_TODO: Final = "run it as root, or name another directory with --output"
 
 
 def require_writable(directory: Path, todo: str = "run it as root") -> None:
-    """Check that files can be created in a directory, or the directory itself if it does not exist.
+    """Check that the caller can create files in a directory, or the directory itself if it does not exist.
 
-    A build takes up to minutes. A caller who may not write its result learns that before the build.
+    A build takes up to minutes. With this check, a caller who may not write the result learns so before the
+    build.
 
     Args:
         directory: directory of the files.

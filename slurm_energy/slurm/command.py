@@ -47,7 +47,7 @@ class CommandFailedError(UnavailableError):
     """A command ended with an exit status other than 0.
 
     Attributes:
-        messages: lines that the command printed to standard error, without its name.
+        messages: lines that the command printed to standard error, without the command's name.
     """
 
     def __init__(self, name: str, messages: Sequence[str], status: int) -> None:

@@ -1,9 +1,11 @@
-"""The file slurm-energy.conf, which slurm.conf includes: it names our plugins only while they fit Slurm.
+"""The file slurm-energy.conf, which slurm.conf includes.
+
+It names the plugins of slurm-energy only while they fit the installed Slurm.
 
 A daemon of Slurm that cannot load the energy plugin named in slurm.conf does not start. After an upgrade of
-Slurm the plugins are of another release until they are built again. Therefore slurm.conf does not name them,
-but includes this file. `senergy build-plugins --enable` fills the file. `--check`, which runs before each
-start of a daemon, removes the plugins that do not fit.
+Slurm, the plugins belong to another release until they are built again. Therefore slurm.conf does not name
+the plugins, but includes this file. `senergy build-plugins --enable` fills the file. `--check`, which runs
+before each start of a daemon, removes the plugins that do not fit.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ class ExactPlugin(enum.Enum):
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings of slurm.conf that name the plugin. The first one decides whether it is named."""
+        """Settings of slurm.conf that name the plugin.
+
+        The first of them decides whether the plugin counts as named.
+        """
         if self is ExactPlugin.ENERGY:
             return {"AcctGatherEnergyType": PLUGIN_TYPE}
         return {
@@ -65,7 +70,7 @@ class ExactPlugin(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PluginState:
-    """Whether an installed plugin fits the installed Slurm, and the settings of slurm.conf about it.
+    """Whether an installed plugin fits the installed Slurm, and how slurm.conf names the plugin.
 
     Attributes:
         kind: the plugin.
@@ -93,7 +98,7 @@ class PluginState:
 def plugin_state(
     slurm: Installation, conf: Path | None = None, kind: ExactPlugin = ExactPlugin.ENERGY
 ) -> PluginState:
-    """Return the state of a plugin on this host. No daemon is asked.
+    """Return the state of a plugin on this host. No daemon is queried.
 
     Args:
         slurm: the installation.
@@ -131,7 +136,7 @@ def enable(state: PluginState) -> None:
 
     Raises:
         UnavailableError: the plugin does not fit Slurm, or the file cannot be written.
-        ForbiddenError: the caller may not write it.
+        ForbiddenError: the caller may not write the file.
     """
     if state.fault:
         raise UnavailableError(
@@ -170,7 +175,7 @@ def _enabling(kind: ExactPlugin) -> str:
 
 
 def _write(state: PluginState, own_lines: str) -> None:
-    """Write the file with new lines for one plugin, and the present lines of the other one."""
+    """Write the file with new lines for one plugin. The lines for the other plugin are kept."""
     named = _named_plugins(state.include)
     lines = [own_lines]
     for kind in ExactPlugin:

@@ -20,8 +20,8 @@ class ExitStatus:
     """Exit status of a job or step.
 
     Attributes:
-        code: exit code; sacct prints codes from 128 on less 128. A shell returns 128 + N for a program that
-            signal N ended, so that 9 is either 9 or 137, which is SIGKILL.
+        code: exit code; sacct subtracts 128 from codes of 128 and more. A shell returns 128 + N for a program
+            that signal N ended. A code of 9 therefore means either 9 or 137, which is SIGKILL.
         signal: signal that ended the process; 0: none.
     """
 
@@ -46,7 +46,7 @@ class ExitStatus:
 
     @property
     def is_killed(self) -> bool:
-        """Whether SIGKILL probably ended the process or, in a shell, its last program."""
+        """Whether SIGKILL probably ended the process or, if the process is a shell, its last program."""
         return signal.SIGKILL in (self.signal, self.code % _SHELL_SIGNAL_OFFSET)
 
     def __str__(self) -> str:

@@ -42,8 +42,8 @@ class FairShare:
     Attributes:
         raw: shares as sacctmgr shows them; None: `Share=parent`.
         norm: fraction of the cluster, 0 to 1: the product of the fractions on each level from the root down.
-            Under classic fairshare it equals Slurm's NormShares. Under Fair Tree, NormShares is only the last
-            factor of this product.
+            Under classic fairshare `norm` equals Slurm's NormShares. Under Fair Tree, NormShares is only the
+            last factor of this product.
     """
 
     raw: int | None
@@ -162,7 +162,7 @@ def normalise_shares(associations: Iterable[Association]) -> ShareTree:
 
 
 class _Tree:
-    """The tree of associations. A cycle, which Slurm does not allow, is cut."""
+    """Tree of associations. Cycles, which Slurm does not allow, are cut."""
 
     def __init__(self, rows: list[Association]) -> None:
         self._below: dict[str, list[Association]] = {}
@@ -187,7 +187,9 @@ class _Tree:
         return parts
 
     def _level(self, account: str, visited: set[str]) -> list[Association]:
-        """Return the associations that compete below an account, also those below `Share=parent` accounts.
+        """Return the associations that compete below an account.
+
+        These include the associations below accounts with `Share=parent`.
 
         Args:
             account: name of the account.

@@ -124,7 +124,7 @@ def _cpus(env: Mapping[str, str]) -> int | None:
 
 
 def _node_count(env: Mapping[str, str]) -> int | None:
-    """Return the number of the job's nodes, which the list of CPU counts contains; None: unknown."""
+    """Return the number of the job's nodes, computed from the list of CPU counts; None: unknown."""
     try:
         return hostlist.sum_repeats(env["SLURM_JOB_CPUS_PER_NODE"])
     except (KeyError, UsageError):

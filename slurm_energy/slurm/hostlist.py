@@ -146,7 +146,7 @@ def _check_ranges(hostlist: str, name: str) -> None:
 def _split_groups(hostlist: str) -> Iterator[str]:
     """Split a host list at the commas outside brackets.
 
-    If a list of counts belongs to the host list, its n-th count belongs to the n-th part.
+    The n-th part corresponds to the n-th count in a list of counts for the host list.
     """
     depth, start = 0, 0
     for end, letter in enumerate(hostlist):

@@ -52,7 +52,7 @@ class Installation:
         """Return the directory with Slurm's own plugins.
 
         Candidates are, in this order, PluginDir of slurm.conf, the usual directories below the prefix and
-        PluginDir of the running slurmctld. If slurmctld is down, the last candidate costs the time until
+        PluginDir of the running slurmctld. If slurmctld is down, the query for the last candidate lasts until
         scontrol gives up.
 
         Args:
@@ -89,8 +89,8 @@ def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ
     """Return the Slurm installation of this host.
 
     Args:
-        prefix: prefix of the installation; None: the prefix of scontrol or srun on PATH, else of slurmctld or
-            slurmd.
+        prefix: prefix of the installation; None: the prefix of scontrol or srun on PATH, else the prefix of
+            slurmctld or slurmd.
         environment: environment variables with PATH.
 
     Raises:

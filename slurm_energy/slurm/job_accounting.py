@@ -1,8 +1,8 @@
 """Facts about jobs from Slurm's accounting, read with one query for many jobs.
 
-If slurmdbd runs, they are read with sacct. Otherwise they are read with squeue, which shows finished jobs for
-MinJobAge seconds. All releases from 22.05 on have the fields used here. This module reads no energy values
-and stores nothing.
+If slurmdbd runs, the facts are read with sacct. Otherwise they are read with squeue, which shows finished
+jobs for MinJobAge seconds. All releases from 22.05 on have the fields used here. This module reads no energy
+values and stores nothing.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def _preference(facts: JobFacts, time: float) -> tuple[float, bool, float]:
 def _distance_s(facts: JobFacts, time: float) -> float:
     """Return the seconds between a time (Unix seconds) and the nearest instant of a run; 0 during the run.
 
-    A run without a start time counts from its submission, and a run without an end has not ended.
+    A run without a start time counts from its submission, and a run without an end time counts as not ended.
     """
     start = facts.start if facts.start is not None else facts.submit or 0.0
     end = facts.end if facts.end is not None else time

@@ -78,8 +78,9 @@ class JobStatus:
 def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[int, JobStatus]:
     """Return the status of several jobs, which are neither arrays nor heterogeneous.
 
-    One squeue command reads the jobs that slurmctld knows, and one sacct command the others. Jobs that
-    neither knows are missing from the result. sacct is optional: a cluster may keep no accounting.
+    One squeue command reads the jobs that slurmctld knows, and one sacct command reads the remaining jobs.
+    Jobs that neither command knows are missing from the result. A failure of sacct is no error, because a
+    cluster may keep no accounting.
 
     Args:
         job_ids: numeric job ids.

@@ -53,9 +53,10 @@ class LicenseReservation:
 
 
 def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str, int | None]]:
-    """Split a list of licenses into the items of other names and the counts of the given names.
+    """Split a list of licenses into the items with other names and the counts of the given names.
 
-    The list is as squeue and sbatch write it. Several items of one name are added, as Slurm does.
+    The list has the notation of squeue and sbatch. The counts of several items with one name are added, as
+    Slurm does.
 
     Args:
         text: list of licenses; `(null)` is an empty list.
@@ -102,7 +103,7 @@ def read_license_pools(run: Runner = run_command) -> dict[str, LicensePool]:
 
 
 class LicenseReservations:
-    """Writer of the reservations whose names begin with a prefix; all others are left unchanged.
+    """Writer of the reservations whose names begin with a prefix. It leaves all other reservations unchanged.
 
     Args:
         prefix: start of the names.
@@ -134,9 +135,9 @@ class LicenseReservations:
     def apply(self, wanted: Mapping[str, LicenseReservation], now_unix_s: float) -> int:
         """Make the reservations in slurmctld equal to `wanted`; return the number of changes.
 
-        Counts are lowered before others are raised, because Slurm refuses overlapping reservations of more
-        than the total. Only changes since the last call are written; after an error, all reservations are
-        read again.
+        Reductions of counts are written before increases, because Slurm refuses overlapping reservations of
+        more than the total. Only changes since the last call are written; after an error, all reservations
+        are read again.
 
         Args:
             wanted: reservations by name; each name begins with the prefix.

@@ -1,4 +1,4 @@
-"""MUNGE credentials: texts that carry bytes, and whose sender the local munged authenticates.
+"""MUNGE credentials: texts that carry bytes and whose sender the local munged authenticates.
 
 This module only binds libmunge. The callers define the meaning of the bytes.
 """
@@ -29,8 +29,8 @@ class Credential:
         payload: payload bytes.
         uid, gid: ids of the process that encoded the credential.
         origin: IPv4 address of the host on which the credential was encoded; None: unknown. The munged of
-            that host determined the address itself or has it from its option --origin. It is often a loopback
-            address.
+            that host determined the address itself or took it from its option --origin. The address is often
+            a loopback address.
     """
 
     payload: bytes
@@ -47,7 +47,7 @@ def encode(payload: bytes, socket: Path | None = None) -> str:
         socket: socket of munged; None: the default of libmunge.
 
     Raises:
-        UnavailableError: no libmunge, or munged does not answer.
+        UnavailableError: libmunge is missing, or munged does not answer.
         UsageError: the payload is too long.
     """
     library = _library()
@@ -77,7 +77,7 @@ def open_credential(credential: str, socket: Path | None = None) -> Credential:
     Raises:
         ForbiddenError: the credential is expired, replayed, rewound, forged or malformed. The reason is
             munge's message.
-        UnavailableError: no libmunge, or munged does not answer.
+        UnavailableError: libmunge is missing, or munged does not answer.
     """
     library = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()

@@ -73,7 +73,7 @@ class NodePowerStatus:
 
     @property
     def hindrance(self) -> str:
-        """State because of which the node must not be changed, in lower case; empty: it may be."""
+        """State because of which the node must not be changed, in lower case; empty if there is none."""
         harmless = _HARMLESS | _BUSY | _OFF | _STOPPING | _BOOTING
         # A node that is off does not respond.
         if self.is_off or self.is_booting:

@@ -24,7 +24,7 @@ class NodeInSlurm:
         name: Slurm's name of the node.
         state: state as sinfo prints it, such as `idle`, `mixed*` or `down~`.
         version: release of the node's slurmd; empty: unknown.
-        partition: the default partition if the node is in it, else the first one.
+        partition: the default partition if the node belongs to it, else the first partition of the node.
     """
 
     name: str

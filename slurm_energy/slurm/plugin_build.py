@@ -103,7 +103,7 @@ def build(
         source: source tree of Slurm, configured or not; None: download it with apt.
         cache: directory for downloaded sources; None: build/ next to plugins/.
         say: receives a line of text before each step that takes time.
-        slurm: installation to build for; None: that of this host.
+        slurm: installation to build for; None: the installation of this host.
 
     Returns:
         Path of the plugin, and the release for which it was built.
@@ -163,7 +163,9 @@ def ensure_built(say: Say = lambda text: None) -> Path:
 
 
 def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -> Path:
-    """Return the source tree of the installed slurmctld from the cache; download it if it is not there.
+    """Return the source tree of the installed slurmctld from the cache.
+
+    The source tree is downloaded if the cache does not contain it.
 
     Args:
         cache: directory for downloaded sources.

@@ -86,7 +86,7 @@ def _plugin_file(
 
 
 def read_plugin(path: Path) -> PluginFile:
-    """Return a plugin with the Slurm release for which it was built."""
+    """Return a plugin with the Slurm release for which the plugin was built."""
     try:
         return PluginFile(path, plugin_release(path))
     except OSError:
@@ -120,7 +120,7 @@ def plugin_directories(settings: Settings) -> list[Path]:
 
 
 def line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.PlugstackLine | None:
-    """Return the line of plugstack.conf about the plugin with a file name; None: there is none."""
+    """Return the line of plugstack.conf about the plugin with a file name; None: there is no such line."""
     return next((line for line in lines if Path(line.plugin).name == name), None)
 
 

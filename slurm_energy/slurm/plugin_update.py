@@ -1,4 +1,6 @@
-"""Update of the plugins of this host to the installed Slurm, after installations and upgrades of either one.
+"""Update of the plugins of this host to the installed Slurm.
+
+The update runs after each installation or upgrade of Slurm or slurm-energy.
 
 The package slurm-energy-plugins runs the update whenever Slurm's plugins or headers change, and at boot.
 Nothing is downloaded. A plugin that cannot be built is taken out of use, so that Slurm starts without it.
@@ -32,10 +34,11 @@ def default_output(release: Release) -> Path:
 def update_spank(prefix: Path | None, say: Say) -> None:
     """Select the SPANK plugins of the packages for the installed Slurm.
 
-    They are built if the packages contain none for its series. Without packages there is nothing to select.
+    The plugins are built if the packages contain none for the series of this Slurm. Without packages there is
+    nothing to select.
 
     Args:
-        prefix: prefix of Slurm; None: that of srun on PATH.
+        prefix: prefix of Slurm; None: the prefix of srun on PATH.
         say: receives a line of text about each change.
 
     Raises:
@@ -65,7 +68,7 @@ def update_spank(prefix: Path | None, say: Say) -> None:
 def update_exact(
     slurm: Installation, conf: Path | None, source: Path | None, say: Say
 ) -> Iterator[EnergyError]:
-    """Build the plugins in use again if they do not fit the installed Slurm. Yield the errors.
+    """Rebuild the plugins in use if they do not fit the installed Slurm. Yield the errors.
 
     A plugin is in use if slurm-energy.conf names it, or named it until `--check` found that it does not fit.
 
@@ -116,7 +119,7 @@ def find_source(release: Release, kind: ExactPlugin) -> Path | None:
     """Return the source tree of a release of Slurm on this host; None: the plugin needs none.
 
     Raises:
-        UnavailableError: there is no source of this release.
+        UnavailableError: this host has no source of the release.
     """
     if kind is ExactPlugin.ENERGY:
         return None

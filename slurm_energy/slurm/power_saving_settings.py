@@ -1,4 +1,4 @@
-"""Slurm's settings of power saving, obstacles to it, and advice for slurm.conf."""
+"""Slurm's settings of power saving, obstacles to power saving, and advice for slurm.conf."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PowerSavingSettings:
         suspend_program, resume_program: programs that power nodes down and up; empty: none.
         suspend_time_s: idle time after which Slurm itself powers nodes down; None: Slurm's power saving is
             disabled.
-        excluded_nodes: names of nodes that Slurm never powers down. They include the nodes of entries with a
-            count, although Slurm keeps only that number of them on.
+        excluded_nodes: names of nodes that Slurm never powers down. They include all nodes of entries with a
+            count (`NODES:COUNT`), although Slurm keeps only `COUNT` of these nodes on.
         excluded_partitions: partitions whose nodes Slurm never powers down.
         excluded_states: node states in which Slurm never powers nodes down, in upper case.
         resume_timeout_s: time after which a node that does not boot is set to DOWN; None: unknown.
@@ -64,8 +64,8 @@ class PowerSavingSettings:
     def boot_wait_s(self) -> float | None:
         """Maximum time that PrologSlurmctld may wait for the nodes of a job; None: unknown.
 
-        A node responds or is set to DOWN within ResumeTimeout. slurmctld requeues a job whose PrologSlurmctld
-        exceeds PrologEpilogTimeout.
+        A node responds or is set to DOWN within ResumeTimeout after the start of its boot. slurmctld requeues
+        a job whose PrologSlurmctld exceeds PrologEpilogTimeout.
         """
         if self.resume_timeout_s is None:
             return None
@@ -75,7 +75,7 @@ class PowerSavingSettings:
         return min(limit_s, _PROLOG_SHARE * self.prolog_timeout_s)
 
     def problems(self) -> list[str]:
-        """Return why Slurm would not power nodes down or up, with the remedy; empty: it would."""
+        """Return the reasons why Slurm would not power nodes down or up, with remedies; empty: none."""
         lines = []
         if not self.suspend_program:
             lines.append("SuspendProgram is not set: add the program that powers nodes down to slurm.conf")
@@ -89,7 +89,7 @@ class PowerSavingSettings:
         return lines
 
     def advice(self) -> list[str]:
-        """Return settings of slurm.conf without which jobs wait longer for a boot than necessary."""
+        """Return settings for slurm.conf without which jobs wait longer for a boot than necessary."""
         lines = []
         if not self.prolog_slurmctld:
             lines.append(

@@ -13,7 +13,7 @@ _VERSION = re.compile(r"^\S*slurm\S* (\d+)\.(\d+)\.(\d+)", re.MULTILINE)
 
 
 class Release(NamedTuple):
-    """A Slurm release, which compares as a tuple, for example `release() >= (23, 11)`."""
+    """A Slurm release. Releases compare as tuples, for example `release() >= (23, 11)`."""
 
     major: int
     minor: int
@@ -42,7 +42,7 @@ def parse_release(output: str, command: str) -> Release:
 
     Args:
         output: output of the program.
-        command: command that printed it, for the error.
+        command: command that printed the output, for the error.
 
     Raises:
         UnavailableError: the output has no version.

@@ -46,7 +46,7 @@ class NoDataParserError(UnavailableError):
 
 
 def read_sacct_release(run: Runner | None = None) -> Release:
-    """Return the release of the installed sacct. It asks no daemon.
+    """Return the release of the installed sacct. No daemon is queried.
 
     Raises:
         NoAccountingError: sacct is not installed.
@@ -66,7 +66,7 @@ def read_sacct_release(run: Runner | None = None) -> Release:
 def read_rows(
     options: Sequence[str], fields: Sequence[str], run: Runner | None = None
 ) -> list[dict[str, str]]:
-    """Run sacct and return its rows in its order.
+    """Run sacct and return its rows in the order in which sacct prints them.
 
     Times are Unix seconds, or a word such as `Unknown`.
 
@@ -158,11 +158,11 @@ def _explained(messages: Sequence[str]) -> UnavailableError | UsageError:
 
 
 def _local_time(match: re.Match[str]) -> str:
-    """Return a time in a message of sacct, which it prints in Unix seconds, as local time."""
+    """Return a time, which a message of sacct contains as Unix seconds, as local time."""
     return f"({datetime.fromtimestamp(int(match[1])).isoformat()})"
 
 
 def seconds_of(cells: Mapping[str, str], name: str) -> float | None:
-    """Return a time or duration of a row in seconds; None: sacct prints a word or nothing."""
+    """Return a time or duration of a row in seconds; None if sacct prints a word or nothing."""
     text = cells.get(name, "")
     return float(text) if text.isdecimal() else None

@@ -1,6 +1,6 @@
 """Fields of `sacct --format` in the releases from 22.05 to 26.05: names, widths, treatment of long values.
 
-The order is that of sacct, in which it searches for abbreviated names. Source: `fields` in
+The fields have the order in which sacct lists them and searches for abbreviated names. Source: `fields` in
 src/sacct/sacct.c and the `print_fields_*` functions in src/common/print_fields.c of each release.
 """
 
@@ -187,7 +187,8 @@ def date_overflow(release: Release) -> Overflow:
     """Return the way in which sacct of a release prints a time that is longer than its column.
 
     Returns:
-        `date`: the end is dropped, with --parsable too. `cut_date`: the end is dropped, in tables only.
+        `date`: the end of the time is dropped, even with --parsable. `cut_date`: the end is dropped, in
+            tables only.
         `hash`: the column is filled with `#`, in tables only.
     """
     return "date" if release < (23, 2, 1) else "cut_date" if release < (23, 11) else "hash"
@@ -199,7 +200,7 @@ def fields_of(release: Release) -> tuple[SacctField, ...]:
 
 
 def explain_missing(name: str, release: Release, flag: str) -> UsageError | None:
-    """Return the error for a field that exists in other releases only; None: no release has it."""
+    """Return the error for a field that only other releases have; None: no release has the field."""
     for field in SACCT_FIELDS:
         if field.name.lower() == name.lower() and not field.exists_in(release):
             end = (

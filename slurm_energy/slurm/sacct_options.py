@@ -28,7 +28,7 @@ class SacctOption:
         names: all spellings, short ones first.
         value: placeholder of the value; empty: the option has none. A value in brackets is optional.
         doc: meaning; for a refused option the reason.
-        treatment: what `senergy acct` does with the option.
+        treatment: way in which `senergy acct` handles the option.
         since: first release of Slurm with the option, as (major, minor).
     """
 

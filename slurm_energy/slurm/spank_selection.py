@@ -25,7 +25,7 @@ BUILD_DIRECTORY: Final = Path("/var/lib/slurm-energy/plugins")
 
 @dataclass(frozen=True, slots=True)
 class SpankSelection:
-    """The SPANK plugins that were selected.
+    """Result of a selection of SPANK plugins.
 
     Attributes:
         series: series of the installed Slurm.
@@ -56,8 +56,9 @@ def slurm_release(prefix: Path | None = None) -> Release | None:
 def select(library: Path, release: Release, built: Path = BUILD_DIRECTORY) -> SpankSelection:
     """Let the links of a package point to the plugins for a release of Slurm.
 
-    Links of plugins that are not installed, such as energy_hooks.so on a login node, are left out. Without
-    plugins for the series the links stay: Slurm then skips the plugins, because their lines are `optional`.
+    Links of plugins that are not installed, such as energy_hooks.so on a login node, are left out. If there
+    are no plugins for the series, the links do not change. Slurm then skips the plugins, because their lines
+    in plugstack.conf are `optional`.
 
     Args:
         library: directory of the links, /usr/lib/slurm-energy.
@@ -66,7 +67,7 @@ def select(library: Path, release: Release, built: Path = BUILD_DIRECTORY) -> Sp
 
     Raises:
         ForbiddenError: the caller may not write the links.
-        UnavailableError: they cannot be written.
+        UnavailableError: the links cannot be written.
     """
     series = release.series
     names = [name for name in SPANK_PLUGINS if (library / name).is_symlink()]
@@ -112,7 +113,7 @@ def _directory(parents: Iterable[Path], series: str, names: list[str]) -> Path |
 
 
 def _replace_link(link: Path, target: str) -> bool:
-    """Let a link point to another file at once; return whether it pointed elsewhere."""
+    """Let a link point to another file, in one atomic step; return whether it pointed elsewhere before."""
     try:
         if link.readlink() == Path(target):
             return False

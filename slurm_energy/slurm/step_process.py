@@ -27,7 +27,7 @@ class StepProcess(NamedTuple):
 def step_of_process(root: Path, pid: int) -> StepProcess | None:
     """Return the step of a slurmstepd; None if the process is not a slurmstepd.
 
-    The first source is the process title, `slurmstepd: [JOB.STEP]`, and the second is the control group. Any
+    The step is read from the process title, `slurmstepd: [JOB.STEP]`, or else from the control group. Any
     user can choose a process title, so the caller must check that the process runs as root.
 
     Args:

@@ -22,7 +22,9 @@ MAX_MEMORY_MIB: Final = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class RequestedResources:
-    """Resources that a job requests on all nodes together; None: not in the list.
+    """Resources that a job requests on all nodes together.
+
+    None: the list does not contain the resource.
 
     `gpus` is also None for a job without GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
 
@@ -71,7 +73,8 @@ def gpus_of_run(tres: str | None, recorded: int | None) -> int:
     """Return the number of GPUs of a run.
 
     Args:
-        tres: TRES request of the job; None: unknown. If it lists any GRES but no GPUs, the job has none.
+        tres: TRES request of the job; None: unknown. If the request lists any GRES but no GPUs, the job has
+            no GPUs.
         recorded: number of GPUs in the run's records, used if Slurm does not account for GPUs; None: unknown.
     """
     requested = parse_tres(tres).gpus
@@ -81,7 +84,7 @@ def gpus_of_run(tres: str | None, recorded: int | None) -> int:
 
 
 def parse_gpu_request(text: str) -> RequestedResources:
-    """Return the GPUs in a request per job, node, socket or task; `gpus` is 0 if the request has none.
+    """Return the GPUs in a request per job, node, socket or task; `gpus` is 0 if the request names none.
 
     `gpu_kind` is the first type in the request.
     """

@@ -1,4 +1,5 @@
 """Timelines of jobs: events, profiler traces, signals and findings as a Chrome trace and a page.
 
-Pure functions on data and streams that the caller opened. Names are chosen by users and are escaped here.
+Pure functions on data and streams that the caller opened. Users choose the names that appear in a timeline;
+this package escapes the names.
 """

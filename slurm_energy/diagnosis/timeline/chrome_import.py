@@ -1,7 +1,8 @@
 """Import of Chrome traces, as the PyTorch profiler and other tools write them, into a timeline.
 
-The clock of a trace is Unix time in microseconds, an offset to `baseTimeNanoseconds` (PyTorch 2), or that of
-CLOCK_MONOTONIC. The content is hostile input: each event is checked, and faults are counted with their place.
+The times of a trace are Unix time in microseconds, offsets to `baseTimeNanoseconds` (PyTorch 2), or times of
+CLOCK_MONOTONIC. The content is hostile input: each event is checked, and faults are counted with their
+position in the file.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class ProfileHead:
 
     Attributes:
         rank: rank of the process in distributed training; None: unknown.
-        base_ns: Unix nanoseconds of time 0; None: not stated.
-        first_us: earliest time of the first events; None: there are none.
-        last_us: latest end of the first events.
+        base_ns: Unix time in nanoseconds at time 0 of the trace; None: not stated.
+        first_us: earliest time among the examined events; None: there are no events.
+        last_us: latest end among the examined events.
         has_gpu: whether there are events of a GPU.
         events: number of examined events.
     """
@@ -57,7 +58,7 @@ class ProfileHead:
 
     @property
     def unix_span_s(self) -> tuple[float, float] | None:
-        """Unix seconds of the first and the last examined event; None if the clock is unknown."""
+        """Unix time in seconds of the first and of the last examined event; None if the clock is unknown."""
         base_ns = self.unix_base_ns
         if base_ns is None or self.first_us is None:
             return None
@@ -66,10 +67,12 @@ class ProfileHead:
 
 
 def read_head(items: Iterator[ScannedEvent | ScannedValue], *, to_the_end: bool = False) -> ProfileHead:
-    """Return the facts about a trace from its first events. Damage after an event is left to the import.
+    """Return the facts about a trace from its first events.
+
+    Damage after an event is reported by the import, not here.
 
     Args:
-        items: the scanned file; it is advanced.
+        items: items of the scanned file; this function consumes the first ones.
         to_the_end: examine all events, so that `last_us` is the end of the trace.
 
     Raises:
@@ -122,7 +125,7 @@ def is_gpu_event(event: Mapping[str, Any]) -> bool:
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a finite number that a trace contains as a number or as text; None for anything else."""
+    """Return a finite number that a trace contains as a number or as text; None for any other value."""
     if isinstance(value, str) and len(value) <= 40:
         try:
             value = float(value)
@@ -132,13 +135,13 @@ def finite_number(value: Any) -> float | None:
 
 
 def unix_offset_ns(head: ProfileHead, window: TimeWindow, clock_offsets_ns: Sequence[int]) -> int | None:
-    """Return the Unix nanoseconds of time 0 of a trace; None if its clock is unknown.
+    """Return the Unix time in nanoseconds at time 0 of a trace; None if the clock of the trace is unknown.
 
     Args:
         head: facts about the trace.
         window: the shown part of the time.
-        clock_offsets_ns: Unix time minus CLOCK_MONOTONIC of the job's processes. The first one under which
-            the trace begins within the window is taken, if the trace states no clock.
+        clock_offsets_ns: Unix time minus CLOCK_MONOTONIC of the job's processes. If the trace states no
+            clock, the first of these offsets with which the trace begins within the window is used.
     """
     if head.first_us is None:
         return 0

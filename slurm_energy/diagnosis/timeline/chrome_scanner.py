@@ -1,7 +1,8 @@
 """Incremental scanner of Chrome trace files, as the PyTorch profiler and many other tools write them.
 
-A file is an object with the list `traceEvents`, or only the list. It is scanned in bounded memory, event by
-event. The content is hostile input: it may be cut off, damaged, nested, huge or compressed to almost nothing.
+A file is a JSON object with the list `traceEvents`, or only this list. The file is scanned in bounded memory,
+event by event. The content is hostile input: it may be cut off, damaged, deeply nested, huge or extremely
+compressed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class TraceFileError(ValueError):
 
     Args:
         why: the fault.
-        offset: byte of the decompressed content at which it is.
+        offset: position of the fault, in bytes of the decompressed content.
     """
 
     def __init__(self, why: str, offset: int) -> None:
@@ -45,7 +46,7 @@ class ScannedEvent:
 
     Attributes:
         value: the JSON value, usually an object.
-        offset: byte of the decompressed content at which it starts.
+        offset: position of the start of the value, in bytes of the decompressed content.
     """
 
     value: Any
@@ -54,7 +55,7 @@ class ScannedEvent:
 
 @dataclass(frozen=True, slots=True)
 class ScannedValue:
-    """A key beside `traceEvents` with its value."""
+    """A key of the trace other than `traceEvents`, with its value."""
 
     key: str
     value: Any
@@ -158,8 +159,8 @@ def _events(text: _TextWindow, *, may_end: bool) -> Iterator[ScannedEvent]:
 
     Args:
         text: content, after the opening bracket.
-        may_end: whether the file may end without the closing bracket. The format permits it for a file that
-            is only a list, because programs append events until they end.
+        may_end: whether the file may end without the closing bracket. The format permits a missing bracket
+            for a file that is only a list, because programs append events until they exit.
     """
     while True:
         character = text.skip_separators()
@@ -173,7 +174,7 @@ def _events(text: _TextWindow, *, may_end: bool) -> Iterator[ScannedEvent]:
 
 
 class _TextWindow:
-    """The part of a text that is being scanned. Characters before the current position are dropped."""
+    """The currently scanned part of a text. Characters before the current position are dropped."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -205,7 +206,7 @@ class _TextWindow:
         self._at += count
 
     def skip_blanks(self) -> str:
-        """Skip white space. Return the next character; empty at the end."""
+        """Skip white space. Return the next character; empty at the end of the content."""
         while True:
             match = _BLANKS.match(self._text, self._at)
             self._at = match.end() if match else self._at
@@ -215,7 +216,7 @@ class _TextWindow:
                 return ""
 
     def skip_separators(self) -> str:
-        """Skip white space and commas. Return the next character; empty at the end."""
+        """Skip white space and commas. Return the next character; empty at the end of the content."""
         while (character := self.skip_blanks()) == ",":
             self._at += 1
         return character
@@ -224,7 +225,7 @@ class _TextWindow:
         """Read one JSON value from the current position.
 
         Raises:
-            TraceFileError: it is damaged, cut off, too long or nested too deeply.
+            TraceFileError: the value is damaged, cut off, too long or nested too deeply.
         """
         while True:
             value, why = None, ""
@@ -249,7 +250,7 @@ class _TextWindow:
                 self.fail(self._fault_at_end(why))
 
     def _fault_at_end(self, why: str) -> str:
-        """Return the fault of a value that the rest of the content does not complete."""
+        """Return the fault of a value that is incomplete at the end of the content."""
         start = self._text[self._at : self._at + 1]
         if not start:
             return "the file ends too early"
@@ -269,5 +270,8 @@ class _TextWindow:
 
 
 def _refuse_constant(name: str) -> float:
-    """Return NaN for NaN and infinities, which JSON lacks; the reader of the events drops such values."""
+    """Return NaN for NaN and infinities, which JSON lacks.
+
+    The reader of the events drops these values.
+    """
     return float("nan")

@@ -16,7 +16,7 @@ MAX_EVIDENCE: Final = 16
 def write_findings(writer: TraceWriter, window: TimeWindow, findings: Sequence[JobFinding]) -> None:
     """Write a marker at the start of each finding, and a lane with the time of each fact that supports it.
 
-    A finding without time is marked at the start of the shown part.
+    A finding whose facts have no time is marked at the start of the time window.
     """
     if not findings:
         return
@@ -41,7 +41,10 @@ def write_findings(writer: TraceWriter, window: TimeWindow, findings: Sequence[J
 
 
 def finding_start_s(finding: JobFinding, window: TimeWindow) -> float | None:
-    """Return the Unix time of the earliest fact within the window; None if no fact has a time there."""
+    """Return the Unix time of the earliest fact within the window.
+
+    Return None if no fact has a time in the window.
+    """
     times = [interval[0] for item in finding.evidence if (interval := _interval(item, window))]
     return min(times, default=None)
 

@@ -1,7 +1,7 @@
 """Process and thread numbers of a Chrome trace, and the metadata events that name them.
 
-A viewer shows one group of lanes per process number. Perfetto names threads by their number alone, so that a
-thread number occurs only once in a trace, whatever its process is.
+A viewer shows one group of lanes per process number. Perfetto identifies threads by their number alone.
+Therefore each thread number occurs only once in a trace, even in different processes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ MAX_LANES: Final = 100_000
 
 
 class LaneTable:
-    """Numbers of the groups and lanes of one trace."""
+    """Process numbers of groups, and thread numbers of lanes, in one trace."""
 
     def __init__(self) -> None:
         self._groups: list[str] = []
         self._lanes: list[tuple[int, str, int]] = []
 
     def add_group(self, name: str) -> int:
-        """Return the process number of a new group of lanes; groups are shown as they were created."""
+        """Return the process number of a new group of lanes.
+
+        Viewers show groups in the order of their creation.
+        """
         self._groups.append(name)
         return len(self._groups)
 
@@ -34,7 +37,7 @@ class LaneTable:
         Args:
             group: process number of the group.
             name: name of the lane.
-            order: position within the group; lanes of equal order are shown as they were created.
+            order: position within the group; lanes of equal order are shown in the order of their creation.
         """
         if len(self._lanes) >= MAX_LANES:
             return None

@@ -1,4 +1,7 @@
-"""Time of processes by phase in a fixed number of columns, so that the size of a page is limited."""
+"""Overview of a page: time of processes by phase in a fixed number of columns.
+
+The fixed number limits the size of the page.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ is the part of the steps that no phase inside them explains."""
 
 @dataclass(slots=True)
 class OverviewRow:
-    """Time of one process, or of several neighbours together.
+    """Time by category of one process, or of several neighbouring processes together.
 
     Attributes:
         name: name of the row.
         members: number of processes.
-        is_gpu: whether the row shows the events of the processes that the GPU has timed.
+        is_gpu: whether the row shows the events that the GPU has timed.
         nanoseconds: nanoseconds per column by category.
     """
 
@@ -36,7 +39,7 @@ class OverviewRow:
     nanoseconds: dict[str, array[float]] = field(default_factory=dict)
 
     def column(self, phase: str) -> array[float]:
-        """Return the nanoseconds per column of the category of a phase."""
+        """Return the nanoseconds per column of the category to which a phase belongs."""
         category = phase if phase in CATEGORIES else OTHER
         if category not in self.nanoseconds:
             self.nanoseconds[category] = array("d", bytes(8 * COLUMNS))
@@ -44,10 +47,10 @@ class OverviewRow:
 
 
 class Overview:
-    """Rows over the shown part of the time.
+    """Rows of processes over the time window of the timeline.
 
     Args:
-        window: the shown part.
+        window: the shown time window.
     """
 
     def __init__(self, window: TimeWindow) -> None:
@@ -58,7 +61,7 @@ class Overview:
     def rows_for(self, names: Sequence[str]) -> list[tuple[OverviewRow, OverviewRow]]:
         """Return two rows for each process: its own events, and the events of its GPU.
 
-        Neighbours share rows if there are more than `MAX_ROWS` processes.
+        Neighbouring processes share rows if there are more than `MAX_ROWS` processes.
 
         Args:
             names: short names of the processes in the order of the rows.
@@ -81,7 +84,7 @@ class Overview:
             column: nanoseconds per column.
             start_ns: start of the interval.
             end_ns: end of the interval.
-            weight: share of the interval that counts.
+            weight: fraction of the interval that counts.
         """
         index = max(0, (start_ns - self.window.from_ns) // self.column_ns)
         edge = self.window.from_ns + (index + 1) * self.column_ns
@@ -93,7 +96,7 @@ class Overview:
         column[min(index, COLUMNS - 1)] += weight * (end_ns - start_ns)
 
     def add_steps(self, row: OverviewRow, steps: RankSteps) -> None:
-        """Add the steps over time of a process that wrote no event file."""
+        """Add the steps over time of a process that has no event file."""
         intervals = steps.intervals
         if intervals is None:
             return
@@ -108,10 +111,11 @@ class Overview:
                         self.add(into, start_ns, end_ns, min(1.0, seconds / intervals.interval_s))
 
     def shares(self, row: OverviewRow) -> dict[str, list[float]]:
-        """Return the share of each column's time by category, in the order of `CATEGORIES`.
+        """Return the fraction of each column's time by category, in the order of `CATEGORIES`.
 
-        The shares of a column add up to at most 1. Phases of `STANDARD_PHASES` precede sections of users,
-        which may contain them, and these precede the rest of the steps, which contain both.
+        The fractions of a column add up to at most 1. If phases overlap, phases of `STANDARD_PHASES` take
+        precedence over sections of users, which may contain such phases. Sections of users take precedence
+        over the rest of the steps, which contain both.
         """
         total = self.column_ns * row.members
         names = [name for name in CATEGORIES if name in row.nanoseconds]

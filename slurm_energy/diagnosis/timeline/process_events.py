@@ -24,11 +24,12 @@ class _Lane:
     """Lane of one phase of one thread.
 
     Attributes:
-        end_ns: end of its last event.
+        end_ns: end of the last event in the lane.
         lane: process and thread number in the trace.
-        suffix: the part of an event in the trace that is the same for all events of the lane.
-        column: its column of the overview; None: no overview.
-        below: lane of events that overlap those of this one; None: none yet.
+        suffix: text that all encoded events of the lane have in common.
+        column: nanoseconds by column of the overview, to which events of the lane are added; None: no
+            overview.
+        below: lane for events that overlap events of this lane; None: there is no such lane yet.
     """
 
     __slots__ = ("below", "column", "end_ns", "lane", "suffix")
@@ -50,11 +51,12 @@ class ProcessEvents:
 
     Args:
         header: header of the event file.
-        window: the shown part of the time.
+        window: the shown time window.
         writer: Chrome trace; None: no trace.
         group: process number in the trace.
         overview: columns of the page; None: no page.
-        rows: rows of the overview for events that the CPU has timed and those that the GPU has timed.
+        rows: row of the overview for events that the CPU has timed, and row for events that the GPU has
+            timed.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class ProcessEvents:
         self.tally = EventTally()
 
     def add(self, events: Sequence[RawEvent]) -> None:
-        """Convert a block of events. Those of a phase and thread are expected in the order of their ends."""
+        """Convert a block of events. Events of one phase and thread must be in the order of their ends."""
         placed = self._place(events)
         self.tally.shown += len(placed)
         if self._writer:
@@ -82,7 +84,7 @@ class ProcessEvents:
             self._draw(self._overview, placed)
 
     def _place(self, batch: Sequence[RawEvent]) -> list[_Placed]:
-        """Return the shown intervals with their lanes. Marks and counters are written at once."""
+        """Return the intervals within the time window, with their lanes. Write marks and counters at once."""
         offset_ns, from_ns, to_ns = self._header.unix_offset_ns, self._window.from_ns, self._window.to_ns
         lanes = self._lanes
         placed: list[_Placed] = []
@@ -135,7 +137,7 @@ class ProcessEvents:
                     overview.add(column, start, end)
 
     def _point(self, lane: _Lane, at_ns: int, value: float, kind: int, name: str) -> None:
-        """Write a mark or a value of a counter."""
+        """Write a mark, or a value of a counter."""
         self.tally.shown += 1
         if self._writer is None:
             return
@@ -153,7 +155,10 @@ class ProcessEvents:
         return lane
 
     def _free_lane(self, lane: _Lane, start_ns: int, key: int) -> _Lane | None:
-        """Return a lane of the same phase and thread that is free at a time; None: there are too many."""
+        """Return a lane of the same phase and thread that is free at a time.
+
+        Return None if the trace has too many.
+        """
         depth = 1
         while start_ns < lane.end_ns:
             depth += 1

@@ -40,11 +40,11 @@ class ProfileEvents:
 
     Args:
         name: short name of the trace, shown before the names of its processes.
-        number: number of the trace, by which the connections of several traces are kept apart.
-        offset_ns: Unix nanoseconds of its time 0.
-        window: the shown part of the time.
+        number: number of the trace, which distinguishes its arrows between events from those of other traces.
+        offset_ns: Unix time in nanoseconds at time 0 of the trace.
+        window: the shown time window.
         writer: Chrome trace; None: no trace.
-        drawing: overview and row of the trace; None: no page.
+        drawing: the overview of the page, and the row of the trace in it; None: no page.
         has_gpu: whether the row shows the events of a GPU; otherwise it shows the events of the first thread.
     """
 
@@ -78,7 +78,7 @@ class ProfileEvents:
         self.tally = EventTally()
 
     def add(self, items: Iterable[ScannedEvent | ScannedValue]) -> None:
-        """Convert events, and end the events that are open at the end of the trace.
+        """Convert events, and end the events that the trace leaves open.
 
         Raises:
             TraceFileError: the rest of the file is damaged or cut off. All events before have been converted.
@@ -94,14 +94,14 @@ class ProfileEvents:
             self._name_lanes()
 
     def _end_open_events(self) -> None:
-        """End the events that the trace does not end, for example because the program was killed."""
+        """End the events whose end is missing in the trace, for example because the program was killed."""
         for key, opened in self._open.items():
             for event in reversed(opened):
                 args = {**event[2], "unfinished": True}
                 self._slice(key, (event[0], event[1], args), max(0.0, self._last_us - event[0]), {})
 
     def _event(self, event: Any) -> str:
-        """Convert one event. Return the reason if it is refused, else an empty text."""
+        """Convert one event. Return the reason if the event is refused, else an empty text."""
         if not isinstance(event, dict):
             return _NOT_AN_OBJECT
         phase = event.get("ph")
@@ -165,7 +165,7 @@ class ProfileEvents:
         return ""
 
     def _draw(self, key: _Key, name: str, event: Mapping[str, Any], start_us: float, end_us: float) -> None:
-        """Add an event to the overview: an event of the GPU, or an outermost one of the first thread."""
+        """Add an event to the overview if it ran on the GPU or is an outermost event of the first thread."""
         if self._drawing is None or is_gpu_event(event) is not self._has_gpu:
             return
         overview, row = self._drawing
@@ -204,7 +204,7 @@ class ProfileEvents:
         return ""
 
     def _point(self, phase: str, event: Mapping[str, Any], at_us: float) -> str:
-        """Write an instant, or an end of an arrow between two events (phases s, t and f)."""
+        """Write an instant, or one end of an arrow between two events (phases s, t and f)."""
         lane = self._lane(_key(event))
         if lane is None:
             return _TOO_MANY_LANES
@@ -258,7 +258,7 @@ class ProfileEvents:
         return self._groups[key[0]], number
 
     def _name_lanes(self) -> None:
-        """Rename the lanes as the trace names them, which it may do after their events."""
+        """Rename the lanes as the trace names them. A trace may name a lane after the events of the lane."""
         if self._writer is None:
             return
         for process, group in self._groups.items():
@@ -272,12 +272,12 @@ class ProfileEvents:
 
 
 def _key(event: Mapping[str, Any]) -> _Key:
-    """Return process and thread of an event as text: some tools use names instead of numbers."""
+    """Return the process and thread of an event as text. Some tools write names instead of numbers."""
     return _text(event.get("pid")), _text(event.get("tid"))
 
 
 def _text(value: Any, before: str = "") -> str:
-    """Return a text or number as text of limited length; empty for any other value."""
+    """Return a text or number as text of limited length; empty for a value of any other type."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return ""
     if isinstance(value, int) and abs(value) >= 1 << 64:
@@ -286,7 +286,7 @@ def _text(value: Any, before: str = "") -> str:
 
 
 def _args(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an event that a timeline shows: short texts and numbers."""
+    """Return those arguments of an event that a timeline shows: short texts and numbers."""
     args = event.get("args")
     short: dict[str, Any] = {}
     for name, value in args.items() if isinstance(args, dict) else ():

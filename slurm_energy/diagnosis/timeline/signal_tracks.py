@@ -23,8 +23,8 @@ Gap = tuple[float, float]
 def write_node(writer: TraceWriter, window: TimeWindow, node: NodeObservation) -> int:
     """Write the signals of a node and of its GPUs. Return the number of tracks.
 
-    A counter of a Chrome trace keeps its value until the next one. Intervals of unknown values are therefore
-    marked on a lane of their own.
+    A counter of a Chrome trace keeps its value until the next value. Intervals of unknown values are
+    therefore marked on a separate lane.
     """
     groups: dict[str, list[ObservedSeries]] = {"": []}
     for series in node.series:
@@ -43,7 +43,10 @@ def write_node(writer: TraceWriter, window: TimeWindow, node: NodeObservation) -
 
 
 def write_steps(writer: TraceWriter, window: TimeWindow, group: int, steps: RankSteps) -> bool:
-    """Write the steps over time of a process that wrote no event file. Return whether there are any."""
+    """Write the steps over time of a process that has no event file.
+
+    Return whether there are any steps.
+    """
     intervals = steps.intervals
     if intervals is None or not len(intervals.steps):
         return False
@@ -71,19 +74,20 @@ def write_steps(writer: TraceWriter, window: TimeWindow, group: int, steps: Rank
 def counter_points(
     series_start_s: float, interval_s: float, values: Iterable[float], window: TimeWindow
 ) -> tuple[list[tuple[float, float]], list[Gap]]:
-    """Return the points of a counter track and the intervals without value, both within the window.
+    """Return the points of a counter track, and the gaps without value, both within the time window.
 
-    Before the first and after the last interval, times of up to 1.5 intervals without value are no gaps: the
-    samples of a series do not begin and end with the job.
+    Before the first and after the last interval, times without value are no gaps if they last at most 1.5
+    intervals, because the samples of a series do not begin and end exactly with the job.
 
     Args:
         series_start_s: start of the first interval, Unix seconds.
         interval_s: seconds per interval.
         values: mean per interval; NaN: unknown.
-        window: the shown part of the time.
+        window: the shown time window.
 
     Returns:
-        Microsecond of the timeline and value at each change; start and end of each gap in Unix seconds.
+        At each change, the time in microseconds of the timeline and the new value. For each gap, start and
+        end in Unix seconds.
     """
     points: list[tuple[float, float]] = []
     gaps: list[Gap] = []
@@ -110,7 +114,7 @@ def counter_points(
 
 
 def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
-    """Yield gaps, neighbours joined."""
+    """Yield the gaps after joining neighbouring ones."""
     last: Gap | None = None
     for gap in gaps:
         if last is not None and gap[0] <= last[1]:
@@ -128,7 +132,7 @@ class _CounterGroup:
 
     Args:
         writer: Chrome trace.
-        window: the shown part of the time.
+        window: the shown time window.
         group: process number.
     """
 
@@ -154,7 +158,7 @@ class _CounterGroup:
                 self._names_by_gaps.setdefault(tuple(gaps[:MAX_GAPS]), []).append(name)
 
     def finish(self) -> None:
-        """Write the intervals without value. Tracks with the same such intervals share a lane."""
+        """Write the lanes that mark intervals without value. Tracks with identical intervals share a lane."""
         window = self._window
         for gaps, names in self._names_by_gaps.items():
             what = names[0] if len(names) == 1 else f"{len(names)} signals"

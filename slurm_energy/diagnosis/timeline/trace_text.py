@@ -1,4 +1,7 @@
-"""Text and numbers of a Chrome trace. All names come from users, so every text passes through `json_text`."""
+"""Text and numbers of a Chrome trace.
+
+All names come from users, so every text passes through `json_text`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def json_text(text: str) -> str:
     """Return a text as an ASCII JSON string without control, format and markup characters.
 
     Control and format characters, lone surrogates and direction marks become visible escapes, because they
-    could hide or reorder text in a viewer. Markup characters are JSON escapes, so that the trace is inert
+    could hide or reorder text in a viewer. Markup characters become JSON escapes, so that the trace is inert
     inside a page.
     """
     cut = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."

@@ -1,8 +1,8 @@
 """Writer of Chrome traces, which Perfetto, chrome://tracing and other viewers open.
 
-Events are written in any order, which the format permits. Times are microseconds since the start of the
-timeline with three decimals, so that a viewer that reads them as floats keeps the nanoseconds.
-Source: "Trace Event Format", Google, and the JSON importer of Perfetto.
+The format permits any order of events. Times are microseconds since the start of the timeline, with three
+decimals. A viewer that reads these times as floats therefore keeps the nanoseconds. Source: "Trace Event
+Format", Google, and the JSON importer of Perfetto.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _BUFFER_LINES: Final = 8192
 
 
 class TraceWriter:
-    """A Chrome trace that is being written.
+    """Writer of one Chrome trace.
 
     Args:
         write: consumer of the encoded text.
-        about: facts about the trace, shown by viewers as its metadata: texts and numbers.
+        about: texts and numbers that viewers show as metadata of the trace.
     """
 
     def __init__(self, write: Callable[[bytes], object], about: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class TraceWriter:
             name: name of the event.
             start_us: start, microseconds of the timeline.
             duration_us: duration in microseconds.
-            args: further values for the details that a viewer shows.
+            args: further values, which a viewer shows as details of the event.
         """
         self.add_lines(
             [
@@ -106,7 +106,7 @@ class TraceWriter:
             group: process number.
             name: name of the track.
             unit: unit of the values.
-            points: microsecond of the timeline and finite value from then on.
+            points: pairs of a time in microseconds of the timeline and the finite value from that time on.
         """
         keys = f'"pid":{group},"tid":{group},"name":{json_text(name)},"args":{{{json_text(unit)}:'
         self.add_lines([f'{{"ph":"C","ts":{at_us:.3f},{keys}{value!r}}}}}' for at_us, value in points])
@@ -125,5 +125,5 @@ class TraceWriter:
 
 
 def lane_keys(lane: tuple[int, int]) -> str:
-    """Return the keys of an event that name its lane."""
+    """Return the keys of an event that identify its lane."""
     return f'"pid":{lane[0]},"tid":{lane[1]}'

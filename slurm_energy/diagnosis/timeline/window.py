@@ -1,4 +1,4 @@
-"""The part of a job's time that a timeline shows, and the number of events that it leaves out."""
+"""Time window of a timeline within the time of a job, and counts of events by their use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_UNIX_S: Final = 4e9
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """The shown part of the time. All times are Unix nanoseconds.
+    """Part of a job's time that a timeline shows. All times are Unix nanoseconds.
 
     Attributes:
         origin_ns: time 0 of the timeline; not after `from_ns`.
@@ -27,7 +27,7 @@ class TimeWindow:
 
     @classmethod
     def of_seconds(cls, origin_s: float, from_s: float, to_s: float) -> TimeWindow:
-        """Return the window between Unix seconds; it is at least 1 microsecond long."""
+        """Return the window between two Unix times in seconds. The window is at least 1 microsecond long."""
         from_ns = round(from_s * NANOSECONDS)
         to_ns = max(round(to_s * NANOSECONDS), from_ns + 1000)
         return cls(min(round(origin_s * NANOSECONDS), from_ns), from_ns, to_ns)
@@ -47,20 +47,23 @@ class TimeWindow:
         return (unix_s * NANOSECONDS - self.origin_ns) / 1000
 
     def clip_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:
-        """Return the part of an interval of Unix seconds that is shown; None if no part of it is."""
+        """Return the part of an interval (Unix seconds) inside the window.
+
+        Return None if no part of it is inside.
+        """
         start_s, end_s = max(start_s, self.from_s), min(end_s, self.to_s)
         return (start_s, end_s) if start_s <= end_s else None
 
 
 @dataclass(slots=True)
 class EventTally:
-    """Numbers of events of one input, by their use in the result.
+    """Numbers of events of one input: shown, outside the window, and refused.
 
     Attributes:
         shown: events in the timeline.
-        outside: events outside the shown part of the time.
+        outside: events outside the time window.
         refused: events that cannot be shown, by reason.
-        first_offsets: byte of the input at which the first refused event is, by reason; empty if unknown.
+        first_offsets: position of the first refused event in bytes of the input, by reason; empty if unknown.
     """
 
     shown: int = 0

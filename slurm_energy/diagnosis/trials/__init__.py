@@ -1,4 +1,4 @@
 """Trials of adjustments: proposals from advice, and the decision whether they helped.
 
-Everything here is pure: no clock, no storage, no messages.
+The functions are pure: they use no clock, storage or messages.
 """

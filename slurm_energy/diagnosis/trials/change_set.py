@@ -1,4 +1,4 @@
-"""Changes that advice names, before permissions limit them."""
+"""Changes that advice proposes, before permissions limit them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from slurm_energy.adjustment import AdjustmentKind
 
 @dataclass(frozen=True, slots=True)
 class AdvisedChange:
-    """A change that advice names.
+    """A change that advice proposes.
 
     Attributes:
         kind: kind of the value.
         new: advised value.
         old: value of the diagnosed run; None if unknown.
-        requires: another change of the same advice without which this one goes less far; None: none.
-        alone: value to take without the required change; None: this change is useless without it.
+        requires: kind of another change of the same advice, without which this change must be smaller; None:
+            this change is independent.
+        alone: value to use if the required change is not made; None: this change is useless without the
+            required change.
     """
 
     kind: AdjustmentKind
@@ -37,10 +39,10 @@ class ChangeSet:
 
     Attributes:
         finding: kind of the finding.
-        changes: changes to make; empty: nothing that can be applied.
+        changes: changes to make; empty: the advice contains no change that can be applied automatically.
         seconds_gain: expected gain of time.
         joules_gain: expected gain of energy; None if unknown.
-        source: where the expectation comes from.
+        source: measurement or model from which the gain is expected.
     """
 
     finding: str

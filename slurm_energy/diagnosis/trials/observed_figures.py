@@ -1,4 +1,4 @@
-"""Time, energy and progress of a run, as trials compare them."""
+"""Time, energy and progress of a run, in the form that trials compare."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def observed_figures(
     observation: JobObservation, job: str, energy_joules: float | None, config: DiagnosisConfig
 ) -> RunFigures:
-    """Return the figures of a run.
+    """Return the time, energy and progress of a run.
 
     Args:
         observation: what was observed of the run.
@@ -47,7 +47,7 @@ def observed_figures(
 
 
 def _sum(amounts: Sequence[float | None]) -> float | None:
-    """Return the sum; None if nothing was reported, or a rank reported nothing."""
+    """Return the sum of the ranks' amounts; None if a rank, or no rank, reported an amount."""
     known = [amount for amount in amounts if amount]
     return math.fsum(known) if known and len(known) == len(amounts) else None
 
@@ -58,7 +58,7 @@ def _steps(rank: RankSteps) -> float | None:
 
 
 def common_hints(ranks: Sequence[RankSteps]) -> dict[str, float]:
-    """Return the numeric settings that every rank reports alike, by name."""
+    """Return the numeric settings for which all ranks report the same value, by name."""
     if not ranks:
         return {}
     numbers = {name: value for name, value in ranks[0].hints.items() if isinstance(value, int | float)}

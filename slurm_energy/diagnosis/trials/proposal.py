@@ -1,4 +1,4 @@
-"""Proposals: the adjustments that the advice about a job and the permissions allow together."""
+"""Proposals: adjustments that follow from the advice about a job and that the permissions allow."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class AdjustmentProposal:
     Attributes:
         finding: kind of the finding.
         adjustments: the changes; never empty.
-        time_ratio: predicted time of the next run over that of the diagnosed run.
-        energy_ratio: the same ratio of the energy; None if unknown.
-        source: where the prediction comes from.
+        time_ratio: predicted time of the next run, divided by the time of the diagnosed run.
+        energy_ratio: the same ratio for the energy; None if unknown.
+        source: measurement or model behind the prediction.
     """
 
     finding: str
@@ -56,7 +56,7 @@ class AdjustmentProposal:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AdjustmentProposal:
-        """Return the proposal in an object that `to_json` returned."""
+        """Return the proposal that `to_json` wrote to an object."""
         return cls(
             data["finding"],
             tuple(Adjustment.from_json(item) for item in data["adjustments"]),
@@ -73,12 +73,13 @@ def propose(
     elapsed_s: float,
     energy_joules: float | None,
 ) -> list[AdjustmentProposal]:
-    """Return the proposals for a job, that with the largest predicted gain first.
+    """Return the proposals for a job, the one with the largest predicted gain first.
 
-    A change beyond the permitted range goes as far as permitted, with this part of its gain.
+    If the advised value is outside the permitted range, the proposal uses the nearest permitted value and the
+    corresponding fraction of the gain.
 
     Args:
-        change_sets: changes that the advice about the job names.
+        change_sets: changes that the advice about the job proposes.
         permissions: permitted values.
         elapsed_s: duration of the diagnosed run.
         energy_joules: energy of the diagnosed run; None if unknown.
@@ -104,7 +105,7 @@ def _permitted(
     changes: Mapping[AdjustmentKind, AdvisedChange],
     permissions: AdjustmentPermissions,
 ) -> Iterator[tuple[Adjustment, float]]:
-    """Yield the permitted part of a change, and its share of the gain; nothing if there is none."""
+    """Yield the permitted part of a change, and the fraction of the gain; nothing if no part is permitted."""
     if change.kind not in permissions.ranges:
         return
     target = change.new

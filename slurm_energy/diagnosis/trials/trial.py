@@ -1,4 +1,4 @@
-"""A trial: adjustments of a program, the runs before and with them, and the decision."""
+"""A trial: adjustments of a program, the runs without and with the adjustments, and the decision."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class AdjustmentTrial:
         job: id of the diagnosed job.
         proposal: the adjustments with their predicted gain.
         slowdown_percent: permitted increase of the time per unit of progress.
-        base: values by kind that were in force in the diagnosed run.
+        base: values of the diagnosed run, by kind.
         before: completed runs with the values of `base`.
         after: runs with the adjustments.
-        decision: result of the last comparison; None: there was none.
+        decision: result of the last comparison; None: there was no comparison yet.
         controls: completed runs with the values of `base` since the trial began.
     """
 
@@ -44,8 +44,9 @@ class AdjustmentTrial:
     def awaits_control(self) -> bool:
         """Whether the next run gets the values of `base`.
 
-        While the noise hides the predicted gain, runs with and without the adjustments alternate: the load of
-        the nodes may differ from that of the runs before the trial.
+        While the noise hides the predicted gain, runs with and without the adjustments alternate. The
+        alternation is necessary because the load of the nodes during the trial may differ from the load
+        before the trial.
         """
         if self.decision is None or self.controls >= len(self.after):
             return False
@@ -53,7 +54,7 @@ class AdjustmentTrial:
 
     @property
     def values(self) -> dict[str, int]:
-        """The values of `base`, in which the adjustments have replaced theirs."""
+        """The values of `base`, overwritten by the adjustments."""
         return {**self.base, **{one.kind.value: one.new for one in self.proposal.adjustments}}
 
     @property
@@ -64,7 +65,7 @@ class AdjustmentTrial:
 
     @property
     def sbatch_options(self) -> list[str]:
-        """The options of sbatch that the adjustments need; empty: any submission delivers them."""
+        """Options of sbatch that the adjustments require; empty: the adjustments work with any submission."""
         return [option for one in self.proposal.adjustments if (option := one.sbatch_option) is not None]
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +83,7 @@ class AdjustmentTrial:
 
     @classmethod
     def from_json(cls, text: str) -> AdjustmentTrial:
-        """Return the trial in the JSON text of an object that `to_json` returned."""
+        """Return the trial from the JSON text of an object that `to_json` returned."""
         data = json.loads(text)
         decision = data.get("decision")
         return cls(

@@ -1,9 +1,10 @@
 """Verification: whether runs with an adjustment use less time or energy than the runs before.
 
 Times and energies are compared per unit of progress: per sample if all runs report samples, per step if all
-report steps of the same size, else per run. Time and energy of waits for CPUs that other work on the nodes
-uses are left out if they are known for all runs. Logarithms of ratios are compared with the run-to-run noise,
-which is estimated from the same runs, but not below an assumed noise.
+runs report steps of the same size, else per run. If all runs report how long they waited for CPUs that other
+work on the nodes used, the time and energy of these waits are left out. The logarithm of each ratio is
+compared with the run-to-run noise. This noise is estimated from the same runs, with an assumed noise as its
+minimum.
 """
 
 from __future__ import annotations
@@ -100,10 +101,10 @@ class TrialDecision:
     Attributes:
         verdict: whether the adjustments stay.
         reason: the result in one sentence.
-        unit: `sample`, `step` or `run`.
-        time_ratio: time per unit with the adjustments over that before, without delays by other work where
-            these are known; None if not comparable.
-        energy_ratio: the same ratio of the energy; None if unknown.
+        unit: unit of progress: `sample`, `step` or `run`.
+        time_ratio: time per unit with the adjustments, divided by the time per unit before; without delays by
+            other work if these are known; None if the runs are not comparable.
+        energy_ratio: the same ratio for the energy; None if unknown.
         noise: relative standard error of the ratios.
     """
 
@@ -134,12 +135,13 @@ def decide(
 ) -> TrialDecision:
     """Return the decision about a trial: keep its adjustments, undo them, or await a further run.
 
-    Time and energy are those per unit of progress. The adjustments are kept in two cases: the energy fell by
-    more than the noise and the time rose by at most `slowdown_percent`; or the time fell by more than the
-    noise and the energy did not rise by more than the noise. They are undone if the time exceeds that limit,
-    or the energy rose, by more than the noise. Otherwise the trial continues, for at most `MAX_TRIAL_RUNS`
-    runs, or `MAX_NOISY_RUNS` while the noise exceeds the predicted gain. The adjustments are then undone;
-    earlier if neither time nor energy fell and the noise is at most the predicted gain.
+    Time and energy are per unit of progress. The adjustments are kept in two cases: the energy fell by more
+    than the noise and the time rose by at most `slowdown_percent`; or the time fell by more than the noise
+    and the energy did not rise by more than the noise. The adjustments are undone if the time exceeds the
+    slowdown limit by more than the noise, or if the energy rose by more than the noise. Otherwise the trial
+    continues, for at most `MAX_TRIAL_RUNS` runs, or `MAX_NOISY_RUNS` while the noise exceeds the predicted
+    gain. After these runs, the adjustments are undone. They are undone earlier if neither time nor energy
+    fell and the noise is at most the predicted gain.
 
     Args:
         proposal: the adjustments with their predicted gain.
@@ -167,7 +169,7 @@ def is_unresolved(proposal: AdjustmentProposal, decision: TrialDecision, runs: i
     Args:
         proposal: the adjustments with their predicted gain.
         decision: result of the comparison.
-        runs: number of compared runs, with and without the adjustments.
+        runs: number of all compared runs: those with and those without the adjustments.
     """
     if decision.verdict is not TrialVerdict.UNDECIDED or decision.noise is None:
         return False
@@ -175,12 +177,15 @@ def is_unresolved(proposal: AdjustmentProposal, decision: TrialDecision, runs: i
 
 
 def _confidence(runs: int) -> float:
-    """Return the standard errors by which a difference between two groups of runs exceeds the noise."""
+    """Return the number of standard errors by which a significant difference exceeds the noise.
+
+    The difference is that between two groups of runs.
+    """
     return _CONFIDENCE[min(max(0, runs - 2), len(_CONFIDENCE) - 1)]
 
 
 def _log_gain(proposal: AdjustmentProposal) -> float:
-    """Return the logarithm of the larger predicted gain, of time or energy."""
+    """Return the logarithm of the larger one of the predicted gains of time and energy."""
     ratio = min(proposal.time_ratio, 1.0 if proposal.energy_ratio is None else proposal.energy_ratio)
     return -math.log(max(_MIN_RATIO, ratio))
 
@@ -195,7 +200,10 @@ def _assumed_noise(runs: Sequence[RunFigures]) -> float:
 def _without_contention(
     before: Sequence[RunFigures], after: Sequence[RunFigures]
 ) -> tuple[Sequence[RunFigures], Sequence[RunFigures]]:
-    """Return the runs without time and energy of delays by other work, if these are known for all runs."""
+    """Return the runs without time and energy of delays by other work.
+
+    If the delays are not known for all runs, return the runs unchanged.
+    """
     if any(run.contended_s is None for run in (*before, *after)):
         return before, after
     with_energy = all(run.contended_joules is not None for run in (*before, *after))
@@ -248,7 +256,7 @@ def _decision(
 def _refusal(
     adjustments: Sequence[Adjustment], before: Sequence[RunFigures], after: Sequence[RunFigures]
 ) -> TrialDecision | None:
-    """Return the decision about runs that cannot be compared; None if they can."""
+    """Return the decision about runs that cannot be compared; None if the runs are comparable."""
     last = after[-1]
     for adjustment in adjustments:
         hint = KINDS[adjustment.kind].hint
@@ -266,7 +274,7 @@ def _refusal(
 
 
 def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
-    """Return whether runs did the same work: equal progress, or activity that ends by itself as early."""
+    """Return whether runs did the same work, by equal progress or by equally early ends of their activity."""
     amounts = [run.samples or run.steps for run in (*before, *after)]
     known = [amount for amount in amounts if amount]
     if known:
@@ -282,7 +290,7 @@ def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> boo
 def _units(
     adjustments: Sequence[Adjustment], before: Sequence[RunFigures], after: Sequence[RunFigures]
 ) -> tuple[str, list[float], list[float]]:
-    """Return the unit of progress, and the units of each run."""
+    """Return the unit of progress, and the number of units of each run."""
     runs = (*before, *after)
     amounts: list[float] = [1.0] * len(runs)
     unit = "run"
@@ -303,7 +311,10 @@ def _energy_log_ratio(
     amounts_after: Sequence[float],
     assumed_noise: float,
 ) -> tuple[float, float] | None:
-    """Return the log ratio of the energies and its error; None if the energy of a new run is unknown."""
+    """Return the log ratio of the energies and its standard error.
+
+    Return None if the energy of a run with the adjustments is unknown.
+    """
     old = [run.energy_joules / n for run, n in zip(before, amounts_before, strict=True) if run.energy_joules]
     new = [run.energy_joules / n for run, n in zip(after, amounts_after, strict=True) if run.energy_joules]
     return _log_ratio(old, new, assumed_noise) if old and len(new) == len(after) else None
@@ -312,7 +323,7 @@ def _energy_log_ratio(
 def _log_ratio(before: Sequence[float], after: Sequence[float], assumed_noise: float) -> tuple[float, float]:
     """Return the mean log ratio of two groups of runs, and its standard error.
 
-    The variance is that of the runs in both groups, but at least that of the assumed noise.
+    The variance is estimated from the runs in both groups, with that of the assumed noise as its minimum.
     """
     groups = [[math.log(value) for value in group] for group in (before, after)]
     means = [math.fsum(group) / len(group) for group in groups]

@@ -1,4 +1,4 @@
-"""Reader of the queue that works although `queue.table` is missing or damaged."""
+"""Reader of the queue that works even if `queue.table` is missing or damaged."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_SNAPSHOT_AGE_S: Final = 120.0
 
 
 class FallbackQueueSource:
-    """A reader of the queue from the plugin's table, which has two fallbacks if the table cannot be read.
+    """A reader of the queue from the plugin's table, with two fallbacks for a table that cannot be read.
 
-    The first fallback is the last table that was read, updated from its journal. The second is squeue.
-    slurmctld rewrites a lost table within a minute, at its next pass. Until then the ranking must continue,
-    because unranked new jobs would start in the middle of the queue.
+    The first fallback is the last table that was read successfully, updated from the table's journal. The
+    second is squeue. slurmctld rewrites a lost table within a minute, at its next pass. Until then the
+    ranking must continue, because unranked new jobs would start in the middle of the queue.
 
     Args:
         table: reads the files of the plugin.
@@ -27,7 +27,8 @@ class FallbackQueueSource:
         clock: returns Unix seconds.
 
     Attributes:
-        problem: why the last `read` could not use the table, in one line; None: it used the table.
+        problem: why the last `read` could not use the table, in one line; None: the last `read` used the
+            table.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The GPU request of a pending job, and the scontrol fields that change it to other GPUs.
 
-The caller chooses the GPUs. The behaviour of Slurm 22.05 was tested. That of later releases was read in their
-source.
+The caller chooses the GPUs. The behaviour of Slurm 22.05 was tested. The behaviour of later releases was read
+in their source.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def scontrol_fields(
 
 
 def same_nodes(one: str, other: str) -> bool:
-    """Return whether two host lists name the same nodes, even if one of them is folded as squeue does it."""
+    """Return whether two host lists name the same nodes, even if they are folded in different ways."""
     if one == other:
         return True
     try:

@@ -32,7 +32,7 @@ class QueuedJob(NamedTuple):
 
 
 def find_queued_job(text: str, run: Runner = run_command) -> QueuedJob:
-    """Return a job by its id. Of several pending tasks of an array the first is returned.
+    """Return the queued job with an id. Of several pending tasks of an array, the first one is returned.
 
     Args:
         text: job id, or `ARRAY_TASK` such as `12_3`.

@@ -52,7 +52,8 @@ class UpdateResult:
 
     Attributes:
         done: jobs that were changed.
-        gone: jobs that had left the queue, or the state in which the change is possible. This is no error.
+        gone: jobs that had already left the queue, or the state in which the change is possible. This is no
+            error.
         refused: by job, the reason why Slurm rejected the change.
         remaining: jobs that were not changed because the batch reached its maximum duration or was stopped,
             in the given order.
@@ -65,7 +66,7 @@ class UpdateResult:
 
 
 class JobUpdater:
-    """Writer of job changes through scontrol, one after another, at a limited rate.
+    """Writer of job changes through scontrol, at a limited rate. Changes are made one after another.
 
     Each change costs slurmctld one request. The next request is sent after the reply to the previous one. A
     busy slurmctld therefore receives fewer requests.
@@ -74,7 +75,7 @@ class JobUpdater:
         updates_per_s: maximum number of changes per second.
         batch_s: maximum duration of a batch in seconds; the remaining changes are left for the next batch.
         applied_factors: dictionary to which the site factors that slurmctld accepts are added, by job id.
-            Pass the same one to `squeue_source.SqueueSource`. None: they are not needed.
+            Pass the same dictionary to `squeue_source.SqueueSource`. None: they are not needed.
         command: program that reads commands on its standard input as scontrol does.
     """
 
@@ -145,8 +146,8 @@ class JobUpdater:
     def set_licenses(self, changes: Mapping[int, str], names: Mapping[int, str]) -> UpdateResult:
         """Replace the licenses of pending or running jobs, in the given order.
 
-        This process makes the change as an operator: Slurm permits users to change those of pending jobs
-        only.
+        This process makes the change as an operator, because Slurm permits users to change only the licenses
+        of pending jobs.
 
         Args:
             changes: lists of licenses by job id; empty: none.
@@ -250,7 +251,7 @@ class JobUpdater:
         Args:
             session: the scontrol process.
             text: the command.
-            name: name of the job in scontrol's reply; empty: it is not removed from the reason.
+            name: name of the job in scontrol's reply; empty: no name is removed from the reason.
 
         Raises:
             UnavailableError: slurmctld did not receive the command, or it is unknown whether it did.

@@ -32,7 +32,7 @@ _UNLIMITED_S: Final = 365 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class RequestedNodes:
-    """A pending job.
+    """Nodes and run time that a pending job requests.
 
     Attributes:
         partitions: partitions in which it may run.
@@ -51,10 +51,11 @@ class RequestedNodes:
 
 @dataclass(frozen=True, slots=True)
 class NodeDemand:
-    """Jobs that have or will need nodes.
+    """Nodes that running jobs occupy, and pending jobs that will need nodes.
 
     Attributes:
-        busy_until_unix_s: latest expected end of the running jobs by node, at most their time limits.
+        busy_until_unix_s: latest expected end of the running jobs by node; an expected end is never after the
+            time limit of the job.
         pending: pending jobs in the order of their priority.
     """
 
@@ -71,7 +72,7 @@ def read_node_demand(
 
     Args:
         run: runs Slurm's commands.
-        times_s: expected run times by job id; other jobs run until their time limits.
+        times_s: expected run times by job id; a job without an entry is expected to run until its time limit.
         now: Unix seconds.
 
     Raises:
@@ -138,7 +139,7 @@ def _unix_s(text: str, unknown: float) -> float:
 
 
 def read_reserved_nodes(run: Runner = run_command) -> list[RequestedNodes]:
-    """Return the reservations of nodes, also those that have begun, read with one command.
+    """Return the reservations of nodes, including those that have begun, read with one command.
 
     Raises:
         UnavailableError: slurmctld does not answer.

@@ -1,6 +1,6 @@
 """Free CPUs and GPUs of each node, read with one scontrol command.
 
-They are used to choose GPUs for pending jobs and to choose the jobs to preempt.
+The free resources are used to choose GPUs for pending jobs and to choose the jobs to preempt.
 """
 
 from __future__ import annotations

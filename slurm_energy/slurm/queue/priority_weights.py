@@ -1,4 +1,4 @@
-"""Check that, under Slurm's configuration, only site factors determine the order of the queue."""
+"""Check whether the configuration of Slurm lets only site factors determine the order of the queue."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ class SqueueSource:
     """A reader of the queue with squeue.
 
     squeue shows neither site factors nor whether an administrator set a priority. If all weights of
-    priority/multifactor are 0, `_site_factors` derives both from the priority and the site factors that were
-    set before.
+    priority/multifactor are 0, `_site_factors` derives both values from the priority and from the site
+    factors that were set before.
 
     Args:
         run: executes a command and returns its output.
@@ -162,7 +162,7 @@ class SqueueSource:
         )
 
     def _held_cpus(self, now_s: float, row: Row) -> np.ndarray:
-        """Return the CPUs of the largest nodes of each job's partitions if it takes them whole, else 0.
+        """Return the CPUs of the largest nodes of each job's partitions if the job takes whole nodes, else 0.
 
         The sizes of the nodes are read with one command, at most every `_NODES_AGE_S` and only if any job
         takes whole nodes. If slurmctld does not answer, the earlier sizes are used.
@@ -186,7 +186,7 @@ class SqueueSource:
         return np.where(whole, _ints(row["NumNodes"]) * sizes_of_jobs, 0)
 
     def _is_exclusive_shown(self, now_s: float) -> bool:
-        """Return whether the next call requests another field, because this Slurm has one for whole nodes."""
+        """Return whether the next call requests the field for whole nodes, because this Slurm has it."""
         if self._sharing_field == _EXCLUSIVE or abs(now_s - self._nodes_read_s) < _NODES_AGE_S:
             return False
         with contextlib.suppress(UnavailableError):

@@ -41,11 +41,11 @@ def journal_path(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The part of a journal that has been parsed.
+    """Entries and strings of the part of a journal that has been parsed so far.
 
     Attributes:
-        data: bytes of this part, from the start of the journal.
-        entries: the entries in it.
+        data: bytes of the parsed part, from the start of the journal.
+        entries: the entries in the parsed part.
         strings: the strings of these entries, concatenated.
     """
 
@@ -61,7 +61,7 @@ class _Snapshot:
     Attributes:
         generation: number that the snapshot and its journal share.
         taken_unix_s: Unix time of the snapshot.
-        entries, heap: jobs, and the bytes of their strings.
+        entries, heap: entries of the jobs, and the bytes of all their strings.
     """
 
     generation: int
@@ -83,9 +83,9 @@ class QueueTableSource:
         self._last: _Snapshot | None = None
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers that change each time slurmctld writes to the snapshot or the journal.
+        """Return numbers that change each time slurmctld writes to the snapshot or to the journal.
 
-        The call is cheap enough for every second.
+        The call is cheap enough to be made every second.
         """
         numbers: list[int] = []
         for path in (self._path, journal_path(self._path)):
@@ -117,8 +117,8 @@ class QueueTableSource:
     def read_last(self) -> QueueColumns | None:
         """Return the queue of the last successful `read`, updated from the journal.
 
-        Use it while the snapshot is deleted or damaged. slurmctld rewrites the snapshot within a minute and
-        continues the journal in the meantime.
+        Use this method while the snapshot is deleted or damaged. slurmctld rewrites the snapshot within a
+        minute and continues the journal in the meantime.
 
         Returns:
             The queue; None if no `read` has succeeded. It is also None if the journal is missing, because the
@@ -135,8 +135,8 @@ class QueueTableSource:
 
         Args:
             snapshot: the snapshot.
-            journal: result of `_journal`; None, or of another generation: the entries of the snapshot do not
-                change.
+            journal: result of `_journal`; if it is None or has another generation, the entries of the
+                snapshot do not change.
         """
         since, heap = np.zeros(0, ENTRY), snapshot.heap
         if journal is not None and int(journal["generation"]) == snapshot.generation:
@@ -203,7 +203,7 @@ def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
     """Return header, entries and heap (bytes of all strings) of a snapshot.
 
     Raises:
-        UnavailableError: not a file of the plugin, of another version, or incomplete.
+        UnavailableError: the file is not from the plugin, has another version, or is incomplete.
     """
     header = _header(data, SNAPSHOT)
     if header is None:
@@ -253,8 +253,8 @@ def _records(data: bytes, before: _Read) -> _Read:
 
     Args:
         data: contents of the journal.
-        before: result of the previous call. If `data` begins with the bytes of that result, only the rest is
-            parsed.
+        before: result of the previous call. If `data` begins with the bytes of the previous result, only the
+            bytes after them are parsed.
     """
     if not data.startswith(before.data):
         before = _Read()
