@@ -223,7 +223,7 @@ class ActiveController:
         """Start server, signal handlers and periodic tasks; return when a signal ends the daemon.
 
         Returns:
-            Why this process stops to be the active controller; None: a signal ended the daemon.
+            The reason why this process is no longer the active controller; None: a signal ended the daemon.
         """
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         loop.set_default_executor(ThreadPoolExecutor(REQUEST_THREADS, "request"))
@@ -329,7 +329,7 @@ class ActiveController:
         self._log_levels.configure(self._config.controller.log_level, self._config.controller.log_levels)
 
     def _use_calibrations(self) -> None:
-        """Load the calibrations again after a refit."""
+        """Load the calibrations again after a refit has changed them."""
         try:
             self._history.model, self._advisor.oracle = (
                 training_model(self._config),

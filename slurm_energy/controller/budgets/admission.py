@@ -65,12 +65,12 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 @dataclass(frozen=True, slots=True)
 class AdmissionReport:
-    """Result of one update.
+    """Result of one update of licenses and reservations.
 
     Attributes:
-        watts: licenses in watts of each running job, by job id.
-        waiting: sentence by pending job that does not fit under a budget.
-        problems: what failed or is missing, one line each.
+        watts: number of licenses (one per watt) that each running job holds, by job id.
+        waiting: for each pending job that does not fit under a budget, a sentence that says so, by job id.
+        problems: failures and missing prerequisites, one line each.
         corrected: number of jobs whose licenses were changed.
     """
 
@@ -81,7 +81,7 @@ class AdmissionReport:
 
 
 class BudgetAdmission:
-    """Admission of jobs under power budgets. Calls block for Slurm's commands: make them in a thread.
+    """Admission of jobs under power budgets. Calls wait for Slurm's commands: make them in a thread.
 
     Args:
         config: configuration; `configure` replaces it.
@@ -89,11 +89,11 @@ class BudgetAdmission:
         failures: log of failures.
         run: runs Slurm's commands.
         begin_times: begin times shared with other holders of jobs; None: there are no others.
-        max_share: maximum share of the time that queries to Slurm may take. An update that would exceed it
-            does nothing.
+        max_share: maximum fraction of the elapsed time that queries to Slurm may take. An update that would
+            exceed this fraction does nothing.
 
     Attributes:
-        programs: programs of the queue whose response curves the next update can use.
+        programs: programs of queued jobs. The next update can use the response curves of these programs.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class BudgetAdmission:
             budgets: budgets in force after the last decision; empty: no budget applies.
             counted_jobs: job ids whose power the headrooms already count as used. The licenses of other
                 running jobs are subtracted from the headrooms.
-            nodes: range of power by node, of the nodes that have reported.
-            curves: known response curves of `programs`; None: those of the last call.
+            nodes: power range of each node that has reported, by node name.
+            curves: known response curves of `programs`; None: use the curves of the last call.
         """
         settings = self._config.budget
         self._curves = self._curves if curves is None else curves
@@ -199,12 +199,12 @@ class BudgetAdmission:
         return self._license(queue, wanted, predicted, least, powers, now_unix_s, budgets, counted_jobs)
 
     def close(self) -> None:
-        """Stop Slurm's commands. Reservations stay: they keep the last known budget."""
+        """Stop running Slurm commands. Reservations stay, so that Slurm keeps to the last known budget."""
         self._run.stop()
         self._updater.stop()
 
     def _release(self, now_unix_s: float) -> None:
-        """Remove all reservations and holds once after the admission ends."""
+        """Remove all reservations and holds, once, when the admission of jobs has ended."""
         if not self._is_clean:
             self._lines = ()
             self._reservations.apply({}, now_unix_s)
@@ -215,7 +215,10 @@ class BudgetAdmission:
     def _wanted(
         self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
     ) -> tuple[Ints, list[bool], Floats]:
-        """Return the power that each job adds, whether measured runs predict it, and its least power."""
+        """Return for each job the power that the job adds, whether measured runs predict it, and a minimum.
+
+        The minimum is the power below which the job does not start.
+        """
         quantiles = self._quantiles()
         watts, max_watts = self._predictor.predict_power_quantile(queue, quantiles)
         full, predicted = requested_watts(queue, powers, watts, max_watts), (~np.isnan(watts)).tolist()

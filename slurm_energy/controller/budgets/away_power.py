@@ -1,8 +1,8 @@
-"""Power of nodes that are off, boot or shut down, as a program of the site reads it from their outlets.
+"""Power of nodes that are off, booting or shutting down. A program of the site reads it from their outlets.
 
-senergyd does not run on these nodes. The power of a node that is off, and the energy and duration of boots
-and shutdowns by kind of node, are computed from the readings. The learned values are stored in a file, which
-survives a restart.
+senergyd does not run on these nodes. The readings yield the power of a node that is off, and the energy and
+duration of boots and shutdowns, for each kind of node. A file stores the learned values, so that they survive
+a restart.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 
 class KindPower:
-    """Learned power of one kind of nodes: the last values of each figure.
+    """Learned power of one kind of nodes. Each list holds the last values only.
 
     Attributes:
         off_watts: readings of nodes that are off.
-        boots, shutdowns: pairs of duration in seconds and mean power in watts.
+        boots, shutdowns: duration in seconds and mean power in watts of each boot or shutdown.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,9 @@ class KindPower:
 
 
 class AwayPower:
-    """Learner of the power of nodes that are off, boot or shut down. `read` and `learn` do not overlap.
+    """Learner of the power of nodes that are off, booting or shutting down.
+
+    `read` and `learn` must not run at the same time.
 
     Args:
         boots: states of the nodes.
@@ -73,7 +75,7 @@ class AwayPower:
         return self._off_watts
 
     def read(self, program: Path, run: Runner, now: float) -> None:
-        """Read the power of all nodes that are off, boot or shut down.
+        """Read the power of all nodes that are off, booting or shutting down.
 
         Args:
             program: the program of the site. Its argument is a host list; it prints lines `NODE WATTS`.
@@ -134,7 +136,7 @@ class AwayPower:
         return self._kinds.setdefault(kind, KindPower())
 
     def energy(self, kind: str, declared: NodeEnergy) -> NodeEnergy:
-        """Return the energy of a kind of nodes: as measured, and as configured where nothing was measured.
+        """Return the energy figures of a kind of nodes; configured values replace those not yet measured.
 
         Args:
             kind: kind of the nodes.

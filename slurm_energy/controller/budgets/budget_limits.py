@@ -32,13 +32,13 @@ _MAX_TEXT: Final = 160
 
 @dataclass(slots=True)
 class _Limit:
-    """A configured budget with its current source.
+    """A configured budget with the present source of its limit.
 
     Attributes:
-        table: the table in the configuration.
+        table: the table of the budget in the configuration.
         source: the configured limit, with the last value of a signal.
         problem: fault of the source; empty: none.
-        signal: last accepted or refused text of the signal.
+        signal: last text of the signal, whether accepted or refused.
         calendar: last text of the calendar.
     """
 
@@ -79,24 +79,24 @@ class BudgetLimits:
 
     @property
     def signals(self) -> dict[str, SignalLocation]:
-        """Locations from which the signals are read, by name of the budget."""
+        """Files or URLs from which the signals are read, by name of the budget."""
         tables = [limit.table for limit in self._limits.values() if limit.table.signal]
         return {table.name: SignalLocation(table.signal, table.signal_interval_s) for table in tables}
 
     @property
     def needs_accounts(self) -> bool:
-        """Whether a budget needs the tree of accounts."""
+        """Whether any budget needs Slurm's tree of accounts."""
         return any(limit.table.account for limit in self._limits.values())
 
     def adopt(self, earlier: BudgetLimits) -> None:
-        """Take over live limits, signals and the tree of accounts of the limits before a reload."""
+        """Take over live limits, signals and the tree of accounts from the object used before a reload."""
         self._parents, self._overrides = earlier._parents, earlier._overrides
         texts = {name: limit.signal for name, limit in earlier._limits.items() if limit.signal is not None}
         same = {n: t for n, t in texts.items() if n in self.signals and self.signals[n] == earlier.signals[n]}
         self.set_signals(same)
 
     def set_overrides(self, overrides: Mapping[str, LimitOverride]) -> None:
-        """Set the live limits by budget."""
+        """Set the live limits, given by name of the budget."""
         self._overrides = {name: one for name, one in overrides.items() if name in self._limits}
 
     def set_parents(self, parents: Mapping[str, str]) -> None:
@@ -104,7 +104,7 @@ class BudgetLimits:
         self._parents = parents
 
     def set_signals(self, texts: Mapping[str, SignalText]) -> None:
-        """Use the texts of signals. A malformed or implausible text keeps the last value."""
+        """Use the texts of signals. If a text is malformed or implausible, the last value stays in force."""
         for name, text in texts.items():
             limit = self._limits.get(name)
             if limit is None or not isinstance(limit.source, SignalLimit) or limit.signal == text:
@@ -122,7 +122,10 @@ class BudgetLimits:
             self._failures.clear(f"budget '{name}'")
 
     def read_calendars(self) -> None:
-        """Read calendar files that may have changed. The call blocks; a bad file keeps the last limits."""
+        """Read calendar files that may have changed. The call blocks.
+
+        If a file is bad, the last limits of its budget stay in force.
+        """
         if self._clock() - self._calendars_read_s < _CALENDAR_AGE_S:
             return
         self._calendars_read_s = self._clock()
@@ -152,12 +155,13 @@ class BudgetLimits:
 
         Args:
             unix_s: time now in Unix seconds.
-            reaction_s: time that nodes need to follow. A limit that falls within it applies already.
+            reaction_s: time that nodes need to apply a lower limit, in seconds. If a limit falls within this
+                time, the lower value applies already.
         """
         return [self._in_force(name, unix_s, reaction_s) for name in self._limits]
 
     def steps(self, name: str, unix_s: float, hours: float) -> tuple[LimitStep, ...]:
-        """Return the steps of a budget in the next hours."""
+        """Return the changes of a budget's limit in the next hours."""
         return self.source(name).steps(unix_s, unix_s + hours * 3600.0)
 
     def table(self, name: str) -> BudgetTable:
@@ -165,17 +169,17 @@ class BudgetLimits:
         return self._limits[name].table
 
     def override(self, name: str, unix_s: float) -> LimitOverride | None:
-        """Return the live limit of a budget at a time; None without one."""
+        """Return the live limit of a budget at a time; None: the budget has no live limit then."""
         override = self._overrides.get(name)
         ended = override is not None and override.end is not None and override.end <= unix_s
         return None if ended else override
 
     def configured_watts(self, name: str, unix_s: float) -> float:
-        """Return the limit of a budget at a time without its live limit; infinity: no limit."""
+        """Return the limit that applies to a budget without its live limit; infinity: no limit."""
         return self._limits[name].source.limit_at(unix_s)
 
     def problem(self, name: str, unix_s: float) -> str:
-        """Return the fault of the source of a budget in one line; empty: none."""
+        """Return the fault in the source of a budget's limit, in one line; empty: no fault."""
         limit = self._limits[name]
         if isinstance(limit.source, SignalLimit) and limit.source.is_lost(unix_s):
             return limit.problem or "the signal is lost"
@@ -225,7 +229,7 @@ def accounts_below(account: str, parents: Mapping[str, str]) -> frozenset[str]:
 
 
 def node_reserves(config: Config) -> dict[str, float]:
-    """Return the configured power of the parts of nodes that are not devices, by node."""
+    """Return, by node, the configured power of a node's parts that are not devices."""
     return {
         node: watts
         for hostlist, watts in config.budget.node_reserve_watts.items()

@@ -1,6 +1,6 @@
 """Reading of signals: limits of budgets that a grid operator or battery controller writes to a file or URL.
 
-Only this module has I/O. What a text means, and when a signal counts as lost, is decided elsewhere.
+This module performs the I/O only. Other modules interpret the texts and decide when a signal counts as lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TICK_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SignalLocation:
-    """Where the signal of a budget is read.
+    """File or URL from which the signal of a budget is read.
 
     Attributes:
         location: absolute path, or http(s) URL.
@@ -58,9 +58,9 @@ class SignalText:
 
 
 class SignalReader:
-    """Reader of the signals of all budgets. A signal that cannot be read keeps its last text.
+    """Reader of the signals of all budgets. If a signal cannot be read, its last text stays.
 
-    Each signal is read by a task of its own, so that a slow one does not delay the others.
+    Each signal is read by a separate task, so that a slow signal does not delay the others.
 
     Args:
         failures: log of failures; a repeated one is logged once.
@@ -82,7 +82,10 @@ class SignalReader:
         self._threads = ThreadPoolExecutor(4, "budget-signal")
 
     def follow(self, locations: Mapping[str, SignalLocation]) -> None:
-        """Set the signals by name of the budget. Texts of signals at another location are dropped."""
+        """Set the locations of the signals, by name of the budget.
+
+        The last text of a signal is dropped if the signal's location has changed.
+        """
         changed = {name for name in self._locations if self._locations[name] != locations.get(name)}
         for name in changed:
             self._texts.pop(name, None)
@@ -176,12 +179,12 @@ def read_signal_file(path: Path) -> SignalText:
 
 
 async def fetch_url(url: str) -> bytes:
-    """Return the body of a successful response to a GET request, at most `MAX_SIGNAL_BYTES` and one byte.
+    """Return the body of a successful response to a GET request, at most `MAX_SIGNAL_BYTES` + 1 bytes of it.
 
     Certificates are verified. Redirects are refused, so that the configured server alone sets the limit.
 
     Raises:
-        UnavailableError: the server does not answer, or with another status than 200.
+        UnavailableError: the server does not answer, or answers with a status other than 200.
     """
     timeout = aiohttp.ClientTimeout(total=HTTP_TIMEOUT_S)
     try:

@@ -25,9 +25,9 @@ _OWNER_KINDS: Final = {ScopeKind.ACCOUNT: 0, ScopeKind.USER: 1, ScopeKind.QOS: 2
 def node_cover(
     budgets: Sequence[BudgetInForce], names: Sequence[str], nodes: Mapping[str, BudgetedNode]
 ) -> Bools:
-    """Return for each budget and node whether the budget counts the node, shape (b, number of names).
+    """Return which nodes each budget counts, as booleans of shape (b, number of names).
 
-    A node whose partitions are unknown counts under every budget of a partition.
+    A budget of a partition also counts every node whose partitions are unknown.
 
     Args:
         budgets: the b budgets in force.
@@ -49,10 +49,10 @@ def node_cover(
 
 
 class JobCover:
-    """Assignment of jobs to the budgets that count them.
+    """Assignment of jobs to the budgets that count their power.
 
-    The budgets of a job follow from its account, user and QOS, so that they are determined once for all jobs
-    that agree in these. Budgets of nodes count no jobs.
+    Account, user and QOS of a job determine its budgets. The assignment is therefore computed once for all
+    jobs with the same account, user and QOS. Budgets of nodes count no jobs.
 
     Args:
         budgets: the b budgets in force.
@@ -67,12 +67,18 @@ class JobCover:
         self._index_of_ids: dict[tuple[int, ...], int] = {}
 
     def of_sets(self, sets: Iterable[tuple[int, ...]]) -> Bools:
-        """Return whether a budget counts at least one job of each set, shape (b, number of sets)."""
+        """Return for each budget and set of jobs whether the budget counts any job of the set.
+
+        The shape is (b, number of sets).
+        """
         indices = [self._set_index(ids) for ids in sets]
         return np.ascontiguousarray(self._table()[indices].T)
 
     def counts(self, sets: Sequence[Collection[int]]) -> Ints:
-        """Return how many jobs of each set a budget counts, shape (number of sets, b)."""
+        """Return for each set of jobs and each budget how many jobs of the set the budget counts.
+
+        The shape is (number of sets, b).
+        """
         total: Ints = np.zeros((len(sets), len(self._scopes)), np.int64)
         indices = [self._job_index(job_id) for ids in sets for job_id in ids]
         set_of = np.repeat(np.arange(len(sets)), np.array([len(ids) for ids in sets], np.int64))
@@ -80,7 +86,10 @@ class JobCover:
         return total
 
     def _table(self) -> Bools:
-        """Return the covers found so far, shape (number of covers, b)."""
+        """Return which budgets count the jobs of each combination of account, user and QOS seen so far.
+
+        The shape is (number of combinations, b).
+        """
         return np.array(self._covers, np.bool_).reshape(len(self._covers), len(self._scopes))
 
     def _job_index(self, job_id: int) -> int:
@@ -109,7 +118,7 @@ class JobCover:
 
 
 def _covers_owner(scope: BudgetScope, owner: _Owner | None) -> bool:
-    """Return whether a budget of jobs counts the jobs of an account, user and QOS."""
+    """Return whether a budget of jobs counts the jobs of a combination of account, user and QOS."""
     return owner is not None and scope.kind in _OWNER_KINDS and owner[_OWNER_KINDS[scope.kind]] in scope.names
 
 

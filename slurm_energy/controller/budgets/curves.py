@@ -32,10 +32,11 @@ def time_and_power(
     jobs: Mapping[int, BudgetedJob],
     reports: Mapping[int, MergedJobReport],
 ) -> tuple[Floats, Floats, Floats]:
-    """Return limits per device, and relative time and power at them, shape (n, `LEVELS`) each.
+    """Return for each group of devices some power limits, and the relative time and power at these limits.
 
-    The limits lie between the lowest limit and the expected power. The best curve of a job is used; without
-    one, the mean of the physical model.
+    Each of the three arrays has the shape (n, `LEVELS`). The limits are per device and lie between the lowest
+    limit and the expected power. Time and power are relative to those without a limit. They come from the
+    best response curve of the group's job; without a curve, they are the mean of the physical model.
 
     Args:
         job_ids: jobs of each of the n groups.
@@ -66,14 +67,14 @@ def time_and_power(
 
 @functools.cache
 def _physical(like_gpus: bool) -> tuple[Floats, Floats]:
-    """Return mean time and power ratios of the physical model at `_SHARES` of the own draw."""
+    """Return mean time and power ratios of the physical model at `_SHARES` of a device's unlimited power."""
     response = DeviceResponse(np.random.default_rng(13), _SAMPLES, like_gpus)
     log_time, log_power = response.at_limit(np.tile(_SHARES, (_SAMPLES, 1)))
     return np.exp(log_time.mean(axis=0)), np.exp(log_power.mean(axis=0))
 
 
 def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: float) -> Floats:
-    """Return the time ratios of a curve at `level`.
+    """Return the time ratios of a response curve at the power limits `level`.
 
     Below the lowest limit of the curve the speed is proportional to the limit. At the expected power the
     ratio is 1.
@@ -88,7 +89,10 @@ def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: 
 def _curve(
     ids: tuple[int, ...], kind: str, jobs: Mapping[int, BudgetedJob], reports: Mapping[int, MergedJobReport]
 ) -> ResponseCurve | None:
-    """Return the curve of the only job of a group: the one measured in this run, else the best other one."""
+    """Return the response curve of the only job of a group; None without a curve or with several jobs.
+
+    The curve measured in the current run comes before the best other curve of the job.
+    """
     if len(ids) != 1:
         return None
     report = reports.get(ids[0])
@@ -99,9 +103,10 @@ def _curve(
 
 @functools.lru_cache(maxsize=4096)
 def _limit_points(curve: ResponseCurve, of_gpu: bool) -> tuple[Floats, Floats] | None:
-    """Return limits and logarithms of the time ratios of a curve, by ascending limit; None without points.
+    """Return power limits and the logarithms of the time ratios at these limits, by ascending limit.
 
-    Only points that set nothing but the limit of the device count.
+    Only points of the curve that set nothing but the power limit of the device count. Return None if there
+    are no such points.
     """
     points = {}
     for item in curve.points:

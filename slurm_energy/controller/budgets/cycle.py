@@ -41,15 +41,15 @@ class CycleOutcome:
         groups: groups of the controlled devices with jobs.
         grouped: rows of `table` that are in groups, in the order of `groups.of_device`.
         members: number of devices of each group under each budget, shape (b, number of groups).
-        shares: result of the distribution.
+        shares: result of distributing the power among the groups.
         rest_watts: power of each node that no limit controls, shape (number of nodes,).
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
-        counted_watts: power for which each device counts after the decision, shape (n,).
+        counted_watts: power at which each device counts under a budget after the decision, shape (n,).
         measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
         fixed_watts: power under each budget that no limit controls, shape (b,).
-        usable_watts: limit of each budget without margin, promises and correction, shape (b,).
-        promised_watts: power that is kept free for starts of jobs, shape (b,).
-        needs_no_limit: whether all devices under the budget may have their maximum, shape (b,).
+        usable_watts: limit of each budget minus margin, promised power and correction, shape (b,).
+        promised_watts: power under each budget that is kept free for starts of jobs, shape (b,).
+        needs_no_limit: whether all devices under a budget may have their maximum limit, shape (b,).
         safe_watts: limit that each device may have if the controller is silent, shape (n,).
     """
 
@@ -135,15 +135,15 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
 
 
 def _margin(inputs: CycleInputs) -> float:
-    """Return the share of a limit that is distributed."""
+    """Return the fraction of each limit that may be distributed: 1 minus the configured margin."""
     return 1.0 - inputs.settings.margin_percent / 100.0
 
 
 def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
     """Return the power under each budget that is kept free for starts of jobs, shape (b,).
 
-    Jobs start at the minimum limits, so that more than their power there need not be kept free for them. The
-    other parts of the nodes then draw more, too.
+    Jobs start at the minimum limits of their devices, so that power above these limits need not be kept free.
+    The other parts of the nodes also draw more when jobs start; this power is included.
     """
     slopes = np.array([node.reserve.slope for node in inputs.nodes], np.float64)
     started = np.maximum(table.min_watts, table.start_watts)
@@ -158,13 +158,13 @@ def _start_watts(
 ) -> Floats:
     """Return the power under each budget that starting jobs may draw above the lowest limits, shape (b,).
 
-    The margin of the limit covers a part of it. The rest is kept free as far as the floors of all devices
-    allow.
+    The margin of the limit covers a part of this power. The remaining part is kept free as far as the floors
+    of all devices allow.
 
     Args:
         inputs: state of the engine.
         table: the devices.
-        counting: power for which the devices count.
+        counting: power at which the devices count.
         available: power for devices under each budget, shape (b,).
         limits: limit of each budget, shape (b,).
     """
@@ -186,13 +186,13 @@ def _start_watts(
 def _needs_no_limit(
     table: CycleDevices, counting: DeviceCounting, rest: RestPower, fixed: Floats, usable: Floats
 ) -> Bools:
-    """Return whether all devices under each budget may have their maximum, shape (b,).
+    """Return whether all devices under each budget may have their maximum limit, shape (b,).
 
     Args:
         table: the devices.
-        counting: power for which the devices count.
+        counting: power at which the devices count.
         rest: power that no limit controls.
-        fixed: that power under each budget at the ceilings in force, shape (b,).
+        fixed: power under each budget that no limit controls, at the ceilings in force, shape (b,).
         usable: power that each budget distributes, shape (b,).
     """
     highest = counting.still_watts + np.where(table.is_free, table.max_watts, 0.0)
@@ -204,7 +204,7 @@ def _needs_no_limit(
 
 
 def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
-    """Return the lowest power under each budget of idle devices that count at their ceilings, shape (b,)."""
+    """Return the sum of the minimum limits of idle devices that count at their ceilings, shape (b,)."""
     waiting = table.is_free & ~table.busy & ~counting.as_idle
     return table.sums.total(np.where(waiting, table.min_watts, 0.0))
 
@@ -229,7 +229,7 @@ def _grant(
     Args:
         inputs: state of the engine; the ceilings in `commitment` are changed if budgets are enforced.
         table: the devices.
-        counting: power for which the devices count.
+        counting: power at which the devices count.
         target: wanted ceiling by row of the ceilings.
         available: power that each budget has for ceilings, shape (b,).
     """
@@ -245,10 +245,10 @@ def _grant(
 
 
 def _lowest_watts(table: CycleDevices, reserved: Floats) -> Floats:
-    """Return the power that each device may draw whatever its ceiling, shape (n,).
+    """Return the power that each device may draw even if its ceiling is lower, shape (n,).
 
-    No device keeps a ceiling below its lowest reachable limit. A device may not keep a higher one either that
-    was just lowered: what it draws above it is not free for others.
+    A device does not keep a ceiling below its minimum limit. A device may also exceed a higher ceiling that
+    was just lowered. The power that it draws above this ceiling is not free for other devices.
     """
     exceeds = table.watts > np.maximum(_MAX_OVER_CEILING * reserved, reserved + _MIN_RISE_WATTS)
     drawn = np.where(exceeds, np.minimum(table.watts, table.max_watts), 0.0)
@@ -272,12 +272,12 @@ def _safe_watts(
 
 
 def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> list[CeilingBudget]:
-    """Return the budgets with a limit over ceilings: their rows, and the power for them.
+    """Return the budgets that limit ceilings: for each one the rows of its devices and the available power.
 
     Args:
         rows: row of each device in the ceilings, shape (n,).
-        members: devices that count at their ceilings under each budget, shape (b, n).
-        available_watts: power that each budget has for them, shape (b,).
+        members: whether a device counts at its ceiling under a budget, shape (b, n).
+        available_watts: power that each budget has for these devices, shape (b,).
     """
     return [
         CeilingBudget(rows[under], watts)
@@ -330,7 +330,7 @@ def _targets(
     shares: PowerShares,
     needs_no_limit: Bools,
 ) -> Floats:
-    """Return the wanted ceiling by row of the ceilings. Devices of silent nodes keep theirs."""
+    """Return the wanted ceiling by row of the ceilings. Devices of silent nodes keep their ceilings."""
     commitment = inputs.commitment
     target = np.minimum(commitment.granted_watts, commitment.held_watts)
     limited = (table.cover & ~needs_no_limit[:, None]).any(axis=0)

@@ -23,7 +23,7 @@ _IDLE_DECAY_S: Final = 600.0
 
 @dataclass(slots=True)
 class DecayingMaximum:
-    """Highest recent value: rises at once and falls towards lower values with a time constant.
+    """Maximum of recent values. It rises at once and falls towards lower values with a time constant.
 
     Attributes:
         decay_s: time constant.
@@ -44,7 +44,7 @@ class DecayingMaximum:
 
 
 class DeviceDraw:
-    """Estimates of a device's power: with its jobs and without a limit, and idle."""
+    """Estimates of a device's power: with its present jobs and no limit, and while idle."""
 
     __slots__ = ("_held_back_watts", "_job_ids", "_peak", "_peak_s", "_started_s", "idle")
 
@@ -87,11 +87,11 @@ class DeviceDraw:
             self._peak_s = now_s
 
     def expected_watts(self, max_watts: float, predicted_watts: float | None, now_s: float) -> float:
-        """Return the expected power with the current jobs and without a limit, at most `max_watts`.
+        """Return the power that is expected with the current jobs and without a limit, at most `max_watts`.
 
         Args:
             max_watts: highest power limit of the device.
-            predicted_watts: prediction for the job; None without one.
+            predicted_watts: predicted power for the job; None: there is no prediction.
             now_s: time now.
         """
         unknown = max_watts if predicted_watts is None else predicted_watts

@@ -1,4 +1,4 @@
-"""Power budgets of the cluster: polls of nodes in, decisions out. No network, clock or files.
+"""Power budgets of the cluster: takes the polls of nodes and returns decisions. No network, clock or files.
 
 Times are seconds on one monotonic clock that the caller chooses.
 """
@@ -44,9 +44,10 @@ _STORED_WATTS: Final = 5.0
 class BudgetEngine:
     """Power budgets of the cluster.
 
-    Call `set_budgets`, `set_nodes` and `set_jobs` whenever they change, `decide` once per second, and `poll`
-    for each poll of a node. Store `unsaved` after each decision and before the next poll: after a restart it
-    is the upper bound of the ceilings that nodes may have received. All methods are called by one thread.
+    Call `set_budgets`, `set_nodes` and `set_jobs` whenever budgets, nodes or jobs change, `decide` once per
+    second, and `poll` for each poll of a node. Store the result of `unsaved` after each decision and before
+    the next poll. After a restart, the stored state is an upper bound of the ceilings that nodes may have
+    received. Call all methods from one thread.
 
     Args:
         settings: settings; `configure` replaces them.
@@ -86,13 +87,16 @@ class BudgetEngine:
 
     @property
     def poll_s(self) -> float:
-        """Interval of polls: longer in a large cluster, but at most the control period."""
+        """Interval between polls of a node: longer in a large cluster, but at most the control period."""
         longest_s = max(self._settings.period_s, self._settings.poll_s)
         return min(longest_s, max(self._settings.poll_s, len(self._nodes) / MAX_POLLS_PER_S))
 
     @property
     def reaction_s(self) -> float:
-        """Time from a decision until nodes have confirmed lower limits, by which drops are anticipated."""
+        """Time from a decision until the nodes have confirmed lower limits.
+
+        A known fall of a limit is applied this time in advance.
+        """
         return 2.0 * self.poll_s + 2.0
 
     def configure(self, settings: EngineSettings) -> None:
@@ -107,7 +111,7 @@ class BudgetEngine:
         """Set the nodes in Slurm's configuration by name.
 
         Returns:
-            Other nodes that have reported, which are forgotten.
+            Nodes that have reported but are no longer in Slurm's configuration. The engine forgets them.
         """
         self._slurm_nodes = nodes
         gone = [name for name in self._nodes if name not in nodes]
@@ -127,15 +131,15 @@ class BudgetEngine:
         self._jobs = jobs
 
     def set_promised(self, promised_watts: Mapping[str, float]) -> None:
-        """Set the power by budget that Slurm may give to jobs which no node has reported yet.
+        """Set, by budget, the power that Slurm may give to jobs that no node has reported yet.
 
-        Power that such jobs can draw under their initial limits stays free.
+        The power that such jobs can draw under their start limits is kept free.
         """
         self._promised = promised_watts
 
     @property
     def reported_jobs(self) -> frozenset[int]:
-        """Ids of the jobs that nodes report, whose power the decisions count."""
+        """Ids of the jobs that nodes report. Decisions count the power of these jobs."""
         return frozenset(job_id for node in self._nodes.values() for job_id in node.job_ids)
 
     @property
@@ -150,7 +154,7 @@ class BudgetEngine:
 
     @property
     def unknown_jobs(self) -> frozenset[tuple[int, int]]:
-        """Jobs (id, restart count) reported by a node to which `set_jobs` has not assigned them."""
+        """Runs (job id, restart count) that a node reports and that `set_jobs` does not assign to it."""
         reported = {
             (job.job_id, job.restart_count)
             for node in self._nodes.values()
@@ -161,10 +165,11 @@ class BudgetEngine:
         return frozenset(reported - known).union(*self._foreign.values())
 
     def poll(self, poll: NodePoll, now_s: float) -> NodeDecision:
-        """Store the report of a node and return its decision.
+        """Store the report of a node and return the decision for this node.
 
-        Jobs that run on other nodes only are left out: a faulty or compromised node must not change their
-        power. Their devices count as busy with an unknown job.
+        Jobs that run only on other nodes are removed from the report: a faulty or compromised node must not
+        change the power of these jobs. Devices that they use according to the report count as busy with an
+        unknown job.
 
         Raises:
             UsageError: the number or power of the node's devices is implausible.
@@ -202,11 +207,11 @@ class BudgetEngine:
             return cycle_report(inputs, outcome, self.poll_s)
 
     def withdraw_raises(self) -> None:
-        """Withdraw the raises of the last decision, because `unsaved` could not be stored."""
+        """Take back the raised limits of the last decision, because `unsaved` could not be stored."""
         self._commitment.withdraw_raises()
 
     def unsaved(self) -> dict[str, dict[str, Any]]:
-        """Return the state to store of each node that changed since the last call, as dicts for JSON."""
+        """Return, as dicts for JSON, the states of the nodes that changed since the last call."""
         states = self._commitment.unsaved()
         for name, node in self._nodes.items():
             before = self._stored.get(name)
@@ -217,12 +222,12 @@ class BudgetEngine:
         return states
 
     def restore(self, states: Mapping[str, Any], now_s: float) -> list[str]:
-        """Continue from stored states; call it once, before the first poll.
+        """Continue from stored states. Call it once, before the first poll.
 
-        No limit is raised until all nodes have reported, or until their leases have ended.
+        No limit is raised until every node has reported or its lease has ended.
 
         Returns:
-            Nodes whose stored state is damaged. They are unknown, like nodes that never reported.
+            Nodes whose stored state is damaged. They are treated like nodes that have never reported.
         """
         damaged = self._commitment.restore(states)
         for name, state in states.items():
@@ -251,10 +256,11 @@ class BudgetEngine:
         return NodeDecision(max(1, number), limits, safe, minima, **times)
 
     def _lease_s(self) -> float:
-        """Return the time for which decisions are valid.
+        """Return the time for which the decisions are valid.
 
-        It ends before the next known drop of a limit. Without the controller, nodes then change to their safe
-        limits in time. Each decision before the drop renews the lease; the last of them has the lower limits.
+        This time ends before the next known fall of a limit. If the controller is absent then, nodes change
+        to their safe limits in time. Each decision before the fall renews the lease; the last one contains
+        the lower limits.
         """
         lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
         falls_s = min((budget.falls_in_s for budget in self._budgets), default=math.inf)
@@ -283,7 +289,7 @@ class BudgetEngine:
         )
 
     def _job_reports(self) -> dict[int, MergedJobReport]:
-        """Return the reports of all nodes by job, with the strictest slowdown limit."""
+        """Return the reports of all nodes merged by job; the strictest slowdown limit counts."""
         by_job: dict[int, list[tuple[BudgetNode, JobReport]]] = {}
         for node in self._nodes.values():
             for job in node.poll.jobs if node.poll is not None else ():
@@ -298,10 +304,10 @@ class BudgetEngine:
 
 @contextmanager
 def _paused_collection() -> Iterator[None]:
-    """Context without collections of cyclic garbage, which then take place between decisions.
+    """Context manager that postpones the garbage collection of cycles until after the decision.
 
-    A collection of the oldest generation visits all objects of the process. With 10,000 nodes it took a third
-    of the time of a decision, and every second decision started one.
+    A collection of the oldest generation visits all objects of the process. With 10,000 nodes, a collection
+    took a third of the time of a decision, and every second decision started one.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -313,7 +319,7 @@ def _paused_collection() -> Iterator[None]:
 
 
 def _differs(stored: Mapping[str, Any], node: BudgetNode) -> bool:
-    """Return whether the power of a node's other parts has changed since it was stored."""
+    """Return whether a node's power that no limit controls has changed since it was stored."""
     for key, maximum in (("reserve_watts", node.reserve), ("unlimited_watts", node.unlimited)):
         before, now = stored.get(key), maximum.value
         if now is not None and (before is None or abs(now - before) > max(_STORED_WATTS, 0.03 * before)):
@@ -322,7 +328,7 @@ def _differs(stored: Mapping[str, Any], node: BudgetNode) -> bool:
 
 
 def _by_node(outcome: CycleOutcome, values: Floats) -> dict[str, dict[str, float]]:
-    """Return values of devices by node and name of the device."""
+    """Group values of devices by node and by name of the device."""
     by_node: dict[str, dict[str, float]] = {}
     for device, value in zip(outcome.table.devices, values.tolist(), strict=True):
         by_node.setdefault(device.node.name, {})[device.report.name] = value
@@ -330,7 +336,7 @@ def _by_node(outcome: CycleOutcome, values: Floats) -> dict[str, dict[str, float
 
 
 def _without_limit(outcome: CycleOutcome) -> dict[str, frozenset[str]]:
-    """Return the devices by node that are under no budget with a limit."""
+    """Return, by node, the devices that no budget limits."""
     finite = np.isfinite(outcome.usable_watts)
     free = ~(outcome.table.cover & finite[:, None]).any(axis=0)
     names: dict[str, set[str]] = {}

@@ -30,8 +30,8 @@ class BudgetScope:
 
     Attributes:
         kind: what the budget limits.
-        names: names of the nodes, the partition, the user or the QOS, or of an account and those below it;
-            empty for the cluster.
+        names: for nodes, a partition, a user or a QOS: the names of these. For an account: its name and the
+            names of all accounts below it. Empty for the cluster.
     """
 
     kind: ScopeKind
@@ -50,11 +50,12 @@ class BudgetInForce:
     Attributes:
         name: name in the configuration.
         scope: the nodes or jobs under the budget.
-        limit_watts: limit now. If the limit falls within the time that lowering takes, it is the lower
-            value. Infinity: no limit.
+        limit_watts: limit now. If a fall of the limit is so near that nodes need the time until then to lower
+            their power, this is the lower limit after the fall. Infinity: no limit.
         lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
-        floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
-        constant_watts: power under the budget that no node reports, such as switches.
+        floor_percent: floor of running jobs: height of their lowest permitted power limit above a device's
+            minimum, in percent of the device's range of power limits.
+        constant_watts: power under the budget that no node reports, such as the power of switches.
         falls_in_s: seconds until the limit falls below `limit_watts`; infinity if no fall is known.
     """
 
@@ -75,8 +76,9 @@ class BudgetedJob:
         job_id, restart_count: the run of the job.
         user, account, partition, qos: names; empty if unknown.
         nodes: nodes of the job.
-        deadline_s: seconds until the deadline minus the remaining time without a limit; None without one.
-        draw_watts: predicted power of one device of the job by kind of device, an upper quantile.
+        deadline_s: slack: seconds until the deadline minus the remaining run time without a power limit;
+            None: the job has no deadline.
+        draw_watts: predicted power of one device of the job (an upper quantile), by kind of device.
         curves: response curve by kind of device, best source first.
     """
 
@@ -98,8 +100,8 @@ class BudgetedNode:
 
     Attributes:
         partitions: partitions to which the node belongs.
-        nameplate_watts: maximum power of the node; None: the sum of its devices and its reserve, once it
-            has reported, until then the largest of the nodes that have reported.
+        nameplate_watts: maximum power of the node. None: the node counts at the sum of its devices and its
+            reserve; until the node has reported, it counts at the power of the largest node that has.
         reserve_watts: power of the parts without a limit (memory, board, fans); None: learned.
         is_off: whether Slurm has powered the node down.
         off_watts: power of the node while it is off.
@@ -122,11 +124,11 @@ class EngineSettings:
         enforces: whether nodes get limits; otherwise decisions are only computed and shown.
         distribution: name of the distribution policy.
         period_s: maximum time that the power may stay above a limit after a step.
-        poll_s: interval of polls of a small cluster.
+        poll_s: seconds between two polls of a node in a small cluster.
         lease_s: time after which a node without a decision sets its safe limits.
-        margin_percent: share of each limit that is left unused.
-        counts_idle: whether devices without jobs count at their idle power, because each start of a job is
-            admitted by the controller. Otherwise they count at their minimum limit.
+        margin_percent: percentage of each limit that is left unused.
+        counts_idle: whether devices without jobs count at their idle power, which is safe because the
+            controller admits each start of a job. Otherwise these devices count at their minimum limit.
         max_watts: maximum plausible power by component, see `controller.max_watts`.
     """
 
@@ -146,14 +148,14 @@ class BudgetStatus:
 
     Attributes:
         name: name in the configuration.
-        limit_watts: limit without the margin; infinity without one.
+        limit_watts: limit before the margin is subtracted; infinity: no limit.
         measured_watts: measured power; nodes that do not report count at their committed power. None:
             no node has reported.
-        committed_watts: power that cannot be exceeded at the limits in force, with the fixed power.
+        committed_watts: power that cannot be exceeded at the limits in force, including the fixed power.
         fixed_watts: power that no limit controls.
         capped_watts: power that the limits take from devices.
-        headroom_watts: power that new jobs may add now, above idle; negative above the limit. It includes the
-            power promised to jobs before.
+        headroom_watts: power above idle that new jobs may add now, including the power already promised to
+            jobs. Negative: the budget is above its limit.
         floor_watts: lowest committed power at which every running job keeps its floor.
         idle_watts: power under the budget without any job. No limit can be lower.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
@@ -181,15 +183,15 @@ class BudgetedJobStatus:
 
     Attributes:
         job_id: the job.
-        nodes: number of nodes that report it.
+        nodes: number of nodes that report the job.
         limits_watts: limit per device by kind; None: the job needs no limit of a budget.
-        measured_watts: measured power of the job's devices; None if one is unknown.
+        measured_watts: measured power of the job's devices; None: the power of one of them is unknown.
         wanted_watts: expected power of the job's devices without limits.
         committed_watts: power committed to the job's devices.
-        budget: name of the budget that determines the limits; None without one.
+        budget: name of the budget that determines the limits; None: no budget does.
         budgets: names of all budgets over the job.
-        keeps_slowdown: whether the limits keep the job's slowdown limit.
-        has_slowdown_limit: whether the job has one.
+        keeps_slowdown: whether the job stays within its slowdown limit under these power limits.
+        has_slowdown_limit: whether the job has a slowdown limit.
         explanation: the decision in one sentence.
     """
 
@@ -216,7 +218,8 @@ class JobRange(NamedTuple):
         gpu_idle: idle power of one GPU.
         packages_min: sum of the lowest power limits of all packages; None: one of them has no limit.
         gpu_min: highest of the lowest power limits of all GPUs; None: one of them has no limit.
-        package_model, gpu_model: kind of the packages and of the GPUs; empty if there are several or none.
+        package_model, gpu_model: kind of the packages and of the GPUs; empty if there are several kinds or
+            none.
     """
 
     packages: float
@@ -238,7 +241,7 @@ class BudgetedNodeStatus:
         state: `reporting`, `silent`, `safe`, `distrusted` or `off`.
         reason: reason of the state; may be empty.
         measured_watts: measured power; None if unknown.
-        committed_watts: power for which the node counts.
+        committed_watts: power at which the node counts under its budgets.
         max_watts: power of the node without limits.
         job_ids: jobs on the node.
         job_range: power that jobs can add on the node above idle.
@@ -257,12 +260,13 @@ class BudgetedNodeStatus:
 class BudgetCycle:
     """Result of one decision.
 
-    The states of jobs and nodes are computed at the first access, which must be made in the engine's thread.
+    The states of jobs and nodes are computed at the first access. This access must be made in the engine's
+    thread.
 
     Args:
         time_s: time of the decision on the engine's clock.
         budgets: state of each budget, in the order of the configuration.
-        poll_s: interval of polls.
+        poll_s: seconds between two polls of a node.
         jobs: returns the running jobs that nodes report, by job id.
         nodes: returns the nodes by name.
     """

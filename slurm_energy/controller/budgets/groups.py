@@ -18,12 +18,12 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroups:
-    """The groups of a decision.
+    """Groups of devices that share a power limit in one decision.
 
     Attributes:
-        columns: columns of the groups.
-        of_device: group of each device that was passed, shape (number of devices,).
-        job_ids: jobs of each group.
+        columns: values of the groups, as columns.
+        of_device: index of the group of each device that was passed, shape (number of devices,).
+        job_ids: ids of the jobs of each group.
         kinds: kind of device of each group.
     """
 
@@ -39,8 +39,8 @@ class MergedJobReport:
 
     Attributes:
         nodes: number of nodes that have reported.
-        slowdown_limit: accepted slowdown as a fraction; None without one.
-        curve: response curve measured in this run; None without one.
+        slowdown_limit: accepted slowdown as a fraction; None: the job has no slowdown limit.
+        curve: response curve measured in this run; None: none was measured.
     """
 
     nodes: int
@@ -55,7 +55,9 @@ def build_groups(
     jobs: Mapping[int, BudgetedJob],
     reports: Mapping[int, MergedJobReport],
 ) -> DeviceGroups:
-    """Return the groups of devices that share a power limit: same jobs, same kind, same range of limits.
+    """Return the groups of devices that share a power limit.
+
+    Devices of one group have the same jobs, the same kind and the same range of limits.
 
     Args:
         devices: n devices with jobs and with a power limit.

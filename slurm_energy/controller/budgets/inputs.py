@@ -42,22 +42,24 @@ CurveKey = tuple[int, int, str]
 
 
 class BudgetInputs:
-    """Reader of nodes, jobs and accounts. While Slurm does not answer, the last values stay.
+    """Reader of nodes, jobs and accounts. While Slurm does not answer, the values last read stay.
 
     Args:
         store: the database, with the runs from which programs were learned.
         running: the running jobs.
         run: runs Slurm's commands.
         failures: log of failures; a repeated one is logged once.
-        oracle: returns the curve of a model on a kind of hardware; None: unknown.
+        oracle: returns the oracle of response curves, which maps a model and a kind of hardware to a curve;
+            None: there is no oracle.
 
     Attributes:
-        allocated: running jobs in Slurm by id.
-        jobs: running jobs by id, as the engine needs them.
+        allocated: running jobs by id, as Slurm describes them.
+        jobs: running jobs by id, in the form that the engine needs.
         nodes: nodes by name.
-        programs: programs of pending jobs; their response curves are looked up by `refresh`.
-        pending_curves: the curves among them that are known.
-        off_watts: measured power of nodes that are off; that of other nodes is `power_saving.off_watts`.
+        programs: programs of pending jobs. `refresh` looks up their response curves.
+        pending_curves: the known response curves of `programs`.
+        off_watts: measured power by node, for nodes that are off. Other nodes count at
+            `power_saving.off_watts` while they are off.
     """
 
     def __init__(
@@ -88,11 +90,11 @@ class BudgetInputs:
         kinds: Mapping[int, frozenset[str]],
         unknown: frozenset[tuple[int, int]],
     ) -> None:
-        """Read outdated inputs again.
+        """Read those inputs again that are out of date.
 
         Args:
             config: the configuration.
-            limits: gets the tree of accounts.
+            limits: limits of the budgets; this call passes them the tree of accounts.
             kinds: kinds of devices by job id, as nodes report them.
             unknown: jobs (id, restart count) that nodes report and `jobs` lacks.
         """
@@ -111,7 +113,7 @@ class BudgetInputs:
         return True
 
     async def _guarded(self, what: str, reading: Coroutine[Any, Any, None]) -> None:
-        """Run a reading. After a failure the last values stay, and the next attempt follows soon."""
+        """Run one reading. After a failure the last values stay, and the next attempt follows soon."""
         subject = f"power budgets: {what}"
         try:
             await reading
@@ -174,7 +176,7 @@ class BudgetInputs:
         )
 
     async def _find_curves(self, kinds: Mapping[int, frozenset[str]]) -> None:
-        """Look up the response curves of new jobs, each once per kind of device."""
+        """Look up the response curves of new jobs, once per job and kind of device."""
         wanted = {
             (job_id, self.allocated[job_id].restart_count, kind): self.allocated[job_id]
             for job_id, of_job in kinds.items()
@@ -191,7 +193,11 @@ class BudgetInputs:
         return None if key is None else await self._program_curve(key)
 
     async def _find_pending_curves(self) -> None:
-        """Look up the response curves of pending jobs; programs that have learned since are found later."""
+        """Look up the response curves of the programs of pending jobs.
+
+        The look-ups are repeated from time to time, so that a program without a curve gets one after it was
+        learned.
+        """
         programs = self.programs
         if self._is_due("pending curves", CURVES_AGE_S):
             self._looked_up.clear()

@@ -1,4 +1,4 @@
-"""Licenses that stand for budgets: the licenses that jobs need, and the count that is withheld.
+"""Slurm licenses that represent power under budgets: the licenses of jobs, and the count withheld from them.
 
 Pure functions between the decision about the budgets and Slurm's licenses.
 """
@@ -37,10 +37,12 @@ class BudgetHeadroom:
         name: name in the configuration.
         scope: the nodes or jobs under the budget.
         limit_watts: limit now.
-        headroom_watts: power that new jobs may add now, above idle; negative above the limit. Infinity: no
-            limit.
-        steps: (Unix time in seconds, limit in watts from then on) of the next 24 h, in ascending order.
-        floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
+        headroom_watts: power above idle that new jobs may add now. Negative: the budget is above its limit.
+            Infinity: the budget has no limit.
+        steps: changes of the limit in the next 24 h, in ascending order: (Unix time in seconds, limit in
+            watts from then on).
+        floor_percent: floor of running jobs: height of their lowest permitted power limit above a device's
+            minimum, in percent of the device's range of power limits.
     """
 
     name: str
@@ -51,7 +53,10 @@ class BudgetHeadroom:
     floor_percent: float = 0.0
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
-        """Return whether jobs with these names are under the budget, as far as the names determine this."""
+        """Return whether the names of a job put it under the budget.
+
+        For a budget of nodes the result is False, because it does not depend on these names.
+        """
         names = {
             ScopeKind.PARTITION: partition.split(","),
             ScopeKind.ACCOUNT: [account],
@@ -63,7 +68,7 @@ class BudgetHeadroom:
 
 
 def license_of(license_name: str, budget_name: str) -> str:
-    """Return the name of the license of a budget that is not the budget of the cluster."""
+    """Return the name of the Slurm license for a budget other than the cluster's budget."""
     return f"{license_name}_{re.sub(r'[^A-Za-z0-9_]', '_', budget_name)}"
 
 
@@ -92,14 +97,16 @@ def feasible_licenses(
     cluster: BudgetHeadroom | None,
     held: Mapping[int, int],
 ) -> Ints:
-    """Return licenses of pending jobs that the budget can free at all; see `feasible_watts`.
+    """Return the licenses of all jobs, reduced for pending jobs that need more than the budget can ever free.
+
+    `feasible_watts` computes the reduced number.
 
     Args:
         queue: the jobs.
         wanted: power that each job adds, shape (n,).
         least_watts: power below which a job does not start, shape (n,).
-        cluster: budget of the cluster; None without one.
-        held: licenses of running jobs by id.
+        cluster: budget of the cluster; None: the cluster has no budget.
+        held: number of licenses of each running job, by job id.
     """
     if cluster is None or not math.isfinite(cluster.headroom_watts):
         return wanted
@@ -120,13 +127,13 @@ def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int])
 
 
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
-    """Return the licenses of all jobs: licenses held by running jobs, and licenses needed by pending jobs."""
+    """Return the number of licenses of all jobs: those held if running, those needed if pending."""
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)
     return np.array([held.get(job, watts) for job, watts in pairs], np.int64)
 
 
 def uncounted_watts(jobs: Mapping[int, AllocatedJob], license_name: str, counted: Collection[int]) -> int:
-    """Return the count of a license held by jobs whose power is not counted yet."""
+    """Return how many licenses those jobs hold whose power the headroom does not count yet."""
     new = [job.licenses for job_id, job in jobs.items() if job_id not in counted]
     return sum(split_licenses(text, [license_name])[1].get(license_name) or 0 for text in new)
 
@@ -134,13 +141,13 @@ def uncounted_watts(jobs: Mapping[int, AllocatedJob], license_name: str, counted
 def budget_reservations(
     license_name: str, pool: LicensePool, budget: BudgetHeadroom, uncounted: int, now_unix_s: float
 ) -> dict[str, LicenseReservation]:
-    """Return the reservations of one license by name.
+    """Return the reservations of one license, by name of the reservation.
 
     Args:
         license_name: the license.
-        pool: its total and use.
+        pool: total number of this license, and the number in use.
         budget: the budget that the license stands for.
-        uncounted: count of running jobs that the headroom does not count yet.
+        uncounted: licenses of running jobs whose power the headroom does not count yet.
         now_unix_s: the time now.
     """
     headroom = budget.headroom_watts - uncounted
@@ -161,7 +168,7 @@ def waiting_sentences(
     budgets: Mapping[str, BudgetHeadroom | None],
     names_of: Callable[[int], Sequence[str]],
 ) -> dict[int, str]:
-    """Return a sentence for each job that Slurm does not start for lack of licenses."""
+    """Return, by job id, a sentence for each job that Slurm does not start for lack of licenses."""
     waiting: dict[int, str] = {}
     for row, reason in enumerate(queue.reason):
         if queue.state[row] != PENDING or reason != "Licenses":
@@ -175,6 +182,6 @@ def waiting_sentences(
 
 
 def waiting_sentence(watts: int, budget: BudgetHeadroom) -> str:
-    """Return why a job waits under a budget, in one sentence."""
+    """Return one sentence that says why a job waits under a budget."""
     free = max(0.0, budget.headroom_watts)
     return f"waits for power: it adds {watts} W, and {free:.0f} W are free under budget '{budget.name}'"

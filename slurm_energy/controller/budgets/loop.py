@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class BudgetLoop:
-    """Power budgets of the cluster.
+    """Loop that decides about the power budgets of the cluster and answers the polls of nodes.
 
     The engine runs in one thread. While a decision is made and stored, polls wait.
 
@@ -62,7 +62,8 @@ class BudgetLoop:
         history: history of measured runs, for the admission of jobs.
         running: the running jobs.
         failures: log of failures; a repeated one is logged once.
-        oracle: returns the function that gives the curve of a model.
+        oracle: returns the function that yields the response curve of a model; None: there is no such
+            function.
         begin_times: begin times shared with other holders of jobs; None: there are no others.
         on_policy_lines: called when `policy_lines` has changed.
 
@@ -104,7 +105,7 @@ class BudgetLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, BudgetParts | None]:
-        """Return a configuration with its parts (None: mode off), for `adopt`. Change nothing.
+        """Return a configuration with its `BudgetParts` (None: mode off), for `adopt`. Change nothing.
 
         Raises:
             ConfigError: the configuration cannot be used.
@@ -121,7 +122,7 @@ class BudgetLoop:
         return config, BudgetParts.create(config, self.parts, history, shared, self._begin_times)
 
     def adopt(self, prepared: tuple[Config, BudgetParts | None]) -> None:
-        """Use the result of `prepare` from the next decision on."""
+        """Use the prepared configuration, a result of `prepare`, from the next decision on."""
         before, (self.config, parts) = self.parts, prepared
         if before is not None and (parts is None or parts.admission is not before.admission):
             before.admission.close()
@@ -145,7 +146,7 @@ class BudgetLoop:
             data: the poll as parsed JSON.
 
         Raises:
-            UnavailableError: no decision has succeeded for some time. The node's lease then ends.
+            UnavailableError: decisions have failed for some time. The error lets the node's lease end.
             UsageError: the poll is malformed.
         """
         poll = NodePoll.from_json(data)
@@ -181,10 +182,10 @@ class BudgetLoop:
                 task.cancel()
 
     async def decide(self) -> None:
-        """Make one decision and store the state that a restarted controller needs.
+        """Make one decision and store the state that the controller needs after a restart.
 
         Raises:
-            UnavailableError: the state could not be stored. No limit is raised then.
+            UnavailableError: the state could not be stored. In this case no limit is raised.
         """
         parts = self.parts
         if parts is None:
@@ -211,7 +212,8 @@ class BudgetLoop:
         """Store a live limit and use it in the next decision.
 
         Args:
-            override: the live limit; None: the configured limit of `change.budget` applies again.
+            override: the live limit; None: remove it, so that the configured limit of `change.budget` applies
+                again.
             change: entry of the audit trail.
 
         Raises:
@@ -226,7 +228,10 @@ class BudgetLoop:
         self._wake.set()
 
     async def report(self, function: Callable[[BudgetCycle], T]) -> T | None:
-        """Return a function's result for the last decision, from the engine's thread; None before it."""
+        """Run a function on the last decision in the engine's thread and return its result.
+
+        Return None before the first decision.
+        """
         cycle = self.cycle
         return None if cycle is None else await self._in_thread(lambda: function(cycle))
 
@@ -300,7 +305,7 @@ class BudgetLoop:
             await asyncio.sleep(self.config.budget.period_s if parts is not None else CYCLE_S)
 
     async def _release_power(self) -> None:
-        """Remove the reservations and policy lines that an earlier configuration has left."""
+        """Remove the reservations and policy lines that remain from an earlier configuration."""
         if self.policy_lines:
             self.policy_lines = ()
             self._on_policy_lines()
@@ -365,7 +370,10 @@ class BudgetLoop:
             self.parts.limits.set_overrides(found)
 
     async def _save_nodes(self, parts: BudgetParts) -> UnavailableError | None:
-        """Store the limits that nodes may receive. Return an error; after an error no raise may be sent."""
+        """Store the limits that nodes may receive.
+
+        Return the error if this fails. No raised limit may be sent after an error.
+        """
         states = await self._in_thread(parts.engine.unsaved)
         self._backlog |= {name: json.dumps(state) for name, state in states.items()}
         if self._backlog:
@@ -379,7 +387,7 @@ class BudgetLoop:
         return None
 
     async def _guarded(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the work. An error is logged once, and the nodes' leases limit its consequences."""
+        """Await a part of the work. An error is logged once; the nodes' leases limit its consequences."""
         subject = f"{_SUBJECT}, {what}"
         try:
             await work

@@ -31,13 +31,14 @@ class BudgetDevice:
     Attributes:
         node: the node.
         report: last report.
-        row: row of the device in the ceilings; -1 if its power cannot be limited.
+        row: row of the device in the columns of ceilings; -1: its power cannot be limited.
         is_gpu: whether the device is a GPU.
-        min_watts, max_watts: range of the power limit. Without a limit, `max_watts` is the power for which
-            the device counts.
-        requested_watts: limit that the only job of the device itself requests; infinity without one.
-        start_watts: power that it may draw at its lowest limit while a job starts; 0: no job starts.
-        draw: estimates of its power.
+        min_watts, max_watts: range of the power limit. For a device without a power limit, `max_watts` is the
+            power at which the device counts.
+        requested_watts: limit that the job on the device requests for itself. Infinity: the job requests
+            none, or the device does not have exactly one job.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0: no job starts.
+        draw: estimates of the device's power.
     """
 
     __slots__ = (
@@ -82,12 +83,12 @@ class BudgetNode:
     Attributes:
         name: Slurm's name.
         index: position in the engine's list of nodes.
-        poll: last poll; None since the controller started.
+        poll: last poll; None: the node has not polled since the controller started.
         job_ids: jobs of the last poll.
         polled_s: time of the last poll.
         devices: devices by name.
-        reserve: power of the parts that are not devices of `devices`: memory, board, fans.
-        unlimited: power for which the devices without a power limit count.
+        reserve: power of the parts that are not in `devices`: memory, board, fans.
+        unlimited: power at which the devices without a power limit count.
         curves: response curves that the jobs of the last poll have measured in this run, by job id.
     """
 
@@ -123,7 +124,7 @@ class BudgetNode:
 
     @property
     def distrust(self) -> str:
-        """Reason why the reports are not trusted; empty: they are."""
+        """Reason why the reports of the node are not trusted; empty: they are trusted."""
         return self._trust.reason or ""
 
     def update(self, poll: NodePoll, rows: Mapping[str, int], now_s: float) -> None:
@@ -153,7 +154,10 @@ class BudgetNode:
             self.unlimited.update(sum(unlimited), now_s)
 
     def _read_curves(self, poll: NodePoll) -> None:
-        """Parse the curves that have changed. A curve of an agent of another release may be malformed."""
+        """Parse the response curves that have changed since the last poll.
+
+        A curve may be malformed if the agent belongs to another release.
+        """
         raw = {job.job_id: job.curve for job in poll.jobs if job.curve is not None}
         curves = {}
         for job_id, data in raw.items():
@@ -186,10 +190,11 @@ class BudgetNode:
         return sum(known) + (self.reserve.value or 0.0) if len(known) == len(watts) else None
 
     def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
-        """Add the devices and the other power of a stored state, which count until the node reports.
+        """Add the devices and the other power of a stored state. They count until the node reports.
 
         Args:
-            state: the stored state. `devices` has lists of watts by device; the first is the nameplate.
+            state: the stored state. `devices` has lists of watts by device; the first value is the nameplate
+                power.
             rows: row of each device in the ceilings.
             now_s: time now.
         """
@@ -203,7 +208,7 @@ class BudgetNode:
             self.devices[name] = BudgetDevice(self, report, rows.get(name, -1))
 
     def job_range(self) -> JobRange:
-        """Return the power that jobs can add above idle, and the idle power."""
+        """Return the power that jobs can add above idle on the node, and the idle power of its devices."""
         packages, gpu, packages_idle, gpu_idle = 0.0, 0.0, 0.0, 0.0
         for device in self.devices.values():
             idle = device.draw.idle.value or 0.0
@@ -226,7 +231,7 @@ class BudgetNode:
         )
 
     def rest_watts(self, limited_watts: float) -> float | None:
-        """Return the power for which everything but devices with a limit counts; None: not known yet.
+        """Return the power at which the parts of the node without a power limit count; None: not known yet.
 
         Args:
             limited_watts: power that the devices with a limit may draw.
@@ -238,7 +243,7 @@ class BudgetNode:
 
     @property
     def limited_watts(self) -> float:
-        """Sum of the highest limits of the devices with a power limit."""
+        """Sum of the maximum power limits of all devices that have a power limit."""
         return sum(device.max_watts for device in self.devices.values() if device.row >= 0)
 
 
@@ -248,6 +253,6 @@ def _job_ids(poll: NodePoll) -> frozenset[int]:
 
 
 def _only_kind(devices: Sequence[BudgetDevice]) -> str:
-    """Return the kind of all devices; empty if they differ."""
+    """Return the kind that all devices share; empty if they are of several kinds."""
     kinds = {device.report.kind for device in devices}
     return kinds.pop() if len(kinds) == 1 else ""

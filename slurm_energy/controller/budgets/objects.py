@@ -16,7 +16,7 @@ from slurm_energy.protocol.budget_responses import (
 
 
 def budget_sentences(cycle: BudgetCycle, job: BudgetedJobStatus) -> list[str]:
-    """Return a sentence about each budget over a job."""
+    """Return a sentence about each budget that covers a job."""
     sentences = []
     for status in cycle.budgets:
         if status.name not in job.budgets:
@@ -34,7 +34,7 @@ def budget_sentences(cycle: BudgetCycle, job: BudgetedJobStatus) -> list[str]:
 
 
 def node_objects(cycle: BudgetCycle, is_visible: Callable[[int], bool]) -> list[BudgetNodeObject]:
-    """Return the nodes of a decision, with the jobs that the caller may see."""
+    """Return the nodes of a decision as JSON objects, which name only jobs that the caller may see."""
     return [_node(status, is_visible) for _, status in sorted(cycle.nodes.items())]
 
 
@@ -51,7 +51,7 @@ def _node(status: BudgetedNodeStatus, is_visible: Callable[[int], bool]) -> Budg
 
 
 def override_object(override: LimitOverride) -> LimitOverrideObject:
-    """Return a live limit."""
+    """Return a live limit as a JSON object."""
     return {
         "watts": override.watts,
         "until_unix_s": override.end,
@@ -62,7 +62,7 @@ def override_object(override: LimitOverride) -> LimitOverrideObject:
 
 
 def series_object(name: str, samples: list[BudgetSample]) -> BudgetSeriesObject:
-    """Return the samples of a budget as one series."""
+    """Return the samples of a budget as a JSON object of columns."""
     return {
         "budget": name,
         "unix_s": [sample.time for sample in samples],
@@ -77,7 +77,7 @@ def series_object(name: str, samples: list[BudgetSample]) -> BudgetSeriesObject:
 
 
 def change_object(change: BudgetChange) -> BudgetChangeObject:
-    """Return an event of the audit trail."""
+    """Return an event of the audit trail as a JSON object."""
     return {
         "unix_s": change.time,
         "budget": change.budget,
@@ -88,5 +88,5 @@ def change_object(change: BudgetChange) -> BudgetChangeObject:
 
 
 def finite(watts: float) -> float | None:
-    """Return a limit for JSON; None: no limit."""
+    """Return a limit in the form for JSON; None replaces infinity, which means no limit."""
     return watts if math.isfinite(watts) else None

@@ -1,4 +1,4 @@
-"""Power of the parts of a node without a limit: memory, board, fans and losses, which grow with the load."""
+"""Power of a node's parts without a power limit: memory, board, fans and losses. It grows with the load."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _KEPT: Final = 0.999  # weight of earlier polls, per poll
 
 
 class OtherPower:
-    """Power of the other parts of a node, learned from its own readings.
+    """Power of a node's parts other than its devices, learned from readings of this node.
 
-    `value` is the highest recent power, `device_watts` the power of the devices at that time. If the devices
-    may draw more, the other parts count at `slope` watts more per watt; if they may draw less, at half of it
-    less. The slope is fitted by least squares.
-    A stored power, and that of a node without a sensor of the whole node, count without it.
+    `value` is the maximum of recent readings; `device_watts` is the power of the devices at the same time. If
+    the devices may draw more than `device_watts`, `slope` watts are added for each further watt. If they may
+    draw less, half of `slope` is subtracted for each watt. The slope is fitted by least squares. The slope is
+    not applied to a power restored from storage, nor to a node without a sensor of the whole node.
 
     Attributes:
-        value: highest recent power; None: unknown.
-        device_watts: power of the devices up to which `value` counts.
+        value: maximum of recent readings; None: unknown.
+        device_watts: power of the devices up to which `value` applies without addition.
     """
 
     __slots__ = ("_last", "_sums", "_time_s", "_window", "device_watts", "value")
@@ -50,7 +50,7 @@ class OtherPower:
 
     @property
     def slope(self) -> float:
-        """Watts of the other parts per watt of the devices, 0 to `MAX_SLOPE`."""
+        """Increase of the other parts' power in watts per watt of the devices, 0 to `MAX_SLOPE`."""
         _, mean, _, xx, xy = self._sums
         prior = _PRIOR_POLLS * (_PRIOR_SPREAD * max(mean, 1.0)) ** 2
         return min(MAX_SLOPE, max(0.0, (xy + UNKNOWN_SLOPE * prior) / (xx + prior)))
@@ -64,7 +64,7 @@ class OtherPower:
         return value + self.slope * (more_watts if more_watts > 0 else _LOWERED_SHARE * more_watts)
 
     def add(self, device_watts: float, other_watts: float, now_s: float) -> None:
-        """Add a reading: power of all devices, and of the node without them."""
+        """Add a reading: the power of all devices, and the power of the node without these devices."""
         if all(abs(watts - device_watts) <= _STEADY * device_watts for watts in self._last):
             self._fit(device_watts, other_watts)
         self._last = (self._last[1], device_watts)
@@ -73,7 +73,7 @@ class OtherPower:
         self.update(statistics.median(others), now_s, statistics.median(devices))
 
     def update(self, other_watts: float, now_s: float, device_watts: float = 0.0) -> None:
-        """Raise the value at once, or lower it slowly.
+        """Use a new value: raise the stored one at once, or lower it slowly.
 
         Args:
             other_watts: power of the other parts.

@@ -1,4 +1,4 @@
-"""Nodes and partitions of the cluster as the admission under budgets needs them, cached."""
+"""Cache of the nodes and partitions of the cluster, in the form that the admission under budgets needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARTITION: Final = re.compile(r"(?:^| )(PartitionName|Default|OverSubscribe)=([
 
 
 class PartitionHardware:
-    """Power of the partitions, from the nodes in Slurm and their reported ranges.
+    """Power of the partitions, computed from the nodes in Slurm and the power ranges that these nodes report.
 
     Args:
         run: runs Slurm's commands.
@@ -36,7 +36,11 @@ class PartitionHardware:
         self._powers: dict[str, PartitionPower] | None = None
 
     def powers(self, ranges: Mapping[str, NodePowerRange]) -> Mapping[str, PartitionPower]:
-        """Return the power of each partition."""
+        """Return the power of each partition.
+
+        Args:
+            ranges: reported power range by node.
+        """
         now_s = time.monotonic()
         if now_s - self._read_at_s > HARDWARE_INTERVAL_S:
             self._nodes = {
@@ -67,7 +71,7 @@ def _rounded(power: NodePowerRange) -> NodePowerRange:
 
 
 def _read_partitions(run: Runner) -> tuple[frozenset[str], str]:
-    """Return the partitions in which each job gets whole nodes, and the default partition."""
+    """Return the partitions that give each job whole nodes, and the default partition."""
     lines = run(["scontrol", "--oneliner", "show", "partition"]).splitlines()
     values = [dict(_PARTITION.findall(line)) for line in lines]
     named = [one for one in values if one.get("PartitionName")]

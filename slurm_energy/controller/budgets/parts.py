@@ -34,7 +34,7 @@ Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """Arguments of `BudgetAdmission.update`, and the headrooms that Slurm then knows."""
+    """Arguments of `BudgetAdmission.update`. Slurm is told the headrooms in it."""
 
     unix_s: float
     headrooms: tuple[BudgetHeadroom, ...]
@@ -45,7 +45,7 @@ class AdmissionRequest:
 
 @dataclass(slots=True)
 class BudgetParts:
-    """The parts for one configuration. Engine and ceilings continue after a reload.
+    """The parts of the budgets for one configuration. After a reload, the same engine and ceilings continue.
 
     Attributes:
         engine: decides about the power of nodes.
@@ -77,7 +77,7 @@ class BudgetParts:
 
         Args:
             config: the configuration.
-            earlier: parts before a reload, whose state continues; None: there are none.
+            earlier: parts before a reload, whose state the new parts take over; None: there are none.
             history: history of measured runs.
             shared: database, running jobs, runner of Slurm's commands, log of failures, curves of models.
             begin_times: begin times shared with other holders of jobs; None: there are no others.
@@ -107,12 +107,12 @@ class BudgetParts:
         self.admission.configure(config)
 
     def decide(self, unix_s: float, now_s: float, signals: Mapping[str, SignalText]) -> BudgetCycle:
-        """Make a decision.
+        """Make a decision about the power of all nodes.
 
         Args:
             unix_s: time now in Unix seconds, for the limits.
             now_s: monotonic time now.
-            signals: last texts of the signals.
+            signals: last text of each signal, by name of the budget.
         """
         self.limits.set_signals(signals)
         self.limits.read_calendars()
@@ -129,7 +129,10 @@ class BudgetParts:
         return gone
 
     def restore(self, bodies: Mapping[str, str], now_s: float) -> list[str]:
-        """Continue from the stored state of nodes, JSON text by node; return the nodes that are damaged."""
+        """Continue from the stored states of nodes, given as JSON text by node.
+
+        Return the nodes whose stored state is damaged.
+        """
         states, damaged = {}, []
         for name, body in bodies.items():
             try:
@@ -141,9 +144,9 @@ class BudgetParts:
         return damaged
 
     def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
-        """Return the input of the admission of jobs.
+        """Return the arguments for the admission of jobs.
 
-        Until `end_admission`, both the old and the new headroom stay free.
+        Until `end_admission` is called, the larger of the old and the new headroom stays free.
         """
         headrooms = tuple(
             BudgetHeadroom(
@@ -169,13 +172,16 @@ class BudgetParts:
         )
 
     def admit(self, request: AdmissionRequest) -> None:
-        """Adapt Slurm's licenses or holds. The call runs Slurm's commands."""
+        """Adapt Slurm's licenses or holds to the budgets. The call runs Slurm's commands."""
         self.admission_report = self.admission.update(
             request.unix_s, request.headrooms, request.counted_jobs, request.nodes, request.curves
         )
 
     def end_admission(self, request: AdmissionRequest) -> None:
-        """Keep free only the power that Slurm can now give to jobs. After a failure that may be any power."""
+        """Keep free only the power that Slurm can now give to jobs.
+
+        After a failure, the amount of this power is unknown and counts as unlimited.
+        """
         self.inputs.programs = self.admission.programs
         failed = bool(self.admission_report.problems)
         self._promised = {} if failed else _promises(request.headrooms)

@@ -1,6 +1,6 @@
-"""Power that pending jobs add by their start, by the function that also admits jobs in the simulator.
+"""Power that pending jobs add when they start. The simulator admits jobs with the same function.
 
-A job is admitted with its power at its economic limit, because the budget may lower it to this limit.
+A job is admitted with its power at its economic limit, because the budget may lower the job to this limit.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class PendingPower:
 
     Attributes:
         watts: power at the economic limits, in whole watts, shape (n,).
-        floor_watts: power at the floors; jobs of unknown power count in full. Shape (n,).
-        programs: programs whose response curves would be used.
+        floor_watts: power at the floors of the jobs. A job without a predicted power counts with its full
+            power. Shape (n,).
+        programs: programs whose response curves the computation uses if they are known.
     """
 
     watts: Ints
@@ -63,7 +64,7 @@ class _Part(NamedTuple):
 
 
 def program_key(user: str, flags: Mapping[str, str], kind: str) -> ProgramKey | None:
-    """Return the program that a job's flags name; None if they name none or the kind is unknown."""
+    """Return the program that a job's flags name. Return None if they name none or the kind is unknown."""
     fingerprint = flags.get("ENERGY_FINGERPRINT", "")
     known = fingerprint if FINGERPRINT_FORM.fullmatch(fingerprint) else None
     model = flags.get("ENERGY_MODEL") or None
@@ -79,18 +80,20 @@ def economic_power(
     floor_percent: float,
     curves: Mapping[ProgramKey, ResponseCurve],
 ) -> PendingPower:
-    """Return the power with which jobs are admitted; jobs whose power is not predicted keep `full_watts`.
+    """Return the power with which jobs are admitted. A job without a predicted power keeps `full_watts`.
 
-    The power of a job is divided between its packages and its GPUs like the maximum. Packages that a job
-    does not fill count in full: their lowest limit holds for the whole node.
+    The power of a job is divided between its packages and its GPUs in the ratio of their maximum power.
+    Packages that a job does not fill count with their full power, because their lowest limit holds for the
+    whole node.
 
     Args:
         queue: the jobs.
         full_watts: power that each job adds without limits, shape (n,).
-        predicted: whether it comes from measured runs, n entries.
+        predicted: whether the power of each job is predicted from measured runs, n entries.
         powers: power of each partition, with `ANY_PARTITION`.
         slowdown_limits: accepted slowdown of each job as a fraction; NaN: none. Shape (n,).
-        floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
+        floor_percent: floor of running jobs: height of their lowest permitted power limit above a device's
+            minimum, in percent of the device's range of power limits.
         curves: response curves by program.
     """
     parts: list[_Part] = []

@@ -1,4 +1,4 @@
-"""Checks of the poll of a node against the known facts about the node and about the jobs in Slurm."""
+"""Checks of a node's poll against known facts about this node and about the jobs in Slurm."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNKNOWN_JOB: Final = 0
 
 
 def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping[str, float]) -> None:
-    """Check that a node does not claim an implausible number or power of devices.
+    """Check that a node does not report an implausible number or power of devices.
 
-    Each device may be assumed to draw its nameplate power, and other nodes then get less. The claims of a
-    faulty or compromised node must therefore be bounded.
+    The controller may assume that each device draws its nameplate power, and gives other nodes less. The
+    values that a faulty or compromised node can report must therefore be bounded.
 
     Args:
         poll: the poll.
@@ -50,9 +50,10 @@ def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping
 
 
 def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[tuple[int, int]]:
-    """Return the jobs (id, restart count) of a poll that run on other nodes only.
+    """Return the jobs (id, restart count) of a node's poll that run on other nodes only.
 
-    A job that Slurm has restarted since `jobs` was read may have moved to the node.
+    A job that Slurm has restarted since `jobs` was read may have moved to this node. Such a job is not
+    returned.
 
     Args:
         poll: the poll.
@@ -71,7 +72,7 @@ def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[t
 
 
 def without_jobs(poll: NodePoll, job_ids: Container[int]) -> NodePoll:
-    """Return a poll without the given jobs. Devices that they use count as busy with an unknown job."""
+    """Return a copy of a poll without the given jobs. Their devices count as busy with an unknown job."""
     if not any(job_id in job_ids for device in poll.devices for job_id in device.job_ids) and not any(
         job.job_id in job_ids for job in poll.jobs
     ):

@@ -22,7 +22,7 @@ _FAULTY: Final = ("silent", "distrusted")
 
 @dataclass(slots=True)
 class _Span:
-    """Sums of the current span of one budget; times are Unix seconds."""
+    """Sums over the current sampling interval of one budget; times are Unix seconds."""
 
     begin: float
     end: float
@@ -79,11 +79,11 @@ class BudgetRecorder:
 
     @property
     def over(self) -> list[str]:
-        """Names of the budgets whose measured power, as mean over `SMOOTHING_S`, is above their limit."""
+        """Names of the budgets that are above their limit: the mean power over `SMOOTHING_S` exceeds it."""
         return sorted(self._is_over)
 
     def add(self, cycle: BudgetCycle, now_s: float, unix_s: float) -> None:
-        """Add a decision.
+        """Add the states of the budgets after a decision.
 
         Args:
             cycle: the decision.
@@ -130,7 +130,10 @@ class BudgetRecorder:
             self.note(BudgetChange(unix_s, status.name, None, "over", text))
 
     def add_problems(self, problems: Mapping[str, str], unix_s: float) -> None:
-        """Record the faults of limits by budget that started or ended; empty text: none."""
+        """Record which faults of limits have started or ended.
+
+        `problems` has the present fault of each budget by name; an empty text means no fault.
+        """
         for name, problem in problems.items():
             if self._problems.get(name, "") != problem:
                 text = problem or "the limit is read again"
@@ -161,12 +164,12 @@ class BudgetRecorder:
         self._changes = [*self._changes[-MAX_CHANGES:], change]
 
     def take(self) -> tuple[Sequence[BudgetSample], Sequence[BudgetChange]]:
-        """Return the complete samples and the events, and forget them."""
+        """Return the complete samples and the events, and remove them from this collector."""
         samples, changes = self._samples, self._changes
         self._samples, self._changes = [], []
         return samples, changes
 
     def put_back(self, samples: Sequence[BudgetSample], changes: Sequence[BudgetChange]) -> None:
-        """Keep samples and events that the database did not accept, a limited number of each."""
+        """Add samples and events again that the database did not accept. A limited number of each is kept."""
         self._samples = [*samples, *self._samples][-MAX_CHANGES:]
         self._changes = [*changes, *self._changes][-MAX_CHANGES:]

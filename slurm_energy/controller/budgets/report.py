@@ -1,4 +1,4 @@
-"""State of budgets, nodes and jobs after a decision, for status pages, the store and admission."""
+"""State of budgets, nodes and jobs after a decision. Status pages, database and job admission use it."""
 
 from __future__ import annotations
 

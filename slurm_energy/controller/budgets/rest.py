@@ -16,7 +16,7 @@ from slurm_energy.scheduling.queue import Bools, Floats
 
 @dataclass(frozen=True, slots=True)
 class RestPower:
-    """Power of everything but devices with a power limit.
+    """Power of all parts of the nodes except the devices with a power limit.
 
     Attributes:
         inputs: state of the engine.
@@ -31,7 +31,7 @@ class RestPower:
     jobs_covered: JobCover
 
     def of_nodes(self, device_watts: Floats) -> Floats:
-        """Return the power in each node, shape (number of nodes,).
+        """Return this power for each node, shape (number of nodes,).
 
         Args:
             device_watts: power that each device with a limit may draw, shape (n,).
@@ -41,16 +41,16 @@ class RestPower:
         return node_rest(self.inputs, by_node.astype(np.float64))
 
     def fixed_watts(self, of_nodes: Floats) -> Floats:
-        """Return the power under each budget, shape (b,).
+        """Return this power under each budget, shape (b,).
 
         Args:
-            of_nodes: result of `of_nodes`.
+            of_nodes: result of the method `of_nodes`.
         """
         return fixed_watts(self.inputs, self.nodes_covered, self.jobs_covered, of_nodes)
 
 
 def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return the power under each budget of everything but devices with a power limit, shape (b,).
+    """Return the power under each budget except that of the devices with a power limit, shape (b,).
 
     Args:
         inputs: state of the engine.
@@ -68,10 +68,10 @@ def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCove
 
 
 def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
-    """Return for each node the power of everything but devices with a power limit, shape (number of nodes,).
+    """Return the power of each node except that of its devices with a power limit, shape (number of nodes,).
 
-    If the power of a node is not known yet, the largest power of the other nodes is assumed. A booting node
-    counts at least with the power of a boot, a node that is off with its power while off.
+    If this power of a node is not known yet, the largest value of the other nodes is assumed. A booting node
+    counts at least with the power of a boot. A node that is off counts with its power while off.
 
     Args:
         inputs: state of the engine.
@@ -90,7 +90,7 @@ def node_rest(inputs: CycleInputs, limited_watts: Floats) -> Floats:
 
 
 def _boot_rest(inputs: CycleInputs, node: BudgetNode) -> float:
-    """Return the power of a boot above that committed to the devices of the node; 0 without a boot."""
+    """Return the excess of a boot's power over the power committed to the node's devices; 0: no boot."""
     facts = inputs.slurm_nodes.get(node.name)
     if facts is None or facts.boot_watts is None:
         return 0.0
@@ -108,7 +108,7 @@ def _known_rest(inputs: CycleInputs, node: BudgetNode, limited_watts: float) -> 
 
 
 def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
-    """Return the watts to count for each node of Slurm that has never reported, by name.
+    """Return the power at which each node of Slurm that has never reported counts, by name of the node.
 
     A node counts at its nameplate power. If that is unknown, it counts at the power of the largest node that
     reports.
@@ -136,7 +136,10 @@ def _absent_watts(node: BudgetedNode, largest: float) -> float:
 
 
 def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
-    """Return the part of the rest of nodes that budgets of jobs count: an equal share for each job."""
+    """Return the power under budgets of jobs except that of the devices with a power limit, shape (b,).
+
+    The jobs on a node share this power of the node equally.
+    """
     if all(budget.scope.covers_nodes for budget in inputs.budgets):
         return np.zeros(len(inputs.budgets))
     ids = [node.job_ids for node in inputs.nodes]

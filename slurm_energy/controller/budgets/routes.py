@@ -53,10 +53,10 @@ class BudgetRoutes:
 
     Args:
         config: returns the current configuration.
-        loop: the budgets; None: this controller has none.
+        loop: the budgets; None: this controller has no budgets.
         store: the database.
         hosts: addresses of nodes; None: any agent may speak for any node.
-        run: runs squeue for the look-up of one job.
+        run: runs squeue to look up a job.
     """
 
     def __init__(
@@ -112,12 +112,13 @@ class BudgetRoutes:
         }
 
     async def set(self, body: Mapping[str, Any], rights: Rights) -> BudgetSetResponse:
-        """Set a live limit, or return to the configured one.
+        """Set a live limit, or remove it so that the configured limit applies again.
 
         Raises:
             ForbiddenError: the caller is no operator.
             NotFoundError: there is no such budget, or no live limit to remove.
-            UsageError: the limit is below the idle power of the budget, or its end has passed.
+            UsageError: the limit is below the idle power of the budget, or the end of the live limit has
+                passed.
         """
         if not rights.everything:
             raise ForbiddenError("limits of budgets", "only operators set them", "see controller.operators")
@@ -232,7 +233,7 @@ class BudgetRoutes:
         return self._loop
 
     def _visible_jobs(self, rights: Rights) -> Callable[[int], bool]:
-        """Return whether the caller may see a running job, by its id."""
+        """Return a function that says, by job id, whether the caller may see a running job."""
         if rights.everything:
             return lambda _: True
         allocated = self._allocated()
@@ -306,9 +307,9 @@ class BudgetRoutes:
 
 
 def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
-    """Return the budget whose power a pending job waits for; None if it does not wait for power.
+    """Return the budget that delays the start of a pending job; None: the job does not wait for power.
 
-    The admission keeps the budget of the cluster.
+    This is the budget of the cluster, which the admission of jobs enforces.
     """
     if not waiting or loop.parts is None:
         return None

@@ -1,4 +1,4 @@
-"""Holds pending jobs that must not start under a power budget."""
+"""Holds of pending jobs that must not start under a power budget."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SOON_S: Final = 60.0  # jobs that may start so soon are considered, too
 
 
 class HeldBudget(Protocol):
-    """Interface of the budgets under which jobs are held."""
+    """Interface of a budget under which pending jobs can be held."""
 
     @property
     def name(self) -> str:
-        """Name in the configuration."""
+        """Name of the budget in the configuration."""
         ...
 
     @property
@@ -47,8 +47,8 @@ class StartHolds:
         begin_times: begin times shared with other holders; None: there are no others.
 
     Attributes:
-        max_headroom_watts: upper bound of the free power, by name of the budget. A bound exists if more jobs
-            would delay the first waiting job than can be held.
+        max_headroom_watts: upper bound of the free power, by name of the budget. A budget has such a bound
+            only if the jobs that would delay its first waiting job are more than can be held.
     """
 
     def __init__(self, updater: JobUpdater, begin_times: BeginTimes | None = None) -> None:
@@ -75,11 +75,11 @@ class StartHolds:
             now_unix_s: the time now.
             budgets: budgets in force.
             counted_jobs: jobs whose power the headrooms count.
-            only_delaying: whether Slurm itself makes jobs wait that do not fit, by licenses, so that only
-                those are held that fit but would delay the first job that does not.
+            only_delaying: hold only the jobs that fit under the budget but would delay the first job that
+                does not fit. Slurm's licenses then make the jobs that do not fit wait.
 
         Returns:
-            Sentence by held job, and problems.
+            A sentence for each held job, by job id, and the failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -116,10 +116,10 @@ class StartHolds:
         headroom: Sequence[float],
         now_unix_s: float,
     ) -> list[int]:
-        """Return the jobs that would take the power of the job that waited for power until now.
+        """Return the jobs that would take the power that has just become free for the first waiting job.
 
-        Its nodes may be busy with the epilogs of ended jobs. Slurm then plans no start for it, and would
-        start the jobs behind it first.
+        The nodes of the first waiting job may be busy with the epilogs of ended jobs. Slurm then plans no
+        start for this job, and would start the jobs behind it first.
 
         Args:
             decision: the decision about the pending jobs.
@@ -155,7 +155,10 @@ class StartHolds:
         budgets: Sequence[HeldBudget],
         counted_jobs: Collection[int],
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
-        """Return running jobs, pending jobs by priority, and the headroom without jobs not counted yet."""
+        """Return the running jobs, the pending jobs by priority, and the headroom of each budget.
+
+        The power of running jobs that the headroom does not count yet has been subtracted.
+        """
         running, pending = [], []
         names: dict[int, str] = {}
         headroom = [budget.headroom_watts for budget in budgets]

@@ -1,4 +1,4 @@
-"""State of the budget engine that a decision uses."""
+"""Input of a decision: the state of the budget engine at that time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class CycleInputs:
     Attributes:
         settings: settings of the engine.
         budgets: b budgets in force.
-        nodes: nodes that have reported or that an earlier process has stored, by index.
+        nodes: nodes that have reported, and nodes that an earlier process has stored, by index.
         slurm_nodes: nodes in Slurm's configuration.
         jobs: running jobs in Slurm.
-        commitment: ceilings.
-        promised_watts: power under each budget that Slurm may give to jobs which no node has reported yet,
+        commitment: ceilings of all devices.
+        promised_watts: power under each budget that Slurm may give to jobs that no node has reported yet,
             shape (b,).
         excess: correction of the limits by measured power; the decision updates it.
-        silent: whether a node does not report, by index.
+        silent: whether a node no longer reports, by index.
         now_s: time now.
     """
 

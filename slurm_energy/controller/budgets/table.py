@@ -1,4 +1,4 @@
-"""The devices with a power limit as columns of a budget decision, and the power for which they count."""
+"""The devices with a power limit as columns of a budget decision, and the power at which they count."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CycleDevices:
         min_watts, max_watts: range of the power limit.
         draw_watts: expected power without a limit.
         watts: measured power; NaN: unknown.
-        idle_watts: power for which the device counts while it is idle.
-        start_watts: power that it may draw at its lowest limit while a job starts; 0: no job starts.
+        idle_watts: power at which the device counts while it is idle.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0: no job starts.
         trusted: the reports of the node are plausible.
         controlled: the node reports and is trusted.
         busy: jobs use the device.
@@ -66,12 +66,12 @@ class CycleDevices:
 
 @dataclass(slots=True)
 class DeviceCounting:
-    """Power for which devices count, as columns of length n.
+    """Power at which each device counts under a budget, as columns of length n.
 
     Attributes:
         as_idle: the device counts at its idle power.
-        idle_watts: that power; 0 for other devices.
-        still_watts: power of the device if no decision changes it; 0 for other devices.
+        idle_watts: idle power of devices that count at it; 0 for all other devices.
+        still_watts: power at which a device counts that decisions cannot change; 0 for all other devices.
     """
 
     as_idle: Bools
@@ -79,7 +79,7 @@ class DeviceCounting:
     still_watts: Floats
 
     def counted_watts(self, table: CycleDevices, reserved_watts: Floats) -> Floats:
-        """Return the power for which each device counts.
+        """Return the power at which each device counts.
 
         Args:
             table: the devices.
@@ -128,7 +128,7 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCov
 
 
 def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
-    """Return the power for which each device counts before the decision."""
+    """Return the power at which each device counts before the decision."""
     reserved = inputs.commitment.reserved_watts[table.row]
     as_idle = _counts_as_idle(inputs, table, reserved)
     held = np.where(table.trusted, reserved, np.maximum(table.max_watts, reserved))
@@ -140,7 +140,10 @@ def device_counting(inputs: CycleInputs, table: CycleDevices) -> DeviceCounting:
 
 
 def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Floats) -> Bools:
-    """Return whether a device counts at its idle power: idle, and jobs cannot start above its minimum."""
+    """Return whether each device counts at its idle power.
+
+    Such a device is idle, and its ceiling is at the minimum, so that a job can start only at the minimum.
+    """
     if not inputs.settings.counts_idle:
         return np.zeros(len(table.devices), np.bool_)
     is_low = reserved_watts <= table.min_watts * START_TOLERANCE
@@ -149,7 +152,7 @@ def _counts_as_idle(inputs: CycleInputs, table: CycleDevices, reserved_watts: Fl
 
 
 def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
-    """Return the expected power of a device: its draw, at most the limit that its job itself requests."""
+    """Return the expected power of a device, at most the limit that the device's job requests for itself."""
     if not device.report.job_ids:
         return device.min_watts
     predicted: float | None = None
