@@ -116,10 +116,10 @@ class StartHolds:
         headroom: Sequence[float],
         now_unix_s: float,
     ) -> list[int]:
-        """Return the jobs that would take the power that has just become free for the first waiting job.
+        """Return the jobs that would take the power of the job that was first to wait for power.
 
-        The nodes of the first waiting job may be busy with the epilogs of ended jobs. Slurm then plans no
-        start for this job, and would start the jobs behind it first.
+        That job fits by now, but its nodes may still be busy with the epilogs of ended jobs. Slurm then plans
+        no start for that job, and would start the jobs behind it first.
 
         Args:
             decision: the decision about the pending jobs.
