@@ -1,4 +1,4 @@
-"""Description of a node's hardware as plain data, from which energy policies choose settings.
+"""Description of a node's hardware as plain data. Energy policies choose settings from this description.
 
 Frequencies are in kHz and clocks in MHz, as the drivers report them; powers are in watts.
 """
@@ -13,7 +13,7 @@ class CpufreqPolicy:
     """One cpufreq policy of the kernel: a group of CPUs that share a frequency.
 
     Attributes:
-        name: name of its directory in sysfs, for example `policy0`.
+        name: name of the policy's directory in sysfs, for example `policy0`.
         cpus: logical CPUs of the group.
         driver: name of the cpufreq driver (`scaling_driver`).
         governors: governors that the driver offers.
@@ -37,9 +37,9 @@ class CpufreqPolicy:
     def powersave_is_static(self) -> bool:
         """Whether the powersave governor keeps the CPUs at the minimum frequency.
 
-        It does not in the active modes of intel_pstate and amd-pstate, where the hardware chooses the
-        frequency under that governor. Source: kernel, Documentation/admin-guide/pm/intel_pstate.rst and
-        amd-pstate.rst.
+        In the active modes of intel_pstate and amd-pstate it does not: there the hardware chooses the
+        frequency under the powersave governor. Source: kernel, Documentation/admin-guide/pm/intel_pstate.rst
+        and amd-pstate.rst.
         """
         return self.driver not in ("intel_pstate", "amd-pstate-epp")
 
@@ -49,10 +49,10 @@ class CpuPackage:
     """A processor package as RAPL or HSMP describes it.
 
     Attributes:
-        name: name of its RAPL zone or HSMP socket, for example `package-0` or `socket0`.
-        limit_domains: domains of its power limit knobs, including that of the memory-mapped RAPL zone; empty
-            if the package has no limit.
-        interface: interface of its limits: `powercap` or `hsmp`.
+        name: name of the package's RAPL zone or HSMP socket, for example `package-0` or `socket0`.
+        limit_domains: domains of the package's power limit knobs, including the domain of the memory-mapped
+            RAPL zone; empty if the package has no limit.
+        interface: interface through which the power limit is set: `powercap` or `hsmp`.
         limit_watts: power limit as set when the description was made; None if unknown.
         max_limit_watts: maximum limit that the hardware reports (its thermal design power); None if unknown.
         min_limit_watts: minimum limit that the hardware reports; None if unknown.
@@ -73,14 +73,14 @@ class GpuInfo:
     """A GPU as its driver describes it.
 
     Attributes:
-        index: index in the library of the vendor, or the position among the Intel cards. Energy records name
-            the GPU `gpu[INDEX]`.
-        minor: number of the device file, which Slurm uses; None if unknown.
+        index: index in the library of the vendor; for an Intel card, its position among the Intel cards.
+            Energy records name the GPU `gpu[INDEX]`.
+        minor: minor number of the GPU's device file, by which Slurm identifies the GPU; None if unknown.
         name: product name.
         limit_watts: power limit as set when the description was made; None if the GPU has none.
         min_limit_watts, max_limit_watts: bounds of the power limit; None if unknown.
         clocks_mhz: minimum and maximum graphics clock; None if unknown.
-        interface: interface of its limit: `nvml`, `amdsmi` or `intel_gpu`.
+        interface: interface through which the power limit is set: `nvml`, `amdsmi` or `intel_gpu`.
         partitioned: whether the GPU is divided into MIG instances, which Slurm counts instead of the GPU.
         power_profiles: names of the NVIDIA workload power profiles that the GPU offers.
     """
@@ -108,7 +108,7 @@ class NodeHardware:
         packages: processor packages.
         gpus: GPUs.
         max_dram_watts: maximum power of all memory in watts; None if unknown.
-        boost: whether the node has a switch for boost frequencies and this switch is on.
+        boost: True if the node has a switch for boost frequencies and this switch is on.
         cores: logical CPUs of each core in the order of Slurm's core numbers; empty if unknown.
     """
 

@@ -1,7 +1,7 @@
 """The kernel's hwmon class: sensor chips by name, and the numbered channels of a chip.
 
 Other modules interpret the channels. The numbers of the directories hwmonN change between boots, so chips are
-ordered by their device. Older drivers, among them the ACPI power meter, keep the files `name` and the
+ordered by their device paths. Older drivers, among them the ACPI power meter, keep the files `name` and the
 attributes in the device's own directory. Source: kernel, Documentation/hwmon/sysfs-interface.rst and
 drivers/hwmon/hwmon.c.
 """
@@ -36,7 +36,7 @@ class HwmonChip:
     def file(self, attribute: str) -> Path | None:
         """Return the path of the file of an attribute, for example `power1_input`.
 
-        None if the chip has none.
+        Return None if the chip lacks the attribute.
         """
         for folder in (self.path, self.path / "device"):
             if (folder / attribute).exists():
@@ -103,12 +103,15 @@ def chip_names(root: Path) -> frozenset[str]:
 
 
 class HwmonPowerSensor(PowerSensor):
-    """Sensor that reads one powerN_input or powerN_average attribute in microwatts. Its file stays open."""
+    """Sensor that reads one powerN_input or powerN_average attribute, which contains microwatts.
+
+    The attribute's file stays open between readings.
+    """
 
     def __init__(self, key: str, component: str, source: str, max_watts: float, path: Path) -> None:
         """Create the sensor.
 
-        The arguments are the attributes of `PowerSensor`, and `path` is the attribute's file.
+        The arguments are the attributes of `PowerSensor`; `path` is the file of the hwmon attribute.
         """
         self.key = key
         self.component = component

@@ -11,8 +11,8 @@ _READINGS_BETWEEN_SEARCHES = 7
 class KeptFile:
     """A file that stays open between readings.
 
-    An absent file is searched again with every eighth reading: the kernel adds files to a control group when
-    a controller is enabled.
+    If the file is absent, every eighth reading tries to open it, because the kernel adds files to a control
+    group when a controller is enabled.
 
     Args:
         path: path of the file.

@@ -1,4 +1,4 @@
-"""Power sensor for slow or unreliable sources: a thread measures, and reads return without waiting."""
+"""Power sensor for slow or unreliable sources: a thread measures, and `read` returns without waiting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_READING_YET = "no reading yet"
 class PolledPowerSensor(PowerSensor):
     """A sensor whose thread calls `measure` every `interval_s` seconds.
 
-    After each failure the pause between two calls doubles, up to one minute. The first `read` starts the
+    After each failure the pause before the next call doubles, up to one minute. The first `read` starts the
     thread. The thread is a daemon thread, so that a source that never responds does not delay the end of the
     process.
     """
@@ -47,10 +47,10 @@ class PolledPowerSensor(PowerSensor):
             source: name of the interface.
             max_watts: upper bound of the component's power in watts.
             interval_s: seconds between measurements.
-            measure: function that returns watts. It may block for long, and raises DeviceError.
+            measure: function that returns watts, or raises DeviceError. It may block for a long time.
             release: function that the thread calls when it ends; None if nothing has to be released.
             clock: function that returns seconds since boot.
-            lag_s: mean age in seconds of the power that the source reports.
+            lag_s: mean age in seconds of the power values that the source reports.
         """
         self.key = key
         self.component = component
@@ -84,7 +84,7 @@ class PolledPowerSensor(PowerSensor):
     def readings(self) -> Sequence[PowerReading]:
         """Return the readings since the last call, the newest last.
 
-        Without a new reading, return the newest again.
+        If there is no new reading, return the newest earlier one again.
 
         Raises:
             DeviceError: no measurement has completed yet, or the last one failed.

@@ -18,7 +18,7 @@ _MAX_GAP_S = 30.0  # longer than the maximum sampling interval
 
 
 def boottime_s() -> float:
-    """Return seconds since boot, including suspended time. Every sample of the agent uses this clock."""
+    """Return the seconds since boot, including suspended time. All samples of the agent use this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -28,7 +28,7 @@ class PowerReading:
 
     Attributes:
         time_s: seconds since boot, see `boottime_s`.
-        watts: power at that time, or the mean that a sensor reported then.
+        watts: power at that time, or a mean that the sensor reported at that time.
     """
 
     time_s: float
@@ -65,7 +65,7 @@ class PowerSensor(ABC):
     def readings(self) -> Sequence[PowerReading]:
         """Return the readings since the last call, the newest last.
 
-        Without a new reading, return the newest again.
+        If there is no new reading, return the newest earlier one again.
 
         Raises:
             DeviceError: there is no reading.
@@ -80,9 +80,9 @@ class PowerSensor(ABC):
 class PowerIntegrator:
     """Integrator of power readings to energy by the trapezoidal rule.
 
-    Until the next reading the power is assumed to stay at the newest reading. If the next reading shows that
-    too much energy was added, the excess is subtracted from the energy of later intervals, so that the
-    reported energy never decreases.
+    Until the next reading arrives, the power is assumed to stay at the value of the newest reading. If the
+    next reading shows that too much energy was added, the excess is subtracted from the energy of later
+    intervals. The reported energy therefore never decreases.
 
     Args:
         max_gap_s: maximum time between two readings in seconds. No energy is added for a longer gap.
@@ -98,7 +98,7 @@ class PowerIntegrator:
         """Add a reading. A reading that is not newer than the previous one is ignored.
 
         Returns:
-            Length in seconds of a gap that was too long to integrate; None if there was none.
+            Length in seconds of the gap before this reading if the gap was too long to integrate, else None.
         """
         last = self._last
         if last is not None and reading.time_s <= last.time_s:
@@ -117,7 +117,8 @@ class PowerIntegrator:
         """Return the energy since the first reading in microjoules.
 
         Args:
-            now_s: end of the time, in seconds since boot. The newest power is assumed constant until then.
+            now_s: end of the interval, in seconds since boot. The power is assumed constant from the newest
+                reading until this time.
         """
         held_uj = self._last.watts * max(0.0, now_s - self._last.time_s) * 1e6 if self._last else 0.0
         self._reported_uj = max(self._reported_uj, round(self._sum_uj + held_uj))
@@ -147,8 +148,8 @@ class PowerIntegrator:
 class IntegratedPowerCounter(EnergyCounter):
     """Energy counter that integrates the readings of a power sensor.
 
-    It exists so that the sampler needs to handle energy counters only. The count starts at the first reading
-    of the sensor, continues after a restart of the agent, and never wraps.
+    With this class the sampler handles energy counters only. The count starts at the first reading of the
+    sensor, continues after a restart of the agent, and never wraps.
     """
 
     range_uj = None
@@ -186,7 +187,7 @@ class IntegratedPowerCounter(EnergyCounter):
     def dump(self) -> dict[str, float] | None:
         """Return the state of the integrator.
 
-        None before the first reading. The state must be stored, because the hardware does not keep the count.
+        Return None before the first reading. The state must be stored, because the hardware keeps no count.
         """
         return self._integral.dump()
 

@@ -1,8 +1,8 @@
 """Comparison of product names of processors and GPUs, as drivers, Slurm and people write them.
 
-Names are compared word by word. If a word occurs in only one of two names, the names still match if any
-variant of a product may carry the word (maker, form factor, memory size). Any other word, such as `Ada` or
-`v4`, means another product.
+Names are compared word by word. A word that occurs in only one of the two names is ignored if it states the
+maker, the form factor or the memory size, because all variants of a product may carry such a word. Any other
+word that occurs in only one name, such as `Ada` or `v4`, means another product.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ def matches_cpu(product: str, name: str) -> bool:
 def gpu_product_words(name: str) -> frozenset[str]:
     """Return the lower-case words of a GPU name that distinguish the product.
 
-    The words of the maker and the brand are left out, because they are often omitted.
+    Words for the maker and the brand are left out, because people often omit them.
     """
     return _words(name) - _MAKERS - _GPU_BRANDS - {"generation"}

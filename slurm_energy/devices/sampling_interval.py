@@ -13,11 +13,11 @@ _MIN_INTERVAL_S = 0.01
 
 
 def max_sampling_interval_s(counters: Iterable[EnergyCounter]) -> float:
-    """Return the maximum sampling interval in seconds at which each counter is read three times per wrap.
+    """Return the maximum interval in seconds at which each counter is read at least three times per wrap.
 
     The shortest possible time between two wraps of a counter is its range divided by its `max_watts`. The
     result is infinite if no counter wraps, and at least 0.01 s. If a counter can wrap too fast even for this
-    interval, the sampler marks its energy as uncertain.
+    interval, the sampler marks the counter's energy as uncertain.
     """
     periods = [c.range_uj / (c.max_watts * 1e6) for c in counters if c.range_uj is not None]
     return max(_MIN_INTERVAL_S, min(periods, default=math.inf) / READINGS_PER_WRAP)

@@ -15,8 +15,8 @@ class Setting:
     Attributes:
         key: key of the knob, `NAME[DOMAIN]`.
         value: value in the unit of the knob.
-        optional: whether the setting is omitted if the hardware has no such knob, because it only accompanies
-            another setting.
+        optional: True for a setting that only accompanies another setting. It is omitted if the hardware has
+            no such knob.
     """
 
     key: str
@@ -72,7 +72,7 @@ def package_limit_settings(interface: str, domain: str, watts: float, window_s: 
         interface: `CpuPackage.interface`.
         domain: one of `CpuPackage.limit_domains`.
         watts: power limit.
-        window_s: averaging window in seconds, which only powercap has.
+        window_s: averaging window in seconds; only used by the interface `powercap`.
     """
     if interface == "powercap":
         return rapl_limit_settings(domain, watts, window_s)

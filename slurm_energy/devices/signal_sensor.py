@@ -1,8 +1,8 @@
-"""Base class of the sensors from which the signals of jobs are sampled, and rates between two readings.
+"""Base class of sensors that sample the signals of jobs, and a meter for rates between two readings.
 
-A signal describes how a part of the node is used: a share of time, a rate, a size. The registry
-`diagnosis/signals.py` defines names and units. A sensor reports only what its interface provides; a value
-that cannot be read is left out and is never 0.
+A signal is a share of time, a rate or a size that describes how a part of the node is used. The registry
+`diagnosis/signals.py` defines names and units. A sensor omits values that its interface does not provide or
+that cannot be read. It never reports 0 for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class SignalReading(NamedTuple):
 
     Attributes:
         signal: name in the registry of signals, which includes the unit.
-        part: part of the node: empty for the node or the job, else for example `gpu[0]` or `eth0`.
-        value: mean since the previous reading, or the present value of a size.
+        part: part of the node, for example `gpu[0]` or `eth0`; empty for the whole node or job.
+        value: mean since the previous reading; for a size, the present value.
         source: interface from which the value was read.
     """
 
@@ -40,14 +40,14 @@ class SignalSensor(ABC):
 
     @abstractmethod
     def read(self, now_s: float) -> list[SignalReading]:
-        """Return the signals since the previous call, without those that are unknown.
+        """Return the signals since the previous call. Unknown signals are omitted.
 
         Args:
-            now_s: present time in seconds of a clock that does not jump.
+            now_s: present time in seconds, from a monotonic clock.
         """
 
     def forget(self) -> None:
-        """Discard the previous reading, so that the next call only begins an interval."""
+        """Discard the previous reading, so that the next call of `read` only begins an interval."""
         return
 
     def close(self) -> None:
@@ -56,22 +56,24 @@ class SignalSensor(ABC):
 
 
 class RateMeter:
-    """Rates of counters between two readings.
+    """Meter of the rates of counters between two readings.
 
-    Counters never decrease. A smaller value means that the counter was reset, so that the rate of this
-    interval is unknown.
+    Counters never decrease. A value below the previous one means that the counter was reset. The rate of this
+    interval is then unknown.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
 
     def increase(self, key: str, value: float, now_s: float) -> tuple[float, float] | None:
-        """Return the increase since the previous reading and its seconds; None if it is unknown.
+        """Return a counter's increase since the previous reading, and the seconds between the two readings.
+
+        Return None if the increase is unknown.
 
         Args:
             key: name of the counter.
-            value: the counter.
-            now_s: time of the reading in seconds of a clock that does not jump.
+            value: current value of the counter.
+            now_s: time of the reading in seconds, from a monotonic clock.
         """
         last = self._last.get(key)
         self._last[key] = value, now_s
@@ -80,9 +82,9 @@ class RateMeter:
         return value - last[0], now_s - last[1]
 
     def per_second(self, key: str, value: float, now_s: float) -> float | None:
-        """Return the increase per second since the previous reading; None if it is unknown.
+        """Return a counter's increase per second since the previous reading; None if the increase is unknown.
 
-        Arguments as for `increase`.
+        The arguments are those of `increase`.
         """
         increase = self.increase(key, value, now_s)
         return None if increase is None else increase[0] / increase[1]
@@ -93,7 +95,7 @@ class RateMeter:
 
 
 def numbers(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield name and value of each line `NAME NUMBER` of a file; other lines are skipped."""
+    """Yield the name and the value of each line `NAME NUMBER` of a file. Other lines are skipped."""
     for line in content.splitlines():
         name, _, value = line.partition(b" ")
         if value.isdigit():

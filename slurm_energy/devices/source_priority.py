@@ -1,7 +1,8 @@
 """Priority of energy sources: which source is recorded for which part of a node.
 
-`select_sources` counts the energy of each part once, whatever combination of interfaces a node has. The
-functions are pure; the module `sources` finds the counters. docs/power-sources.md contains the tables.
+With the selection of `select_sources`, the energy of each part is counted exactly once, whatever combination
+of interfaces a node has. All functions are pure; the module `sources` finds the counters.
+docs/power-sources.md contains the tables.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class EnergySource:
     """A type of energy source, of which a node may have several counters.
 
     Attributes:
-        name: `source` of its counters.
-        component: component of its counters; `gpu` stands for all GPUs.
-        parts: parts of the node whose energy its counters include.
-        why: reason for its priority, for the documentation.
+        name: value of `source` in the counters of this type.
+        component: component that the counters measure; `gpu` stands for all GPUs.
+        parts: parts of the node whose energy the counters include.
+        why: reason for the priority of this type, for the documentation.
     """
 
     name: str
@@ -115,8 +116,9 @@ class SourceSelection:
         node: keys of the counters that measure the node. The node's energy is the sum of these counters plus
             the energy of `added_parts`.
         added_parts: parts that the counters in `node` do not include and that are added from `components`.
-        missing_parts: parts that no counter measures; the energy of the node lacks these parts.
-        excluded: why a counter is not recorded, by its key.
+        missing_parts: parts of the node that no counter measures. The energy of the node does not include
+            these parts.
+        excluded: for each counter that is not recorded, the reason, by the counter's key.
     """
 
     components: tuple[str, ...] = ()
@@ -137,8 +139,8 @@ def select_sources(
         counters: all counters of the node.
         node_source: source of the node's power that the administrator configured: a name in NODE_SOURCES, or
             `none` to record no energy of the node. None selects the best available source.
-        node_excludes: parts that the administrator knows to be missing in the node's reading, for example
-            GPUs in a box with a power supply of its own.
+        node_excludes: parts that the node's reading does not include, as the administrator configured, for
+            example GPUs in an enclosure with a separate power supply.
 
     Returns:
         The selection, which does not depend on the order of `counters`.
@@ -172,11 +174,11 @@ def select_sources(
 def _components(
     counters: list[SourceCounter], excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
-    """Select counters of components by priority, skipping sources whose parts are counted already.
+    """Select counters of components by priority. Skip sources whose parts are counted already.
 
     Args:
         counters: all counters of the node.
-        excluded: reason by key of a counter that is not selected; this function adds entries.
+        excluded: maps the key of each counter that is not selected to the reason. This function adds entries.
 
     Returns:
         (keys of the selected counters, parts of the node that they measure).
@@ -205,7 +207,7 @@ def _node(
     Args:
         counters: all counters of the node.
         configured: name of the configured source; None for the best available one.
-        excluded: reason by key of a counter that is not selected; this function adds entries.
+        excluded: maps the key of each counter that is not selected to the reason. This function adds entries.
 
     Returns:
         (keys of the selected counters, parts of the node that they include).

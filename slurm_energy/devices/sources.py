@@ -1,4 +1,4 @@
-"""Discovery of the energy sources of a node, and selection of those whose energy is recorded.
+"""Discovery of a node's energy sources, and selection of the sources whose energy is recorded.
 
 This module decides which interfaces are opened on which node. The priority of sources is in the module
 `source_priority`.
@@ -29,10 +29,11 @@ class NodePowerOptions:
     """The site's options for the power of the whole node.
 
     Attributes:
-        source: name of a source in `source_priority.NODE_SOURCES`, `none`, or None for the best source.
+        source: name of a source in `source_priority.NODE_SOURCES`; `none`: record no energy of the node;
+            None: use the best available source.
         excludes: parts of the node whose power that source does not include.
         sensor: sensor of a BMC that is reached over the network. None: the BMC is read from inside the node,
-            or there is none.
+            or the node has no BMC.
         interval_s: seconds between readings of a BMC that is read from inside the node.
     """
 
@@ -56,7 +57,7 @@ class DiscoveredSources:
         max_dram_watts: maximum power of all memory; None if unknown.
         notes: peculiarities of this node, one line each.
         closers: functions to call when the devices are no longer needed.
-        unusable: why an interface cannot be used although its devices exist, by name of the interface.
+        unusable: reasons why interfaces whose devices exist cannot be used, by name of the interface.
     """
 
     counters: list[EnergyCounter] = field(default_factory=list)
@@ -75,7 +76,7 @@ class DiscoveredSources:
 
 
 def find_sources(root: Path, node_power: NodePowerOptions | None = None) -> DiscoveredSources:
-    """Find the energy sources of the node and select those that are recorded. Absent interfaces add nothing.
+    """Find the node's energy sources and select the sources to record. Absent interfaces add no devices.
 
     Args:
         root: directory that contains /sys, /proc and /dev.
@@ -181,9 +182,9 @@ def _modelled_dram(sources: DiscoveredSources, root: Path) -> list[EnergyCounter
 
 
 def _modelled_dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
-    """Return the maximum power of all memory in watts if a model supplies it.
+    """Return the maximum power of all memory in watts according to the memory power model.
 
-    None if memory is not modelled.
+    Return None if the power of memory is not modelled.
     """
     modelled = [c.max_watts for c in counters if c.component == "dram" and c.quality == Quality.MODELLED]
     return sum(modelled) if modelled else None
@@ -200,7 +201,8 @@ def node_energy_uj(
         components: counters of components.
 
     Returns:
-        Microjoules; None if there is no node source or the energy of one of its counters is unknown.
+        Microjoules; None if the node has no source for the whole node, or the energy of one of its counters
+        is unknown.
     """
     adds = [c.key for c in components if c.component.partition("[")[0] in selection.added_parts]
     keys = [*selection.node, *adds]

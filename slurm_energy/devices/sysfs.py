@@ -39,7 +39,7 @@ def read_text(path: str | Path) -> str:
 
 
 def read_optional(path: str | Path) -> str | None:
-    """Return the text of a file without surrounding white space; None if absent, empty or unreadable."""
+    """Return a file's text without surrounding white space; None if it is absent, empty or unreadable."""
     try:
         return read_text(path) or None
     except DeviceError:
@@ -56,7 +56,7 @@ def write_text(path: Path, value: str) -> None:
     """Write a value with a single write(2), as sysfs requires. An absent file is not created.
 
     Raises:
-        DeviceError: the driver refused the value; the error holds its reason.
+        DeviceError: the driver refused the value. The error contains the driver's reason.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
@@ -69,7 +69,7 @@ def write_text(path: Path, value: str) -> None:
 
 
 def error_reason(error: OSError) -> str:
-    """Return the system's error message, with an explanation for codes that mean little for a driver."""
+    """Return the system's error message, with an explanation where the message is misleading for a driver."""
     text = error.strerror or str(error)
     meaning = _REASONS.get(error.errno or 0)
     return f"{text} ({meaning})" if meaning else text
@@ -102,8 +102,8 @@ def natural_key(text: str) -> list[tuple[int, str]]:
 class CounterFile:
     """A file that holds one number and stays open, so that a reading costs one pread(2).
 
-    After a failed reading the next one opens the file again, because the device may have returned. If opening
-    fails, it is tried again at most once a second.
+    After a failed reading the next reading opens the file again, because the device may have returned. If
+    this fails, further readings try to open the file at most once a second.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Calibration files (TOML): read, checked and written. Some come with the package, others from sites."""
+"""Reading, checking and writing of calibration files (TOML).
+
+The package contains calibration files, and sites can add others.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _TABLES: dict[str, type[Any]] = {"theta": Theta, "measured_spread": Spread, "unm
 def shipped_calibration(hardware: str) -> Calibration:
     """Return the calibration of a kind of device that comes with the package.
 
-    A GPU without measurements gets a calibration that predicts from the measured kinds of device
+    For a GPU without measurements, the calibration predicts from the measured kinds of device
     (`oracle.transfer`).
 
     Args:
@@ -103,7 +106,7 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that `save_calibration` can write a file, before hours are spent on the calibration.
+    """Check that `save_calibration` can write a file, before a calibration that takes hours starts.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -232,10 +235,10 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
 
 
 def _is_quantile(key: str, value: float) -> bool:
-    """Return whether `value` is plausible for the quantile of measured / predicted named by `key`.
+    """Return whether a value is plausible for `key`, the name of a quantile of measured / predicted.
 
     A low quantile must be at most 1 and a high one at least 1, so that a prediction lies in its own range.
-    Neither may be too far from 1, so that products stay finite.
+    Neither quantile may be too far from 1, so that products stay finite.
     """
     return 1e-6 <= value <= 1.0 if key.endswith("_low") else 1.0 <= value <= 1e6
 

@@ -1,4 +1,4 @@
-"""Comparison of all alternatives of one training job: predictions, objectives, best ones, Pareto front."""
+"""Comparison of all alternatives of one training job: predictions, objectives, optima, Pareto front."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class Sweep:
         step_s: seconds per update.
         clock: clock as a share of the maximum clock.
         objectives: by name in `OBJECTIVES`, the values of all alternatives; lower is better.
-        best: by objective, the index of the best alternative. If any alternative fits the memory, those that
-            do not are excluded.
-        front: whether no other alternative is better in both time and energy.
+        best: by objective, the index of the best alternative. Alternatives that do not fit the memory are
+            excluded, unless none fits.
+        front: whether each alternative is on the Pareto front: no other one is better in both time and
+            energy.
         fits: whether the batch fits the memory of the device.
     """
 
@@ -147,7 +148,7 @@ def _best(
     """Return the index of the alternative to select for each objective, by the objective's name.
 
     Time is selected by its predicted value, the other objectives by their expected value under uncertain
-    predictions. If any alternative fits the memory, those that do not are excluded.
+    predictions. Alternatives that do not fit the memory are excluded, unless none fits.
     """
     selectable = predicted.fits if predicted.fits.any() else np.ones(len(alternatives), dtype=bool)
     probabilities = [probability for probability, _ in oracle.cases(alternatives)]
@@ -175,10 +176,10 @@ def _cases(
     reference: TrainingPredictions,
     k: float,
 ) -> list[dict[str, Array]]:
-    """Return the objectives of all alternatives for each assumed error of the predictions.
+    """Return the objectives of all alternatives, for each assumed error of the predictions.
 
-    The list has one dict per assumed error. It maps the name of an objective to an array with one value per
-    alternative.
+    The list has one dict per assumed error. Each dict maps the name of an objective to an array with one
+    value per alternative.
     """
     objectives = []
     for _, deviation in oracle.cases(alternatives):
@@ -198,11 +199,11 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Return the index of the alternative to select instead of `best`, which differs only in the power limit.
+    """Return the index of the alternative with the power limit to select instead of that of `best`.
 
-    It is used for jobs whose response to power limits is known from other kinds of device only, or corrected
-    by few measurements. The fewer the measurements, the closer the result is to the limit that is best on
-    average elsewhere.
+    The result differs from `best` only in the power limit. This function is used for jobs whose response to
+    power limits is known only from other kinds of device, or corrected by few measurements. The fewer the
+    measurements, the closer the result is to the limit that is best on average on other kinds.
 
     Args:
         oracle: oracle of training jobs.
@@ -256,7 +257,7 @@ def to_json(result: Sweep, names: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         result: the sweep.
-        names: entries that describe the inputs. They are put first in the dict.
+        names: entries that describe the inputs. They are the first entries of the dict.
     """
     alternatives = []
     for row, (kind, gpus, batch, cap) in enumerate(result.rows):

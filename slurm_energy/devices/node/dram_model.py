@@ -1,8 +1,10 @@
-"""Model of the power of memory, for nodes that do not measure it. Its quality is always `modelled`.
+"""Model of the power of memory, for nodes that do not measure this power.
 
-Source: thesis, Eq. 4.1 and 4.2. A table gives the power of each memory module (DIMM) by its size. The sum is
-multiplied by a factor for the share of memory in use. Memory on the package of a processor or GPU (HBM) is
-measured with that package and not counted here.
+The quality of the values is always `modelled`.
+
+Source: thesis, Eq. 4.1 and 4.2. A table gives the power of each memory module (DIMM) by its size. The sum
+over all modules is multiplied by a factor that depends on the share of memory in use. Memory on the package
+of a processor or GPU (HBM) is measured together with that package and is not part of the model.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def module_watts(size_bytes: int) -> float:
 
 
 def usage_factor(used_share: float) -> float:
-    """Return the factor by which the base power of memory is multiplied.
+    """Return the factor on the base power of memory, which depends on the share of memory in use.
 
     Args:
         used_share: share of memory in use, 0 to 1.
@@ -81,7 +83,7 @@ def used_share(meminfo: bytes) -> float:
 
 
 class DramPowerModel(PowerSensor):
-    """Power sensor that applies the model to the node's memory modules and its current use of memory."""
+    """Power sensor that applies the model to the node's memory modules and current memory use."""
 
     key = "dram_model"
     component = "dram"

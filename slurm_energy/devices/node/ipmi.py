@@ -45,7 +45,7 @@ class IpmiTransport(Protocol):
     """A transport that sends one request at a time to the BMC."""
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
-        """Send a request and return the data of the response, which follow its completion code.
+        """Send a request and return the bytes of the response after the completion code.
 
         Args:
             netfn: network function of the request.
@@ -68,7 +68,7 @@ class DcmiPowerReading:
         current: power at this moment.
         minimum, maximum, mean: power over the statistics period.
         period_ms: length of the statistics period.
-        active: whether the BMC is measuring. If it is not, the values are meaningless.
+        active: whether the BMC is measuring. If False, the other values are meaningless.
     """
 
     current: int
@@ -112,7 +112,7 @@ def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> Po
     """Return a polled power sensor of the node that uses a transport.
 
     Args:
-        transport: connection to the BMC. The sensor owns it from now on and closes it.
+        transport: connection to the BMC. The sensor takes over its ownership and closes the connection.
         interval_s: seconds between measurements.
     """
     return PolledPowerSensor(

@@ -1,8 +1,8 @@
 """Traffic of the node's network interfaces and InfiniBand ports.
 
-Sources: man 5 proc (/proc/net/dev); Linux, Documentation/ABI/stable/sysfs-class-infiniband, whose data
-counters are in units of four bytes. Only interfaces of hardware are read, because a bond, bridge or tunnel
-counts the same traffic again.
+Sources: man 5 proc (/proc/net/dev); Linux, Documentation/ABI/stable/sysfs-class-infiniband. The data counters
+of InfiniBand ports are in units of four bytes. Only hardware interfaces are read, because a bond, bridge or
+tunnel counts the traffic of its hardware interfaces again.
 """
 
 from __future__ import annotations

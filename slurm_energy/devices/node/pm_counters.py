@@ -2,9 +2,9 @@
 
 Each file contains a number and its unit, in newer versions also a time stamp, for example `598732067 J
 1408036567538123 us`. All files are updated together about ten times a second. The file `freshness` counts the
-updates: files that are read while it stays the same belong to one update. The file `startup` changes when the
-counters restart. The file `energy` is the energy of the whole node, including accelerators. Source: HPE Cray
-EX, "Access the PM counters", and Slurm, src/plugins/acct_gather_energy/pm_counters.
+updates. Values that are read while `freshness` does not change belong to the same update. The file `startup`
+changes when the counters restart. The file `energy` is the energy of the whole node, including accelerators.
+Source: HPE Cray EX, "Access the PM counters", and Slurm, src/plugins/acct_gather_energy/pm_counters.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NUMBER = re.compile(rb"\s*(\d+)")
 class CounterFileGroup:
     """Counter files that stay open and are read together, so that their numbers belong to one update.
 
-    All files are read in one round, and each counter takes the number of its own file from this round. When a
-    counter requests a number that it has already taken, the next round begins.
+    One round reads all files, and each counter takes the number of its own file from this round. When a
+    counter requests its number for the second time, the next round begins.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
@@ -44,7 +44,7 @@ class CounterFileGroup:
         self._numbers: dict[str, int] = {}
 
     def next_number(self, name: str) -> int:
-        """Return the number in a file. If this number was returned before, all files are read again first.
+        """Return a file's number. If it was returned already in this round, read all files again first.
 
         Raises:
             DeviceError: a file cannot be read, or updates are so frequent that no consistent round succeeds.
@@ -122,7 +122,9 @@ def discover(root: Path) -> list[EnergyCounter]:
 
 
 def _component(file: str, files: list[str]) -> str | None:
-    """Return the component that a file measures; None if its energy is included in another file or unknown.
+    """Return the component that a file measures.
+
+    Return None if the component is unknown, or if its energy is included in another file.
 
     Args:
         file: name of the file.

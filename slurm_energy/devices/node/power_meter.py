@@ -1,9 +1,9 @@
 """ACPI power meters: the whole node on most servers, sockets and superchip modules on NVIDIA Grace.
 
-Grace has one meter per power rail, which its power1_oem_info identifies. `CPU Power Socket N` and `SysIO
-Power Socket N` are parts of `Grace Power Socket N`, which also includes memory and regulators. That is a part
-of `Module Power Socket N`, which also includes the GPU and its memory. A rail must never be added to a rail
-that includes it. Source: kernel, drivers/hwmon/acpi_power_meter.c and
+Grace has one meter per power rail. The attribute power1_oem_info of the meter names the rail. `Module Power
+Socket N` includes `Grace Power Socket N`, the GPU and the GPU's memory. `Grace Power Socket N` includes `CPU
+Power Socket N`, `SysIO Power Socket N`, memory and regulators. The power of a rail must never be added to the
+power of a rail that includes it. Source: kernel, drivers/hwmon/acpi_power_meter.c and
 Documentation/hwmon/acpi_power_meter.rst; NVIDIA Grace Performance Tuning Guide, Power and Thermals.
 """
 
@@ -30,7 +30,7 @@ class AcpiPowerMeters:
 
     Attributes:
         sensors: sensors of source `power_meter:acpi` (the node) or `power_meter:grace-...`.
-        notes: excluded meters, one line each.
+        notes: one line for each excluded meter.
     """
 
     sensors: list[PowerSensor]
@@ -40,8 +40,8 @@ class AcpiPowerMeters:
 def discover(root: Path) -> AcpiPowerMeters:
     """Find the power meters of the node.
 
-    If several meters have no known label, all these meters are excluded, because it is unknown which of them
-    measures the node.
+    If several meters have no known label, all of them are excluded, because it is unknown which one measures
+    the whole node.
     """
     meters = AcpiPowerMeters([], [])
     unlabelled: list[tuple[HwmonChip, Path]] = []
@@ -68,7 +68,7 @@ def discover(root: Path) -> AcpiPowerMeters:
 
 
 def _node_sensor(chip: HwmonChip, path: Path) -> PowerSensor:
-    """Return a polled sensor of the meter of the whole node.
+    """Return a polled sensor that reads the power meter of the whole node.
 
     A thread polls the meter, because the firmware may query the BMC at each reading.
 

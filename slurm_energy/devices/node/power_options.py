@@ -65,7 +65,7 @@ def _bmc_sensor(config: NodePowerConfig, node: str) -> PowerSensor:
 
 
 def check_private_file(path: Path) -> None:
-    """Raise an error if a user other than root and this process's user could read or write a secret file.
+    """Raise an error if other users than root and this process's user can read or write a secret file.
 
     Raises:
         ConfigError: the file is absent, not a regular file, or accessible to other users.

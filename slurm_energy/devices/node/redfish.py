@@ -35,7 +35,8 @@ class RedfishClient:
         password_file: file whose first line is the password.
         authority: file of certificates to trust; None for those of the operating system. The certificates of
             BMCs are rarely signed by a public authority.
-        chassis: path of the node's chassis, for example `/redfish/v1/Chassis/1`. None: the client finds it.
+        chassis: path of the node's chassis, for example `/redfish/v1/Chassis/1`. None: the client searches
+            for the chassis.
         timeout_s: time limit of one request in seconds.
     """
 
@@ -149,7 +150,7 @@ class RedfishClient:
     def _power_of(self, chassis: str) -> str | None:
         """Return the path of the resource that reports the power of `chassis` (a path).
 
-        None if there is none.
+        Return None if the chassis has no such resource.
         """
         data = self.get(chassis)
         for name in ("EnvironmentMetrics", "Power"):
@@ -170,10 +171,10 @@ _STATUS = {
 
 
 def _watts(data: dict[str, Any]) -> float | None:
-    """Return the power in watts that a resource reports; None if it reports none or an impossible one.
+    """Return the power in watts that a resource reports; None if the value is missing or impossible.
 
-    If the resource has several PowerControl entries, these are inputs or domains of the same chassis. The
-    first entry is the whole chassis.
+    A resource may have several PowerControl entries. The first entry is the whole chassis; the others are
+    power inputs or domains of the same chassis.
 
     Args:
         data: JSON object of an EnvironmentMetrics or Power resource.
@@ -203,7 +204,7 @@ def power_sensor(bmc: RedfishClient, interval_s: float = INTERVAL_S) -> PolledPo
     """Return a polled power sensor of the node that uses a Redfish client.
 
     Args:
-        bmc: the client. The sensor owns its connection from now on and closes it.
+        bmc: the client. The sensor takes over the ownership of the client and closes it.
         interval_s: seconds between measurements.
     """
     return PolledPowerSensor(

@@ -42,7 +42,7 @@ class MemoryModule:
 
     Attributes:
         slot: label of the slot on the board, for example `DIMM_A1`.
-        size_bytes: capacity; None if the firmware does not know it.
+        size_bytes: capacity; None if the firmware does not state the capacity.
         memory_type: `DDR4`, `DDR5`, `HBM2`, ...; empty if unknown.
     """
 

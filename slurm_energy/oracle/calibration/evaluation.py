@@ -25,13 +25,13 @@ from slurm_energy.oracle.workload import Optimizer, WorkloadProfile, find_optimi
 def predict_rows(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> tuple[Array, Array]:
-    """Return the predicted seconds per step and watts of one device for n measurements, shape (n,) each.
+    """Return predicted seconds per step and predicted watts of one device, shape (n,) each.
 
-    The values equal those of `step_prediction.StepPredictor`.
+    The values equal the predictions of `step_prediction.StepPredictor`.
 
     Args:
         hardware: the kind of device on which the measurements were taken.
-        rows: the measured configurations; their measured times and watts are not used.
+        rows: the n measured configurations. Their measured times and watts are not used.
         calibration: fitted parameters of this kind of device.
     """
     seconds, watts = np.empty(len(rows)), np.empty(len(rows))
@@ -68,8 +68,8 @@ def transferred(
         hardware: the kind of device.
         rows: measured configurations, at least one, all of the same workload and precision.
         calibration: calibration of the kind of device. Its `evidence` must not be None.
-        deviation: assumed error of the expected demand and of the expected host share of the job, in standard
-            deviations. (0, 0) predicts the expected job.
+        deviation: assumed errors of the job's expected demand and of its expected host share, in standard
+            deviations. (0, 0) assumes no error.
     """
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
     configurations = Configurations(
@@ -95,15 +95,14 @@ def host_wait_shares(hardware: Hardware, rows: Sequence[Measurement], calibratio
 
 
 def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[float, float]:
-    """Return the mean absolute relative errors of predicted seconds and watts, as shares (0.1: 10 %)."""
+    """Return the mean absolute relative errors of predicted seconds and of watts (0.1 means 10 %)."""
     return float(mape(seconds, column(rows, "step_s"))), float(mape(watts, column(rows, "power_watts")))
 
 
 def spread(rows: Sequence[Measurement], seconds: Array, watts: Array) -> Spread:
-    """Return the range of measured / predicted time and power: 5 and 95 % quantiles, widened to include 1.
+    """Return the 5 and 95 % quantiles of measured / predicted time and power, widened to include 1.
 
-    If no power was measured, the range of power is the default range of a kind of device without
-    measurements.
+    If no power was measured, the range of power is the default for kinds of device without measurements.
 
     Args:
         rows: n measurements.
@@ -124,7 +123,7 @@ def _quantiles(ratio: Array) -> tuple[float, float]:
 def prediction_inputs(
     hardware: Hardware, row: Measurement
 ) -> tuple[WorkloadProfile, DeviceParameters, str, Optimizer]:
-    """Return the inputs of the prediction of a measurement, without the calibration.
+    """Return the inputs from which a measured configuration is predicted, except the calibration.
 
     Args:
         hardware: the kind of device.

@@ -1,7 +1,7 @@
 """The objective that the calibration minimises: the model's error on measurements.
 
-It is a function of the unknowns. All functions here are pure and evaluate many vectors of unknowns at once:
-values have the shape (vectors, measurements).
+The error is a function of the unknowns, which are the fitted parameters. All functions here are pure and
+evaluate many vectors of unknowns at once: values have the shape (vectors, measurements).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NO_DEFAULT = ("sample_s", "crowd_batch")
 
 
 def mape(predicted: Array, measured: Array, smoothing: float = 0.0) -> Array:
-    """Return the mean of |predicted - measured| / measured over the last axis, as a share.
+    """Return the mean of |predicted - measured| / measured over the last axis (0.1 means 10 %).
 
     Args:
-        predicted: array whose last axis is that of the measurements.
+        predicted: predictions; the last axis of the array runs over the measurements.
         measured: the measurements; NaN values are ignored, and the error is 0 if all are NaN.
         smoothing: replaces |x| by sqrt(x^2 + smoothing^2), for searches that follow a gradient.
 
@@ -78,7 +78,7 @@ class Unknown:
         return (float(np.log(low)), float(np.log(high))) if self.bound.logarithmic else (low, high)
 
     def value(self, searched: Any) -> Any:
-        """Return the value of the parameter.
+        """Convert the number that the search varies to the value of the parameter.
 
         Args:
             searched: number that the search varies for this unknown, or an array of such numbers.
@@ -86,7 +86,7 @@ class Unknown:
         return np.exp(searched) if self.bound.logarithmic else searched
 
     def searched(self, value: float) -> float:
-        """Return the number that the search varies for this unknown, clipped to `limits()`.
+        """Convert a parameter value to the number that the search varies, clipped to `limits()`.
 
         Args:
             value: value of the parameter.
@@ -102,7 +102,7 @@ def list_unknowns(
     """Return the unknowns of a calibration: the device's parameters first, then all factors of each workload.
 
     Args:
-        parameters: field names in `Theta` that the measurements determine.
+        parameters: field names in `Theta` of the device parameters that the measurements determine.
         workloads: profile names of the workloads that get their own factors.
         scalars: field names in `Scalars` that are fitted for each of these workloads.
     """
@@ -118,13 +118,13 @@ class Problem:
     The error is taken over the measurements on one kind of device. The fitted parameters are called unknowns.
 
     The attribute `origin` describes all inputs except the measurements. A search that resumes from a
-    checkpoint compares it, to verify that the checkpoint belongs to the same problem.
+    checkpoint compares `origin` with the checkpoint, to verify that both belong to the same problem.
 
     Args:
         hardware: the kind of device.
         rows: measurements on this kind of device, at least one.
-        theta: parameters of the device. They apply where a parameter is not an unknown.
-        scalars: factors of workloads by profile name. They apply where a factor is not an unknown.
+        theta: values of the device parameters that are not unknowns.
+        scalars: values of the workload factors that are not unknowns, by profile name.
         saturation: name of the saturation function, a key of `SATURATIONS`.
     """
 
@@ -174,7 +174,7 @@ class Problem:
     def predict(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array, Array]:
         """Return predicted seconds per step, watts of one device and clock, each (vectors, measurements).
 
-        The clock is a share of the maximum clock. The arguments are those of `parameters`.
+        The clock is a share of the maximum clock. The arguments are those of the method `parameters`.
         """
         theta, scalars = self.parameters(unknowns, vectors)
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
@@ -232,13 +232,13 @@ class Problem:
 class Weights:
     """Weights of two terms that the search adds to the error of the thesis (Eq. 4.18).
 
-    Both 0 give the error of the thesis.
+    If both weights are 0, the search minimises the error of the thesis alone.
 
     Attributes:
-        shape: weight of the error of the curve of the energy-delay product over the power limit. Each curve
-            is divided by its mean first. Measurements near the minimum of a curve have the largest weight.
-        restraint: weight of the mean squared distance of the unknowns from their defaults. It keeps unknowns
-            near their defaults if the measurements contain little information on them.
+        shape: weight of the error in the curve of energy-delay product over power limit. Each curve is first
+            divided by its mean. Measurements near the minimum of a curve count most.
+        restraint: weight of the mean squared distance of the unknowns from their defaults. This term keeps
+            unknowns near their defaults if the measurements contain little information on them.
     """
 
     shape: float = 0.6
@@ -262,7 +262,7 @@ class _Groups:
         self._mean = mean / np.maximum(mean.sum(axis=0), 1e-300)
 
     def error(self, seconds: Array, watts: Array, smoothing: float) -> Array:
-        """Return for each vector the error of the predicted curves of energy-delay product over power limit.
+        """Return, for each vector, the error of predicted curves of energy-delay product over power limit.
 
         Each curve is compared with the measured one of its group on a logarithmic scale, after both are
         divided by their means. The result is the weighted mean of the absolute differences, shape (vectors,).
@@ -295,7 +295,7 @@ def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, S
 
 
 def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
-    """Return for each vector the mean squared distance of its unknowns from their defaults, shape (vectors,).
+    """Return, for each vector, the mean squared distance of its unknowns from the defaults, (vectors,).
 
     The distance of an unknown is measured in units of its typical deviation.
     """

@@ -68,9 +68,9 @@ class Fit:
         calibration: fitted parameters, factors and residuals.
         time_error: mean absolute relative error of seconds per step, as a share (0.1: 10 %).
         power_error: mean absolute relative error of watts, as a share.
-        model_error: weighted sum of the two errors if the residuals are not applied.
-        method: `search` (parameters were searched) or `transfer` (measurements correct the knowledge from
-            other kinds of device).
+        model_error: weighted sum of the errors of time and power when the residuals are not applied.
+        method: `search`: the parameters of the device were searched. `transfer`: the measurements correct the
+            knowledge from other kinds of device.
     """
 
     calibration: Calibration
@@ -88,7 +88,7 @@ class Fit:
 def choose_unknowns(hardware: Hardware, rows: Sequence[Measurement]) -> list[Unknown]:
     """Return the unknowns of the model that these measurements determine.
 
-    Parameters of the link between GPUs, for example, are no unknowns if all measurements used one GPU.
+    For example, the parameters of the link between GPUs are not unknowns if all measurements used one GPU.
     Parameters of the response to power limits are unknowns only if the same job was measured under several
     limits.
     """
@@ -119,15 +119,15 @@ def fit(
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it.
+        rows: measurements on this kind of device.
         settings: settings of the search.
         start: calibration from which the search starts; None: the defaults of the model.
         saturation: name of the saturation function, a key of `SATURATIONS`.
         checkpoint: file in which the search stores its state and from which it resumes; None: no file.
         progress: function that the search calls after each segment with the finished and the planned
             generations and the current loss.
-        residuals: whether to fit residuals, too. Those of `start` belong to other parameters and are never
-            kept.
+        residuals: whether to fit residuals, too. The residuals of `start` belong to other parameters and are
+            never kept.
         method: `search` searches the parameters of the device. `transfer` corrects the knowledge from other
             kinds of device. `auto` searches if enough jobs were measured under several power limits to
             determine the device's response, else it transfers. After a search, workloads that were measured
@@ -169,7 +169,7 @@ def _searched(
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it.
+        rows: measurements on this kind of device.
         settings: settings of the search.
         first: calibration from which the search starts.
         saturation: name of the saturation function.
@@ -198,13 +198,13 @@ def _searched(
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
-    """Return the range of measured / predicted that is expected for measurements that were not fitted.
+    """Return the expected range of measured / predicted for measurements that were not fitted.
 
     The logarithms of the ends of `spread` are multiplied by sqrt(n / max(n - unknown_count, n / 4)), where n
     is the number of observations.
 
     Args:
-        spread: range of the measurements to which the unknowns were fitted.
+        spread: range of measured / predicted of the measurements to which the unknowns were fitted.
         rows: these measurements.
         unknown_count: number of fitted unknowns.
     """
@@ -222,8 +222,8 @@ def _with_transfer(
 ) -> Calibration:
     """Return a copy of a searched calibration with the fields `transfer` and `evidence`.
 
-    They let it predict other kinds of device, and workloads on this device that were not measured under
-    several power limits.
+    With these fields the calibration can predict other kinds of device, and workloads on this device that
+    were not measured under several power limits.
     """
     evidence = None
     lacking = any(row.model not in calibration.workloads for row in rows)
@@ -235,7 +235,7 @@ def _with_transfer(
 def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Fit:
     """Return a fit in which measurements correct the knowledge from other kinds of device.
 
-    Nothing is searched.
+    No parameters are searched.
     """
     count = len({row.model for row in rows})
     sources = ", ".join(prior.sources) or "the defaults"
@@ -255,7 +255,7 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 
 
 def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Calibration:
-    """Return a copy of a calibration with residuals and with the error range that results from them.
+    """Return a copy of a calibration with residuals and with the resulting error range.
 
     To compute the range, the measurements of each batch size are predicted with residuals fitted to the other
     batch sizes of the same workload.
@@ -306,7 +306,7 @@ class HeldOutPredictions:
         rows: the measurements.
         seconds: predicted seconds per step, in the order of `rows`.
         watts: predicted mean watts of one device, in the order of `rows`.
-        calibrations: the calibrations, by the fold of measurements that each was fitted without.
+        calibrations: the calibrations, by the fold of measurements that was withheld from each fit.
     """
 
     rows: list[Measurement]
@@ -315,7 +315,7 @@ class HeldOutPredictions:
     calibrations: dict[Hashable, Calibration]
 
     def errors(self) -> tuple[float, float]:
-        """Return the mean absolute relative errors of time and of power, as shares (0.1: 10 %)."""
+        """Return the mean absolute relative errors of time and of power (0.1 means 10 %)."""
         return errors(self.rows, self.seconds, self.watts)
 
 
@@ -333,12 +333,13 @@ def leave_out(
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it.
+        rows: measurements on this kind of device.
         fold: function that returns the fold of a measurement, e.g. its power limit.
         settings: settings of each search.
         start: start of each search; None: defaults. A calibration of all rows makes the search fast, but it
             contains information on the withheld fold.
-        forget_workload: whether each fold is a workload that is predicted as one that was never measured.
+        forget_workload: whether each fold is one workload, which is predicted like a workload that was never
+            measured.
         progress: function called after each fold with the number of finished folds, the number of all folds,
             and the time error of the last fold.
     """
@@ -362,7 +363,7 @@ def leave_out(
 def supply_ratios(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> dict[str, float]:
-    """Return the host's seconds per sample divided by the device's, by profile name.
+    """Return the ratio of the host's to the device's seconds per sample, by profile name.
 
     The dict has one entry per measured workload that has factors in the calibration.
     """

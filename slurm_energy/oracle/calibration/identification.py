@@ -1,4 +1,4 @@
-"""Decisions on which parameters measurements determine, and on their use for other kinds of device."""
+"""Which parameters the measurements determine, and what they contribute to other kinds of device."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[in
     """Return groups of measurements that differ only in the power limit.
 
     Returns:
-        By configuration (all attributes except the limit), the indices of its measurements in ascending order
-        of the limit.
+        Indices of the measurements of each configuration, in ascending order of the limit. The keys are the
+        configurations: all attributes except the limit.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index in np.argsort(column(rows, "cap_watts"), kind="stable").tolist():
@@ -43,8 +43,8 @@ def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[in
 def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
     """Return the groups of measurements that show how a job responds to power limits.
 
-    Each group is a list of indices into `rows`. Its measurements differ only in the power limit. It has at
-    least `SWEEP_CAPS` different limits that span at least `SWEEP_RANGE` of the design power.
+    Each group is a list of indices into `rows`. The measurements of a group differ only in the power limit.
+    They have at least `SWEEP_CAPS` different limits, which span at least `SWEEP_RANGE` of the design power.
     """
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     return [
@@ -75,15 +75,15 @@ def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) 
 
 
 def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Transfer:
-    """Return a copy of `prior` in which the usual power limit is adjusted to the measurements.
+    """Return a copy of `prior` with the usual power limit adjusted to the measurements.
 
-    The usual limit is the power limit that is best on average, as a share of the design power. The new one is
-    the mean of the prior's and of `usual_cap_share`, weighted by the number of jobs measured under at least
-    three limits.
+    The usual limit is the power limit that is best on average, as a share of the design power. The new usual
+    limit is a weighted mean of the prior's usual limit and of `usual_cap_share`. The weight depends on the
+    number of jobs measured under at least three limits.
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it.
+        rows: measurements on this kind of device.
         prior: knowledge from other kinds of device.
     """
     own = usual_cap_share(hardware, rows)
@@ -97,9 +97,9 @@ def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | None:
     """Return the power limit with the least mean energy-delay product over all jobs.
 
-    It is a share of the design power. A job for which this limit was not measured counts with its nearest
-    measured limit. If a range of shares is equally good, its middle is returned. The result is None if no job
-    was measured under at least three limits.
+    The limit is given as a share of the design power. A job for which a limit was not measured counts with
+    its nearest measured limit. If all limits in a range are equally good, the middle of the range is
+    returned. The result is None if no job was measured under at least three limits.
     """
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     products = column(rows, "step_s") ** 2 * column(rows, "power_watts")
@@ -121,11 +121,11 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
-    """Return the information from measurements on one kind of device for predictions on other kinds.
+    """Return what measurements on one kind of device contribute to predictions for other kinds.
 
     Args:
         hardware: the measured kind of device.
-        rows: measurements on it.
+        rows: measurements on this kind of device.
     """
     evidence = fit_evidence(hardware, rows, NO_TRANSFER)
     time, supply = (latent_values(hardware, rows, evidence, name)[0] for name in ("time", "supply"))

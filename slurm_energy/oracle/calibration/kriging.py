@@ -2,13 +2,13 @@
 
 Needs numpy and scipy. The functions take arrays and return factors; they use neither the model nor files.
 
-The logarithm of measured over predicted is modelled as a Gaussian process. Its covariance is the sum of a
-term in the batch size, a term in batch size and limit, and the noise of each measurement. Both terms decrease
-with distance (Matern, 3/2). The noise grows with the share of the step in which the device waits for its
-host. The magnitudes and length scales of the terms maximise the likelihood of the measurements (Rasmussen and
-Williams, Gaussian Processes for Machine Learning, Eq. 5.8 and 5.9) times a wide prior. The result is the mean
-of the process given the measurements (Eq. 2.25): noise is reduced, and far from all measurements the factor
-is 1.
+The logarithm of the ratio measured / predicted is modelled as a Gaussian process. The covariance is the sum
+of a term in the batch size, a term in batch size and power limit, and the noise of each measurement. Both
+terms decrease with distance (Matern, 3/2). The noise grows with the share of the step in which the device
+waits for its host. The magnitudes and length scales of the terms maximise the likelihood of the measurements
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 5.8 and 5.9) times a wide prior. The
+result is the mean of the process given the measurements (Eq. 2.25): noise is reduced, and far from all
+measurements the factor is 1.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KrigingResult:
 
 
 def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, power: Array) -> KrigingResult:
-    """Return the residuals of one workload from n measurements. All arguments have the shape (n,).
+    """Return the residuals of one workload, from n measurements. All arguments have the shape (n,).
 
     Args:
         batch: samples per device and step.
@@ -83,7 +83,7 @@ def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, p
 
 
 class _GaussianField:
-    """Gaussian process of the logarithm of measured over predicted.
+    """Gaussian process of the logarithm of the ratio measured / predicted.
 
     Its inputs are the logarithms of batch size and power limit. It is fitted to n measurements; n may be 0.
     """
@@ -115,7 +115,9 @@ class _GaussianField:
         return np.asarray(sum(parts[:2]) @ np.linalg.solve(self._covariance(), self._values))
 
     def held_out_by_batch(self) -> Array:
-        """Return the posterior mean at each measurement, given only those with other batch sizes, shape (n,).
+        """Return the posterior mean at each measurement, given only measurements with other batch sizes.
+
+        The shape is (n,).
 
         Source: Rasmussen and Williams, section 5.4.2, for blocks.
         """
@@ -153,7 +155,7 @@ class _GaussianField:
 
 
 def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Array) -> tuple[Array, ...]:
-    """Return the two terms of the covariance, then their derivatives by the logarithm of each length scale.
+    """Return the two covariance terms and their derivatives by the logarithm of each length scale.
 
     Each is an array of shape (n, m) for n positions (`batch`, `cap`) and m positions (`to_batch`, `to_cap`).
 
@@ -183,7 +185,7 @@ def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, A
 def _noises(sizes: Array, host_wait_share: Array) -> Sequence[Array]:
     """Return three noise variances of each of n measurements, shape (n,) each.
 
-    They are the noise of every measurement, the noise caused by host waits, and a small constant for
+    The three are the noise of every measurement, the noise caused by host waits, and a small constant for
     numerical stability.
     """
     plain, of_host = np.exp(2 * sizes[4:6])

@@ -52,7 +52,7 @@ class Measurement:
         optimizer: update rule.
         cap_watts: power limit per device; infinite: none.
         step_s: seconds per step.
-        power_watts: mean watts of one device; NaN if not measured.
+        power_watts: mean power of one device in watts; NaN if not measured.
         looping: whether the framework updates one tensor after the other.
     """
 
@@ -79,7 +79,8 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
 
     Args:
         path: the file.
-        precision: precision of matrix products in the study's runs, which its files do not state.
+        precision: precision of matrix products in the runs of the power-limit study. The study's files do not
+            state it.
 
     Raises:
         UsageError: the file cannot be read or a value is invalid. The message names the file and the line.

@@ -2,9 +2,9 @@
 
     python -m slurm_energy.oracle.calibration.refit OUTPUT < REQUEST
 
-It runs as a process of its own with a bound on its processor time, so that a fit never delays the controller.
+The refit runs as a separate process with a limit on its CPU time, so that it never delays the controller.
 REQUEST is a JSON object with `hardware` (name of the kind), `files` (hardware files of the site) and `runs`:
-a list of `model`, `cap_watts` (null: no limit), `time_ratio` (against the run without a limit) and
+a list of `model`, `cap_watts` (null: no limit), `time_ratio` (time relative to the run without a limit) and
 `power_watts` (of one GPU). The absolute time per step stays that of the present calibration, because the
 records of jobs do not contain batch sizes.
 """

@@ -1,8 +1,8 @@
 """The search for the values that minimise the calibration's loss.
 
-Differential evolution runs in segments that can be resumed; then L-BFGS-B refines its best result. Source:
-thesis, 4.3.6 and Algorithm 2. The result depends on the seed only, not on the number of worker processes or
-on interruptions.
+Differential evolution runs in segments, from which an interrupted search can resume. L-BFGS-B then refines
+the best result. Source: thesis, 4.3.6 and Algorithm 2. The result depends on the seed only, not on the number
+of worker processes or on interruptions.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class SearchSettings:
         weights: weights of the terms in the loss.
         mutation: range of the mutation factor.
         recombination: probability of crossover.
-        spread: standard deviation of the first population around the start, as a share of each unknown's
-            range.
+        spread: standard deviation of the first population around the start, divided by the range of each
+            unknown.
         polish: iterations of L-BFGS-B at each of three degrees of smoothing.
         kicks: number of random moves away from the best vector, each followed by polishing.
     """
@@ -113,8 +113,8 @@ class _State:
     """State from which an interrupted search resumes.
 
     Attributes:
-        digest: digest of the problem, unknowns, start and the settings that affect the random numbers. A
-            stored state with another digest is rejected.
+        digest: digest of the problem, the unknowns, the start, and the settings that affect the random
+            numbers. A stored state with another digest is rejected.
         path: checkpoint file; None: the state is not stored.
         done: number of finished generations.
         population: population after the last complete segment; None: no segment has finished.
@@ -136,7 +136,7 @@ class _State:
     ) -> _State:
         """Return the state stored in the checkpoint file, or the state of a search that has not started.
 
-        It is the latter if `path` is None or the file does not exist.
+        The search has not started if `path` is None or the file does not exist.
         """
         problem_parts = (problem.rows, problem.origin, unknowns, start.tolist())
         setting_parts = (settings.seed, settings.population, settings.weights, settings.mutation)
@@ -221,9 +221,9 @@ def _planned(settings: SearchSettings) -> int:
 def _refine(
     problem: Problem, unknowns: Sequence[Unknown], best: Array, settings: SearchSettings, progress: Progress
 ) -> Array:
-    """Polish the best vector, then repeat from random positions near it.
+    """Polish the best vector, then polish from random positions near the best vector.
 
-    The result is the vector with the least loss.
+    Return the vector with the least loss.
     """
     if not settings.polish:
         return best
@@ -296,7 +296,7 @@ def _evaluator(
 
 
 def _socket_path_fits() -> bool:
-    """Return whether the server process that forks workers can create its socket in the temporary directory.
+    """Return whether the path of the fork server's socket in the temporary directory is short enough.
 
     Socket paths are limited to 107 bytes.
     """

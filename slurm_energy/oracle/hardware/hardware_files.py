@@ -26,7 +26,7 @@ _BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz")
 def hardware_names() -> dict[str, str]:
     """Return all names and aliases of kinds of device, each mapped to the name of its kind.
 
-    They are those of the package and of the site.
+    The kinds of the package and of the site are included.
     """
     return _shipped_names() | {name: kind.name for name, kind in _Site.kinds.items()}
 
@@ -44,7 +44,7 @@ def _shipped_names() -> dict[str, str]:
 class _Site:
     """Registry of the kinds of device that a site has defined, by lower-case name and alias.
 
-    The dictionary is replaced by a new one on a change, because other threads read it.
+    A change replaces the whole dictionary, because other threads read it.
     """
 
     kinds: ClassVar[dict[str, Hardware]] = {}
@@ -97,10 +97,10 @@ def _find_shipped(name_or_path: str) -> Hardware:
 
 
 def _by_words(requested: str, names: dict[str, str]) -> str:
-    """Return the entry of `names` that has the same words as `requested`, or `requested` if there is none.
+    """Return the entry of `names` with the same words as `requested`, or else `requested` itself.
 
-    Drivers, and Slurm with `AutoDetect`, write device names with other separators. `nvidia_a100-sxm4-80gb` is
-    found as `a100-sxm4-80gb`. `NVIDIA H100 PCIe` is not found, because no shipped kind has these words.
+    Drivers, and Slurm with `AutoDetect`, write device names with various separators. `nvidia_a100-sxm4-80gb`
+    is found as `a100-sxm4-80gb`. `NVIDIA H100 PCIe` is not found, because no shipped kind has these words.
 
     Args:
         requested: name to look up.

@@ -1,6 +1,6 @@
 """Predictions from the runs of earlier jobs: run records, their distributions, and the oracle based on them.
 
-Pure: runs are passed in as data. The accounting package stores them.
+The functions are pure: runs are passed in as data. The accounting package stores the runs.
 """
 
 from slurm_energy.oracle.history.forecast import Forecast

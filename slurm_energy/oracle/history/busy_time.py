@@ -1,4 +1,4 @@
-"""Time in which at least one run of a group was running. Pure arithmetic."""
+"""Total time in which at least one run of a group of runs was running. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MAX_INTERVALS: Final = 16
 
 
 class BusyTime:
-    """Sum of the seconds of a group's runs, where at most `depth` simultaneous runs count.
+    """Sum of the run times of a group of runs, in which at most `depth` simultaneous runs count.
 
-    Only `MAX_INTERVALS` intervals are stored. A gap between runs that is no longer stored counts as busy. A
-    later run in this gap adds too little time, never too much. Therefore the sum never exceeds `depth` times
-    the time that has passed.
+    Only `MAX_INTERVALS` intervals are stored. Beyond this number, the shortest gap between two intervals
+    counts as busy. A run that is added later in such a gap adds too little time, never too much. Therefore
+    the sum never exceeds `depth` times the elapsed time.
 
     Args:
         depth: maximum number of simultaneous runs that count.

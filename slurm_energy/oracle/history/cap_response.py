@@ -1,6 +1,6 @@
 """Response of a run's time and watts to its power cap. Pure arithmetic.
 
-The model has three constants. A run that drew `p` watts without reaching a cap draws `min(p, cap)` under one.
+The model has three constants. A run that draws `p` watts without a cap draws `min(p, cap)` watts under a cap.
 The power above the static share is proportional to a power of the clock, and the compute share of the time is
 proportional to the inverse of the clock. For a capped power P and an uncapped time t:
 
@@ -21,7 +21,7 @@ from slurm_energy.oracle.hardware import find_hardware
 
 
 class CapResponse(NamedTuple):
-    """Constants of the model that this module describes, all between 0 and 1 except the exponent.
+    """Constants of this module's model. All except the exponent are between 0 and 1.
 
     Attributes:
         static_share: share of the watts of an uncapped run that does not depend on the clock.
@@ -50,7 +50,7 @@ _MIN_DYNAMIC_SHARE: Final = 0.05  # minimum share of the power above the static 
 
 
 class Caps(NamedTuple):
-    """Power caps of a job in watts. Infinity means that there is no such cap.
+    """Power caps of a job in watts. Infinity means that the job has no such cap.
 
     Attributes:
         gpu_watts: cap of each GPU.
@@ -86,7 +86,7 @@ def caps_of(
 
 
 def time_factor(power_share: float, response: CapResponse = RESPONSE) -> float:
-    """Return the ratio of a capped run's time to the time of the uncapped run, at least 1.
+    """Return the time of a capped run divided by the time of the uncapped run, at least 1.
 
     Args:
         power_share: watts of the capped run divided by the watts of the uncapped run, 0 to 1.
@@ -106,12 +106,12 @@ def convert_part(
 ) -> tuple[float, float]:
     """Return a component's mean watts under another cap, and the ratio of the new time to the old time.
 
-    If both caps are equal, the time ratio is 1 and the watts are only limited to the cap. As `after` rises,
-    the watts never fall and the time never rises.
+    If both caps are equal, the time ratio is 1 and the result is `watts`, limited to the cap. A higher cap
+    `after` never lowers the watts and never increases the time.
 
     Args:
         watts: mean watts under the cap `before`.
-        before: cap of the run in watts; infinity: none.
+        before: cap of the measured run in watts; infinity: none.
         after: cap to predict for in watts; infinity: none.
         tdp_watts: design power of the component. A higher cap does not raise the watts above it.
         response: constants of the model.
@@ -134,8 +134,8 @@ def convert_run(
 
     Args:
         watts: mean watts per unit of all measured components.
-        gpu_watts: part of `watts` that the GPU draws; 0 without GPUs.
-        before: caps of the run.
+        gpu_watts: watts of the GPU, which are included in `watts`; 0 without GPUs.
+        before: caps of the measured run.
         after: caps to predict for.
         tdp_watts: design power of one GPU; infinity: unknown.
     """

@@ -1,4 +1,6 @@
-"""Distributions as equally likely values, from weighted observations that may be lower bounds (censored).
+"""Distributions, given as equally likely values, from weighted observations.
+
+An observation may be only a lower bound (censored).
 
 Pure arithmetic on floats; this module has no notion of jobs.
 """
@@ -29,8 +31,8 @@ def mix(
 ) -> Grid:
     """Return the predictive distribution of the next value, given weighted observations.
 
-    It is the predictive distribution of a Dirichlet process. Each observation counts with its weight, and the
-    distribution `general` counts as `general_weight` observations. The mass of a censored observation is
+    The result is the predictive distribution of a Dirichlet process. Each observation counts with its weight.
+    The distribution `general` counts as `general_weight` observations. The mass of a censored observation is
     redistributed to larger values in proportion to their mass. The largest value keeps its mass.
 
     Args:
@@ -76,12 +78,17 @@ def _quantiles(pooled: Sequence[tuple[float, bool, float]]) -> Grid:
 
 
 def scale_grid(grid: Grid, factor: float) -> Grid:
-    """Return the distribution of X times `factor` (at least 0), if `grid` is the distribution of X."""
+    """Multiply a distribution by a factor of at least 0.
+
+    If `grid` is the distribution of X, the result is the distribution of X times `factor`.
+    """
     return tuple(value * factor for value in grid)
 
 
 def spread_by(grid: Grid, factors: Sequence[float]) -> Grid:
-    """Return the distribution of X times a random factor, if `grid` is the distribution of X.
+    """Multiply a distribution by a random factor.
+
+    If `grid` is the distribution of X, the result is the distribution of X times the factor.
 
     Each of `factors` is equally likely.
     """
@@ -106,6 +113,6 @@ def middle(grid: Sequence[float]) -> float:
 def mean(grid: Sequence[float]) -> float:
     """Return the interquartile mean of a distribution, which is the mean of the middle half of its values.
 
-    It lies between the 5 and 95 % quantiles. A single outlier does not change it.
+    This mean lies between the 5 and 95 % quantiles. A single outlier does not change it.
     """
     return min(max(sum(grid[QUARTER:-QUARTER]) / (ATOMS - 2 * QUARTER), low(grid)), high(grid))

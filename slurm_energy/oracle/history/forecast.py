@@ -24,12 +24,12 @@ _MAX_UNIT_WATTS: Final = 1e9  # per unit; higher values are implausible
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
-    """Forecast of the next run from the runs of one key and of the more general keys.
+    """Forecast of the next run, from the runs of one similarity key and of the more general keys.
 
     Attributes:
         level: index of the key's similarity level in `LEVELS`.
-        seconds: distribution of the run time in seconds. If `by_limit` is true, it is a share of the time
-            limit instead.
+        seconds: distribution of the run time, in seconds or, if `by_limit` is true, as a share of the time
+            limit.
         watts: distribution of the mean watts per unit (see `similarity.units`); None: the energy of no run is
             known.
         joules: distribution of the joules per unit. If `by_limit` is true, they are also divided by the
@@ -38,8 +38,8 @@ class Forecast:
         newest: end of the newest run in Unix seconds.
         endings: number of runs by the way in which they ended.
         by_limit: whether times are shares of the time limit.
-        converted: number of runs that had other power caps than the job. They were converted to its caps
-            (`cap_response`).
+        converted: number of runs that had other power caps than the job. Their time and watts were converted
+            to the job's caps (`cap_response`).
     """
 
     level: int
@@ -108,10 +108,9 @@ def make_forecast(
 def _grid(
     observations: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
 ) -> Grid:
-    """Return the distribution of a key's next value.
+    """Return the distribution of the next value (time, watts or joules) of a similarity key.
 
-    A single run determines only the middle of the distribution, because it is unknown whether runs repeat
-    exactly.
+    A single run determines only the middle of the distribution, because it does not show how much runs vary.
 
     Args:
         observations: values of the key's runs, newest first. There must be at least one.
@@ -138,7 +137,7 @@ def _grid(
 def run_scale(run: ObservedRun, by_limit: bool) -> float:
     """Return the divisor of a run's seconds: its time limit in seconds if `by_limit` is true, else 1.
 
-    It is also 1 for a run without a time limit.
+    The divisor is also 1 for a run without a time limit.
     """
     return (run.time_limit_s or 1.0) if by_limit else 1.0
 
@@ -155,7 +154,7 @@ def watts_of(run: ObservedRun) -> float | None:
 
 
 def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
-    """Return a run's mean watts per unit under `caps`, and the ratio of its time under `caps` to its time.
+    """Return a run's mean watts per unit under `caps`, and the ratio of its new time to its old time.
 
     If the watts are unknown, the result is (None, 1.0).
     """
@@ -167,10 +166,10 @@ def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
 
 
 def _max_watts(runs: Sequence[ObservedRun], caps: Caps) -> float:
-    """Return the maximum watts per unit that a job under `caps` may draw; infinity if nothing limits them.
+    """Return the maximum watts per unit that a job under `caps` may draw; infinity without a limit.
 
-    It is the unit's cap, or the GPU's cap plus the highest watts of the other components in any of the runs,
-    whichever is lower.
+    The maximum is the lower of two values: the unit's cap, and the GPU's cap plus the highest watts of the
+    other components in any of the runs.
     """
     beside = [
         watts_per_unit - gpu_watts(run, watts_per_unit)

@@ -1,6 +1,7 @@
 """The oracle that predicts a job from the history of similar runs.
 
-It converts a forecast per unit (GPU or node, see `similarity.units`) to a prediction for the whole job.
+The oracle converts a forecast per unit (GPU or node, see `similarity.units`) to a prediction for the whole
+job.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class HistoryOracle:
 
     Args:
         history: runs in memory.
-        power: oracle that predicts the watts if the energy of no similar run is known. None: such a job is
-            not predicted.
+        power: oracle that predicts the watts if the energy of all similar runs is unknown. None: such a job
+            is not predicted.
         clock: function that returns the current time in Unix seconds.
         own_only: whether only runs of the job's own user are used.
     """
@@ -42,8 +43,8 @@ class HistoryOracle:
     def predict(self, request: PredictionRequest) -> Prediction | None:
         """Return the prediction for a job, or None.
 
-        It is None if no run is similar to the job. It is also None if the energy of no similar run is known
-        and the `power` oracle is missing or cannot predict the watts.
+        The result is None if no run is similar to the job. It is also None if the energy of all similar runs
+        is unknown and the `power` oracle is missing or cannot predict the watts.
         """
         forecast = self._history.forecast(request, own_only=self._own_only)
         if forecast is None:
@@ -91,7 +92,7 @@ def _power(forecast: Forecast, request: PredictionRequest) -> Estimate | None:
 def _energy(forecast: Forecast, request: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
     """Return the predicted joules of the job that `request` describes.
 
-    They follow from the joules of the runs. If the energy of no run is known, mean, low and high are the
+    The joules are predicted from the joules of the runs. If these are all unknown, mean, low and high are the
     products of the corresponding values of `duration` and `power`.
 
     Args:

@@ -1,10 +1,10 @@
-"""Lower bounds of time and watts for whole queues that cheap runs cannot reduce.
+"""Lower bounds of predicted time and watts for whole queues. Users cannot reduce them by cheap runs.
 
 A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
 Users cannot freely choose the time limit, which Slurm enforces, or the resources that runs have used.
-Therefore the bounds start with the limit and the user's usual fraction of it. The user's runs of the same
-program move the bounds only in proportion to the resources that these runs used, compared with the request of
-the job (`track_record`).
+Therefore the bounds start with the time limit and the fraction of it that the user's runs usually take. Runs
+of the same program by this user move the bounds only in proportion to the resources that these runs used,
+relative to the request of the job (`track_record`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Bounds:
     """Lower bounds of many jobs' predictions. Each array has one value per job.
 
     Attributes:
-        time_s: minimum predicted run time in seconds, before multiplication by the misprediction factor.
-        power_watts: minimum predicted watts of the whole job without a power cap.
+        time_s: lower bound on the predicted run time in seconds, before multiplication by the misprediction
+            factor.
+        power_watts: lower bound on the predicted watts of the whole job without a power cap.
         overrun_sum: `UserRecord.overrun_sum` of the job's user, decayed to now; 0 if the user is unknown.
         overrun_size_seconds: `UserRecord.overrun_size_seconds` of the job's user, decayed to now; 0 if the
             user is unknown.
@@ -65,7 +66,7 @@ def bounds_many(
 
     Args:
         history: runs in memory.
-        jobs: columns of job attributes, as in `queue_forecast.predict_many`, and those of `HELD` as in
+        jobs: columns of job attributes, as in `queue_forecast.predict_many`, and the columns `HELD`, as in
             `slurm.queue.columns.QueueColumns`. A missing column, None and 0 mean unknown.
         limit_s: time limit of each job in seconds. For a job without one, the caller assumes a limit.
         prior_watts: watts of each whole job according to the nameplate prediction, without any power cap.

@@ -7,10 +7,10 @@ from enum import StrEnum
 
 
 class RunEnding(StrEnum):
-    """Way in which a run ended, which determines the meaning of its length.
+    """Way in which a run ended. The ending determines the meaning of the run's length.
 
-    `COMPLETED` and `FAILED` runs ended by themselves. The other runs were ended externally, so their length
-    is a lower bound.
+    `COMPLETED` and `FAILED` runs ended by themselves. Other runs were ended externally, so their length is a
+    lower bound of the time that the program needs.
     """
 
     COMPLETED = "completed"
@@ -26,7 +26,7 @@ class RunEnding(StrEnum):
 
     @classmethod
     def of_state(cls, state: str) -> RunEnding:
-        """Return the ending that a final Slurm job state means, e.g. `CANCELLED by 1001`.
+        """Convert a final Slurm job state, e.g. `CANCELLED by 1001`, to an ending.
 
         The ending of an unknown state is `INTERRUPTED`.
         """
@@ -50,15 +50,16 @@ class ObservedRun:
     Attributes:
         end: end in Unix seconds.
         duration_s: seconds from start to end.
-        ending: way in which it ended.
+        ending: way in which the run ended.
         energy_joules: joules that the run used on all its nodes.
-        gpu_joules: part of `energy_joules` that the GPUs used.
+        gpu_joules: joules of the GPUs, which are included in `energy_joules`.
         predicted_s: seconds that the queue engine predicted at the start of the run, before the misprediction
             factor of its user.
         user, account, partition, name, fingerprint, gpu_kind, policy, cap_watts, gpu_cap_watts, time_limit_s:
             as in `oracle.prediction.PredictionRequest`.
         nodes, cpus, gpus: resources that the job requested. The allocated ones are unknown before the start.
-        held_cpus: CPUs that Slurm allocated to the run on all nodes: those of whole nodes for `--exclusive`.
+        held_cpus: CPUs that Slurm allocated to the run on all nodes. With `--exclusive` these are all CPUs of
+            the nodes.
         memory_mib: memory that Slurm allocated to the run on all nodes, in MiB.
     """
 

@@ -47,7 +47,8 @@ class _Entry:
         level: index of the key's similarity level in `LEVELS`.
         runs: stored runs, oldest first.
         run_count: number of runs ever added, including those that are no longer stored.
-        forecasts: cached forecasts by the more general forecast that each includes and by the job's caps.
+        forecasts: cached forecasts. The key of each is the more general forecast that it includes, and the
+            job's caps.
         record: weighted sums over all runs of the key; None for keys of different programs.
     """
 
@@ -75,21 +76,21 @@ class _Entry:
             self.record.add(run)
 
     def has_the_runs_of(self, other: _Entry) -> bool:
-        """Return whether this entry contains exactly the runs of the more specific entry `other`.
+        """Return whether this entry has exactly the same runs as the more specific entry `other`.
 
-        The caller skips such an entry, because its runs would count twice in a forecast.
+        The caller then skips this entry, because its runs would count twice in a forecast.
         """
         return self.run_count == other.run_count and self.runs[-1] is other.runs[-1]
 
 
 class History:
-    """Runs in memory and their forecasts. Not thread-safe.
+    """Runs in memory, by similarity key, and forecasts from them. Not thread-safe.
 
     Args:
-        max_keys: maximum number of similarity keys. It bounds the memory, which is about 1 kB per key
-            including its runs. If every job has its own name, there are several keys per run. Above the
-            maximum, the oldest keys of the users with the most keys are dropped. Therefore no user can
-            displace the history of other users.
+        max_keys: maximum number of similarity keys. The maximum bounds the memory: a key and its runs need
+            about 1 kB. If every job has its own name, there are several keys per run. Above the maximum, the
+            oldest keys of the users with the most keys are dropped. Therefore no user can displace the
+            history of other users.
     """
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
@@ -156,11 +157,11 @@ class History:
         return None if user is None else self._users.get(user)
 
     def partition_record(self, partition: str | None, *, on_gpus: bool) -> PartitionRecord | None:
-        """Return the weighted sums over all runs in a Slurm partition, or None if no such run is known.
+        """Return the weighted sums over all runs in a Slurm partition; None if no such run is known.
 
         Args:
             partition: name of the partition; None: unknown.
-            on_gpus: whether runs with GPUs are meant; otherwise runs without GPUs.
+            on_gpus: True: the sums over runs with GPUs. False: the sums over runs without GPUs.
         """
         return None if partition is None else self._partitions.get((partition, on_gpus))
 
@@ -190,7 +191,7 @@ class History:
     def forecast_of(self, row: Row) -> Forecast | None:
         """Return the forecast for the job with the attributes `row` (`similarity.row_of`).
 
-        It is None if no run is similar to the job.
+        Return None if no run is similar to the job.
         """
         path, caps = self._path(row), caps_of_row(row)
         forecast = self._paths.get((path, caps))
@@ -206,7 +207,9 @@ class History:
         return tuple([entry for key in keys(row) if (entry := get(key)) is not None])
 
     def _walk(self, path: tuple[_Entry, ...], caps: Caps) -> Forecast:
-        """Return the forecast of the last entry of `path`, which includes those of the more general entries.
+        """Return the forecast of the last entry of `path`.
+
+        This forecast includes the forecasts of the more general entries.
 
         Args:
             path: entries of the job's keys, the most general first. There must be at least one.

@@ -15,9 +15,10 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
-    """Distribution of the ratio of a run's value (seconds or watts) to that of its key's preceding run.
+    """Distribution of the ratio of a run's value to the value of the key's preceding run.
 
-    It is learned from the newest `_MAX_RATIOS` ratios of all keys of one similarity level.
+    A value is the seconds or the watts of a run. The distribution is learned from the newest `_MAX_RATIOS`
+    ratios of all keys of one similarity level.
 
     Attributes:
         factors: equally likely ratios in ascending order. They are a broad assumption until `_MIN_RATIOS`

@@ -32,9 +32,10 @@ class Level:
     """One level of similarity.
 
     Attributes:
-        text: description of the attributes that such runs have in common, shown to users.
-        required: attributes that the runs share. The level applies only to jobs in which all are known.
-        optional: further attributes that the runs share. They may be unknown.
+        text: description of the attributes that runs of this level have in common, shown to users.
+        required: attributes that the runs share. The level applies only to jobs with known values of all
+            these attributes.
+        optional: further attributes that the runs share. Their values may be unknown.
         general_weight: weight of the next more general level, in runs.
         by_limit: whether runs of different programs share a key of this level. Their lengths are then
             compared as shares of the time limit if there is one. A user's margin in time limits varies less
@@ -79,9 +80,9 @@ def user_of(key: Key) -> str | None:
 def units(job: Job) -> float:
     """Return the number of units to which a job's power is proportional.
 
-    It is the number of GPUs. For a job without GPUs it is the number of nodes, and 1 if that is unknown.
-    Power is not proportional to the number of cores, because one busy core already causes most of a node's
-    power.
+    The units of a job are its GPUs. The units of a job without GPUs are its nodes; an unknown number of nodes
+    counts as 1. Power is not proportional to the number of cores, because one busy core already causes most
+    of a node's power.
     """
     return float(job.gpus or job.nodes or 1)
 

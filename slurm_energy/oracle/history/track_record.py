@@ -1,8 +1,8 @@
 """Records of a user's finished runs, weighted by the resources that they used.
 
-A user can make any number of short runs at no cost. Therefore runs are never counted: every value is weighted
-by GPU or CPU seconds, and a prediction deviates from its prior only as far as the runs' resources are
-comparable to the request of the job. Pure arithmetic.
+A user can make any number of short runs at no cost. Therefore the number of runs never matters: every value
+is weighted by GPU or CPU seconds, and a prediction deviates from its prior only as far as the resources used
+by the runs are comparable to the request of the job. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ResourceRequest(NamedTuple):
     Attributes:
         limit_s: time limit in seconds. For a job without one, the caller assumes a limit.
         nodes: requested nodes, at least 1.
-        cpus: CPUs on all nodes that the job will hold, at least 1: those of whole nodes for `--exclusive`.
+        cpus: CPUs on all nodes that the job will hold, at least 1. With `--exclusive` these are all CPUs of
+            the nodes.
         gpus: requested GPUs on all nodes; 0: none.
         memory_mib: requested memory on all nodes in MiB; 0: unknown.
     """
@@ -73,8 +74,8 @@ class ResourceUse:
         unknown_memory_seconds: seconds of the runs for which this memory is unknown.
         size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. These
             are the weights of the runs in mean values.
-        limit_sum: sum over the runs of size times seconds times the time limit in seconds. The run time
-            replaces the limit of a run without one.
+        limit_sum: sum over the runs of size times seconds times the time limit in seconds. For a run without
+            a time limit, the run time is used.
         newest: end of the newest run in Unix seconds.
         busy: intervals in which the runs were running.
     """
@@ -123,12 +124,12 @@ class ResourceUse:
     def share_of(self, need: ResourceRequest) -> float:
         """Return the resources used by the runs as a share of the request `need`, at least 0.
 
-        The share is computed for time and for node, CPU, GPU and memory seconds, and the smallest one is
-        returned. Therefore neither many simultaneous runs nor a short run on many nodes are evidence for a
-        large or long job, and runs that share a node are not evidence for a job that takes it whole. Unknown
-        memory of runs counts as sufficient, because earlier releases did not store it. Runs with a shorter
-        time limit than `need` count less in proportion to the limit, because a user who sets another limit
-        describes another job.
+        The share is computed separately for time and for node, CPU, GPU and memory seconds. The smallest
+        share is returned. Therefore neither many simultaneous runs nor a short run on many nodes are evidence
+        for a large or long job, and runs that share a node are not evidence for a job that takes a whole
+        node. Unknown memory of runs counts as sufficient, because earlier releases did not store the memory
+        of runs. Runs with a shorter time limit than `need` count less, in proportion to their limit, because
+        a job with another time limit is probably another kind of job.
         """
         if self.size_seconds <= 0:
             return 0.0
@@ -171,7 +172,7 @@ class ProgramRecord(ResourceUse):
 
     @property
     def measured_part(self) -> float:
-        """Fraction of the weight of all runs that belongs to runs with known energy, 0 to 1."""
+        """Weight of the runs with known energy divided by the weight of all runs, 0 to 1."""
         return self.measured_sum / self.limit_sum if self.limit_sum > 0 else 0.0
 
     @property
@@ -190,12 +191,12 @@ class UserRecord(ResourceUse):
     """Weighted sums over all runs of one user.
 
     Attributes:
-        fraction_sum: sum over the runs of the weight in `limit_sum` times the used fraction of the time
-            limit.
+        fraction_sum: sum, over the runs, of the run's weight in `limit_sum` times the used fraction of the
+            run's time limit.
         overrun_size_seconds: sum of size times seconds over the runs whose time was predicted.
-        overrun_sum: sum over the runs of size times seconds times the natural logarithm of actual over
-            predicted time. The logarithm counts as 0 for a run that took less time than predicted. This sum
-            decays with half the half-life, so that the logarithm of the misprediction factor decays, too.
+        overrun_sum: sum, over the runs, of size times seconds times ln(actual time / predicted time). The
+            logarithm counts as 0 for a run that took less time than predicted. This sum decays with half the
+            half-life, so that the logarithm of the misprediction factor decays, too.
     """
 
     fraction_sum: float = 0.0
@@ -253,9 +254,9 @@ class PartitionRecord:
 
 
 def overrun(actual_s: float, predicted_s: float) -> float:
-    """Return the natural logarithm of actual over predicted time, or 0.
+    """Return ln(actual time / predicted time), or 0.
 
-    It is 0 if the run took less time than predicted, or if its time was not predicted.
+    The result is 0 if the run took less time than predicted, or if its time was not predicted.
 
     Runs that take less time than predicted do not compensate for overruns, because a user could produce such
     runs with cheap jobs. The ratio is limited to `LARGEST_OVERRUN`.
@@ -278,13 +279,13 @@ def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
 def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
     """Return the weight of one second of a run: its number of GPUs, else CPUs, else nodes; at least 1.
 
-    None and 0 both mean that the run has none or that the number is unknown.
+    For each argument, None and 0 mean none or unknown.
     """
     return float(gpus or cpus or nodes or 1)
 
 
 def bounded(prior: float, value: float | None, share: float) -> float:
-    """Return the weighted mean of a value learned from runs and its prior.
+    """Return the weighted mean of a prior value and a value learned from runs.
 
     Args:
         prior: value that is assumed without runs.
@@ -304,7 +305,7 @@ def rounded_up(value: float, anchor: float) -> float:
     """Return `value`, rounded up to `anchor` times a power of the eighth root of 2.
 
     Values that differ slightly become equal. Therefore a small difference does not move a job ahead of jobs
-    with the same prior. `value` is unchanged if it or `anchor` is not above 0.
+    with the same prior. `value` is returned unchanged if `value` or `anchor` is not above 0.
     """
     if value <= 0 or anchor <= 0 or not math.isfinite(anchor):
         return value
@@ -315,7 +316,7 @@ def rounded_up(value: float, anchor: float) -> float:
 def uncapped_s(run: ObservedRun) -> float:
     """Return the seconds that a run would have taken without a power cap.
 
-    These are its own seconds if it had no cap or if its energy is unknown.
+    The result is the run's actual time if the run had no cap or if its energy is unknown.
     """
     before = caps_of(run.cap_watts, run.gpu_cap_watts, run.nodes, run.gpus)
     if before == NO_CAPS or run.energy_joules is None or run.duration_s <= 0:
@@ -326,9 +327,9 @@ def uncapped_s(run: ObservedRun) -> float:
 
 
 def gpu_watts(run: ObservedRun, watts: float) -> float:
-    """Return the part of `watts` (a run's mean watts per unit) that its GPUs draw.
+    """Return the watts that a run's GPUs draw of `watts`, the run's mean watts per unit.
 
-    It is 0 for a run without GPUs, and `watts` if the energy of the GPUs is unknown.
+    The result is 0 for a run without GPUs, and `watts` if the energy of the GPUs is unknown.
     """
     if not run.gpus:
         return 0.0
