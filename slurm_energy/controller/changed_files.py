@@ -22,13 +22,13 @@ class ChangedFiles(Generic[T]):
         """Return the contents of a file. A file that became unreadable or invalid keeps its last contents.
 
         Args:
-            key: the key, which contains the path.
+            key: key of the cache entry. It contains the path.
             path: the file.
-            kind: kind of file, for the error.
+            kind: kind of file, for the error message.
             parse: returns the contents from the lines.
 
         Raises:
-            UnavailableError: the file cannot be read or is invalid, and was never read before.
+            UnavailableError: the file cannot be read or is invalid, and was never read successfully before.
         """
         known = self._known.get(key)
         try:

@@ -1,1 +1,1 @@
-"""Choice of a cluster for a job: the states of this cluster and of the other ones."""
+"""Choice of a cluster for a job, from the states of this cluster and of the others."""

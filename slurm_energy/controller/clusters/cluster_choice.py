@@ -1,4 +1,4 @@
-"""Choice of a cluster for one job from the states of all clusters. It needs numpy; no I/O."""
+"""Choice of a cluster for one job from the states of all clusters. It needs numpy and does no I/O."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MBIT = 1e6 / 8
 
 @dataclass(frozen=True, slots=True)
 class ReservedJob:
-    """A job that has just been placed and is not in the state of its cluster yet.
+    """A job that has just been placed on a cluster whose state does not contain the job yet.
 
     Attributes:
         user: login name of its owner.
-        cluster: where it was placed.
+        cluster: cluster on which the job was placed.
         cpus, gpus: numbers on all nodes together.
         run_s: predicted run time.
-        placed_unix_s: when it was placed.
+        placed_unix_s: time of the placement.
     """
 
     user: str
@@ -43,7 +43,7 @@ class ReservedJob:
 
 
 def options(config: Config, policy: str) -> PlacementOptions:
-    """Return the settings of the choice; `policy` empty: the configured one."""
+    """Return the settings of the choice among clusters; an empty `policy` selects the configured policy."""
     settings = config.placement
     return options_of(
         policy or settings.policy,
@@ -55,7 +55,10 @@ def options(config: Config, policy: str) -> PlacementOptions:
 
 
 class ExpectedLoads:
-    """Expected loads of clusters without reserved jobs, computed once per state of a cluster."""
+    """Cache of the expected load of each cluster, computed once per state of the cluster.
+
+    Jobs reserved for a cluster are not included.
+    """
 
     def __init__(self) -> None:
         self._loads: dict[tuple[str, bool], tuple[ClusterState, ExpectedLoad]] = {}
@@ -84,8 +87,8 @@ def choose_cluster(
     Args:
         config: the configuration.
         states: states of the clusters that can be chosen.
-        query: the job.
-        reserved: jobs that count in addition to those in the states.
+        query: the job to place.
+        reserved: jobs just placed, which count in addition to the jobs in the states.
         loads: expected loads of the states.
         now_s: Unix time.
     """
@@ -124,7 +127,7 @@ def choose_cluster(
 
 
 def _figures(decision: PlacementDecision, at: int, state: ClusterState, run_s: Floats) -> dict[str, Any]:
-    """Return the figures of a job on one cluster as plain values; None: unknown or impossible."""
+    """Return start, end, energy, cost and emissions of a job on one cluster; None: unknown or impossible."""
     scores = decision.scores
     return {
         "cluster": state.cluster,
@@ -144,13 +147,16 @@ def _figures(decision: PlacementDecision, at: int, state: ClusterState, run_s: F
 
 
 def _sort_key(row: Mapping[str, Any], chosen: bool) -> tuple[bool, bool, float, float]:
-    """Order: the chosen cluster, then by score, then those without a score by their end."""
+    """Return the sort key of a cluster's figures.
+
+    The chosen cluster comes first, then the clusters by score, then those without a score by the job's end.
+    """
     score = row["score"]
     return not chosen, score is None, score if score is not None else 0.0, row["end"]
 
 
 def _is_comparable(config: Config, state: ClusterState) -> bool:
-    """Return whether costs of a cluster are unset or in the currency of this cluster."""
+    """Return whether a cluster has no price, or states its price in the currency of this cluster."""
     return SignalName.PRICE not in state.signals or state.currency == config.price.currency
 
 
@@ -186,7 +192,7 @@ def _forecast(values: SignalValues) -> SignalForecast:
 
 
 def _load(state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
-    """Return the expected load in GPUs or in CPUs: running jobs, then pending ones."""
+    """Return the expected load in GPUs or in CPUs. Running jobs count first, then pending ones."""
     units = state.gpus if by_gpus else state.cpus
     running = [(end_s, gpus if by_gpus else cpus) for end_s, cpus, gpus in state.running]
     load = ExpectedLoad(units, now_s, [job for job in running if job[1]])
@@ -198,7 +204,7 @@ def _load(state: ClusterState, by_gpus: bool, now_s: float) -> ExpectedLoad:
 def _with_reserved(
     load: ExpectedLoad, cluster: str, by_gpus: bool, reserved: Sequence[ReservedJob], now_s: float
 ) -> ExpectedLoad:
-    """Return a load that includes the jobs just placed on its cluster."""
+    """Add the reserved jobs of a cluster to its expected load, and return the load."""
     for job in reserved:
         if job.cluster == cluster:
             _add(load, float(job.gpus if by_gpus else job.cpus), job.run_s, now_s)

@@ -1,7 +1,7 @@
 """Resources and queue of this cluster for the choice among clusters. It needs numpy.
 
-The queue is the one of the last ranking. If the queue is not ranked, it is read by one squeue per refresh, on
-request.
+The queue of the last ranking is used. If the queue is not ranked, requests cause at most one squeue per
+refresh interval, which reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LATE_S: Final = 30.0  # a job beyond its predicted end is expected to run this 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLoad:
-    """Resources of a cluster and its jobs; the columns are those of `ClusterState`."""
+    """Resources of a cluster and its jobs. The columns have the form of those in `ClusterState`."""
 
     taken_unix_s: float
     cpus: int
@@ -95,7 +95,9 @@ class ClusterQueue:
 
 
 def _grouped(running: Floats) -> tuple[tuple[float, float, float], ...]:
-    """Return end, CPUs and GPUs of at most `MAX_JOBS` groups of running jobs that end at about the same time.
+    """Return end, CPUs and GPUs of the running jobs, merged into at most `MAX_JOBS` groups.
+
+    The jobs of one group end at about the same time.
 
     Args:
         running: rows of end, CPUs and GPUs, shape (n, 3).
@@ -107,7 +109,9 @@ def _grouped(running: Floats) -> tuple[tuple[float, float, float], ...]:
 
 
 def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
-    """Return CPUs, GPUs and run time of the first pending jobs, and the rest as one job of the mean run time.
+    """Return CPUs, GPUs and run time of the first pending jobs, and of one job that stands for all others.
+
+    This job has the largest CPUs and GPUs of the others, and a run time from their total CPU time.
 
     Args:
         pending: rows of CPUs, GPUs and run time, shape (n, 3).
@@ -122,7 +126,7 @@ def _with_rest(pending: Floats) -> tuple[tuple[float, float, float], ...]:
 
 
 def _half_limits(queue: QueueColumns) -> Floats:
-    """Return half the time limit of each job, as the nameplate oracle predicts it."""
+    """Return half the time limit of each job: the run time that a nameplate prediction assumes."""
     limits = np.where(np.isnan(queue.time_limit_s), NO_LIMIT_S, queue.time_limit_s)
     halves: Floats = limits / 2
     return halves

@@ -19,13 +19,13 @@ _MAX_SOURCE_CHARACTERS: Final = 200
 
 
 def signal_columns(factors: GridFactors, now_s: float, history_s: float) -> SignalColumns:
-    """Return price and carbon intensity from the current slot on, forecast where they are not known ahead.
+    """Return price and carbon intensity from the current time slot on. Unknown future values are forecast.
 
-    The length of the slots is the shortest resolution of the sources, at most an hour. Where the current
-    value of a source is unknown, its fallback is used.
+    The slots are as long as the shortest resolution of the sources, but at most an hour. If the current value
+    of a source is unknown, the fallback of this source is used.
 
     Args:
-        factors: the grid from `history_s` before `now_s` until `HORIZON_S` after it.
+        factors: carbon intensity and price from `history_s` before `now_s` until `HORIZON_S` after it.
         now_s: Unix time.
         history_s: length of the past that the forecasts use.
     """
@@ -51,7 +51,10 @@ def signal_values(columns: SignalColumns) -> dict[str, SignalValues]:
 
 
 def _series(factor: GridFactor | None, now_s: float) -> GridSeries | None:
-    """Return the series in force at a time: the series of the factor, or its fallback; None: unknown."""
+    """Return the time series that applies at a time: that of the factor itself, or of its fallback.
+
+    None: neither has a value then.
+    """
     if factor is None:
         return None
     is_known = factor.series is not None and factor.series.at(now_s) is not None

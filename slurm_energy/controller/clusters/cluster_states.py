@@ -1,8 +1,8 @@
-"""State of this cluster and of the other ones in `[clusters.NAME]`, from their senergyctld.
+"""State of this cluster, and of the clusters in `[clusters.NAME]` as their senergyctld report it.
 
-Each other cluster is asked once per `placement.refresh_s`, in bounded time and in a thread of its own, so
-that a slow one delays nothing else. A cluster whose senergyctld does not answer is left out. For this cluster
-at most two Slurm commands run per refresh, for another one none.
+Each of the other clusters is queried once per `placement.refresh_s`. Each query has a time limit and a thread
+of its own, so that a slow cluster delays nothing else. A cluster whose senergyctld does not answer is left
+out. A refresh runs at most two Slurm commands for this cluster, and none for another cluster.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class KnownCluster:
     """Last known state of a cluster.
 
     Attributes:
-        state: its last state; None: it has never answered.
-        received_s: Unix time of this host at which the state arrived.
-        problem: why the cluster is left out; empty: it is not.
+        state: last state of the cluster; None: it has never answered.
+        received_s: time at which the state arrived, in Unix seconds of this host's clock.
+        problem: why the cluster is left out of the choice; empty: it is not left out.
     """
 
     state: ClusterState | None
@@ -61,7 +61,7 @@ class ClusterStates:
 
     Args:
         config: returns the configuration.
-        grid: price and carbon intensity of this cluster.
+        grid: source of price and carbon intensity of this cluster.
         run: runs Slurm commands.
         snapshot: returns the last ranking of this cluster; None: there is none.
         failures: log of failures; a repeated one is logged once.
@@ -90,13 +90,13 @@ class ClusterStates:
         self._closed = False
 
     async def loop(self) -> None:
-        """Ask the other clusters at every refresh until cancelled."""
+        """Query the other clusters at every refresh until cancelled."""
         while True:
             self.ask_others()
             await asyncio.sleep(_POLL_S)
 
     def ask_others(self) -> None:
-        """Query each other cluster whose refresh is due and for which no query is in progress."""
+        """Query each other cluster that is due for a refresh, unless a query is in progress."""
         config, now_s = self._config(), self._clock()
         for name in self._other_names(config):
             is_due = abs(now_s - self._asked_s.get(name, float("-inf"))) >= config.placement.refresh_s
@@ -116,10 +116,10 @@ class ClusterStates:
         self._commands.shutdown(wait=False, cancel_futures=True)
 
     async def own(self) -> ClusterState:
-        """Return the state of this cluster, at most one refresh old, after at most `OWN_WAIT_S`.
+        """Return the state of this cluster, at most one refresh interval old. Wait at most `OWN_WAIT_S`.
 
-        If slurmctld does not answer in this time, the last state is returned. If that state is too old, one
-        without a queue is returned.
+        If slurmctld does not answer within `OWN_WAIT_S`, return the last state, even if it is older. If the
+        last state is too old to use, return a state without a queue.
 
         Raises:
             UnavailableError: numpy is not installed.
@@ -163,7 +163,7 @@ class ClusterStates:
         return clusters
 
     def _judged(self, known: KnownCluster | None, refresh_s: float) -> KnownCluster:
-        """Return a cluster with the reason for which it is left out, if there is a reason."""
+        """Return a cluster with the reason why it is left out of the choice, if there is one."""
         if known is None or known.state is None:
             return known or KnownCluster(None, 0.0, "not asked yet")
         age_s = self._clock() - known.received_s
@@ -183,7 +183,7 @@ class ClusterStates:
         ]
 
     def _refresh(self, name: str, client: ControllerClient) -> None:
-        """Ask another cluster for its state. It runs in a thread of its own."""
+        """Query another cluster for its state. Each call runs in a separate thread."""
         label = f"cluster {name}"
         try:
             state = ClusterState.from_json(client.get(CLUSTER_STATE_PATH))
@@ -242,7 +242,7 @@ class ClusterStates:
 
 
 def _client(config: Config, name: str) -> ControllerClient:
-    """Return a client of the senergyctld of another cluster, with bounded time and size."""
+    """Return a client of another cluster's senergyctld whose requests are bounded in time and size."""
     other = config.clusters[name]
     return ControllerClient(
         other.controller_url or (),

@@ -91,7 +91,7 @@ class PlacementRoutes:
         usable: Mapping[str, ClusterState],
         user: str,
     ) -> dict[str, Any]:
-        """Return the choice among the usable clusters, and reserve the job there if requested."""
+        """Return the choice among the usable clusters. If the query asks for it, reserve the job there."""
         from slurm_energy.controller.clusters.cluster_choice import ExpectedLoads, ReservedJob, choose_cluster
 
         if not usable:
@@ -113,7 +113,7 @@ class PlacementRoutes:
         return own < MAX_RESERVED_PER_USER and len(self._reserved) < MAX_RESERVED
 
     def _forget(self, known: Mapping[str, KnownCluster], now_s: float) -> None:
-        """Discard placed jobs that the state of their cluster now contains, and old ones."""
+        """Discard reserved jobs that are old, or that the state of their cluster now contains."""
 
         def counts(job: ReservedJob) -> bool:
             one = known.get(job.cluster)

@@ -1,8 +1,9 @@
 """Holding of pending jobs by their begin time.
 
-The begin time is moved ahead repeatedly. If senergyctld stops, the begin times pass and the jobs start, so
-that a stopped senergyctld never blocks the queue. Several holders may hold the same job for different
-reasons. It starts when none of them holds it, and not before the begin time that its user requested.
+While a job is held, its begin time is moved ahead repeatedly. If senergyctld stops, the begin times pass and
+the jobs start, so that a stopped senergyctld never blocks the queue. Several holders may hold the same job
+for different reasons. The job starts when none of them holds it, and not before the begin time that its user
+requested.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class BeginTimeHolds:
 
     @property
     def moved_jobs(self) -> Collection[int]:
-        """Ids of the jobs whose begin time this holder or another one has moved."""
+        """Ids of the jobs whose begin time any holder has moved, this one or another."""
         return self._times.moved.keys()
 
     @property
@@ -51,14 +52,17 @@ class BeginTimeHolds:
         return self._times
 
     def set_names(self, names: Mapping[int, str]) -> None:
-        """Set the names for scontrol of all pending jobs by id, and forget jobs that are not among them."""
+        """Set the names by which scontrol addresses the pending jobs, by job id. Forget all other jobs."""
         self._names = dict(names)
         with self._times.lock:
             for job in [job for job in self._held if job not in self._names]:
                 self._forget(job)
 
     def adopt(self, job: int, begin_s: float, now_unix_s: float) -> None:
-        """Hold a job that an earlier process held. It is never released before its current begin time."""
+        """Continue to hold a job that an earlier process held.
+
+        The job is never released before the begin time that it has now.
+        """
         with self._times.lock:
             self._times.moved.setdefault(job, MovedBegin(begin_s, begin_s, now_unix_s))
             self._claim(job)
@@ -71,17 +75,17 @@ class BeginTimeHolds:
         until_s: Mapping[int, float] | None = None,
         hold_s: float = HOLD_S,
     ) -> tuple[str, ...]:
-        """Hold jobs, and release the others that were held.
+        """Hold the given jobs, and release all other jobs that this holder held.
 
         Args:
             jobs: ids of the jobs to hold, the most important first.
             begin_s: current begin time of each pending job in Unix time; NaN: none.
             now_unix_s: the time now.
-            until_s: end of the hold of each job in Unix time; None: there is no end.
-            hold_s: time by which the begin is moved ahead at most.
+            until_s: end of the hold of each job in Unix time; None: the holds have no end.
+            hold_s: maximum time from now to the new begin time.
 
         Returns:
-            What failed, in one line each.
+            The failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -106,7 +110,7 @@ class BeginTimeHolds:
     def release(self, jobs: Iterable[int] | None, now_unix_s: float) -> tuple[str, ...]:
         """Release jobs and return the failures, one line each.
 
-        A job that another holder holds stays held.
+        A job that another holder also holds stays held.
 
         Args:
             jobs: ids of held jobs; None: all.
@@ -131,15 +135,15 @@ class BeginTimeHolds:
         return tuple(problems[:_SHOWN])
 
     def forget(self, job: int) -> None:
-        """Stop holding a job and leave its begin time as it is."""
+        """Stop holding a job, but leave its begin time unchanged."""
         with self._times.lock:
             self._forget(job)
 
     def _must_move(self, job: int, begin_s: float, now_unix_s: float, target_s: float) -> bool:
         """Return whether the begin time of a job must be set.
 
-        Users may have moved the begin time to an earlier one. A begin time that is too late is moved to an
-        earlier time only if senergyctld set it.
+        It must be set if a user has moved it to an earlier time. A begin time later than necessary is moved
+        to an earlier time only if senergyctld set it.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True
@@ -172,7 +176,10 @@ class BeginTimeHolds:
 
 
 def pending_name(queue: QueueColumns, row: int) -> str:
-    """Return the name by which scontrol addresses the pending job in a row, with all its pending tasks."""
+    """Return the name by which scontrol addresses a pending job with all its pending tasks.
+
+    The job is given by its row in the queue.
+    """
     tasks, array = queue.array_tasks[row], int(queue.array_job_id[row])
     if array and int(queue.array_task_id[row]) < 0 and tasks:
         return f"{array}_[{tasks}]"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class MovedBegin:
-    """Begin time of a job that was moved.
+    """Begin time of a job before and after senergyctld moved it.
 
     Attributes:
         original_s: begin time before the first move, as the user requested it; NaN: none.
-        set_s: begin time that was set last.
-        changed_s: time at which it was set.
+        set_s: begin time that senergyctld set last.
+        changed_s: time of the last change.
     """
 
     original_s: float
@@ -23,10 +23,10 @@ class MovedBegin:
 
 @dataclass(slots=True)
 class BeginTimes:
-    """The begin times of pending jobs that were moved, shared by all holders.
+    """The begin times of pending jobs that senergyctld has moved, shared by all holders of jobs.
 
     Attributes:
-        moved: by job id.
+        moved: begin times by job id.
         lock: held while begin times are changed.
     """
 
@@ -39,7 +39,7 @@ class BeginTimes:
         self._claims.setdefault(job, set()).add(holder)
 
     def withdraw(self, holder: int, job: int) -> None:
-        """Record that a holder no longer holds a job. A job without a holder is discarded."""
+        """Record that a holder no longer holds a job. Discard the job if no holder is left."""
         claims = self._claims.get(job, set())
         claims.discard(holder)
         if not claims:

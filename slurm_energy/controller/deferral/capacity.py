@@ -1,4 +1,4 @@
-"""Free resources of the cluster over time, for the starts of deferred jobs. It needs numpy.
+"""Free resources of the cluster over time, for planning the starts of deferred jobs. It needs numpy.
 
 Partitions that share nodes form one pool of resources. Pools are planned separately.
 """
@@ -28,11 +28,11 @@ _OVERDUE_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ResourceKinds:
-    """Kinds of resources, which number the rows of `Capacity.units`: each kind of hardware in each pool.
+    """Kinds of resources: each kind of hardware in each pool. They number the rows of `Capacity.units`.
 
     Attributes:
         pools: number of the pool of each partition.
-        names: kinds of hardware: CPUs, GPUs of any type, and the named types.
+        names: kinds of hardware: CPUs, GPUs of any type, and the GPU types that jobs name.
     """
 
     pools: Mapping[str, int]
@@ -40,11 +40,14 @@ class ResourceKinds:
 
     @property
     def count(self) -> int:
-        """Number of kinds."""
+        """Number of kinds of resources."""
         return len(self.names) * (1 + max(self.pools.values(), default=0))
 
     def row(self, partition: str, gpus: int, gpu_kind: str) -> int:
-        """Return the kind of resource that a job counts. A job in several partitions counts in the first."""
+        """Return the number of the kind of resource that a job needs.
+
+        A job in several partitions counts in the pool of the first.
+        """
         name = _CPUS if gpus == 0 else gpu_kind or _ANY_GPU
         pool = self.pools.get(partition.partition(",")[0], 0)
         return pool * len(self.names) + self.names.index(name if name in self.names else _ANY_GPU)
@@ -57,7 +60,7 @@ def resource_kinds(queue: QueueColumns, nodes: Sequence[NodeResources]) -> Resou
 
 
 def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
-    """Return the pool of each partition. Partitions that share a node are in the same pool."""
+    """Return the number of each partition's pool. Partitions that share a node are in the same pool."""
     pool_of: dict[str, int] = {}
     members: dict[int, set[str]] = {}
     for node in nodes:
@@ -73,7 +76,7 @@ def partition_pools(nodes: Sequence[NodeResources]) -> dict[str, int]:
 
 
 def requested_units(queue: QueueColumns, kinds: ResourceKinds) -> tuple[Ints, Floats]:
-    """Return kind of resource and number of units of each job: GPUs, or CPUs of a job without GPUs."""
+    """Return for each job the kind of resource and the number of units: GPUs, or CPUs if it has no GPUs."""
     rows = zip(queue.partition, queue.gpus.tolist(), queue.gpu_kind, strict=True)
     units: Floats = np.where(queue.gpus > 0, queue.gpus, queue.cpus).astype(np.float64)
     return np.array([kinds.row(*row) for row in rows], np.int64), units
@@ -89,22 +92,22 @@ def free_capacity(
     signals: SignalColumns,
     now_s: float,
 ) -> Capacity | None:
-    """Return the free resources beside the running jobs in each slot.
+    """Return the resources that running jobs leave free in each time slot.
 
-    Memory and licenses are not considered: Slurm decides what starts.
+    Memory and licenses are not considered: Slurm decides which jobs start.
 
     Args:
         queue: all jobs.
-        units: number of units of each job.
+        units: number of GPUs of each job, or of CPUs if it has no GPUs.
         rows: kind of resource of each job.
         kinds: kinds of resources.
         time_s: predicted run time of each job.
         nodes: nodes of the cluster; empty: unknown.
-        signals: the slots.
+        signals: forecasts of the signals, which define the time slots.
         now_s: Unix seconds.
 
     Returns:
-        The capacity; None: the nodes are unknown.
+        The free resources; None: the nodes are unknown.
     """
     if not nodes or not signals.slots:
         return None
@@ -122,12 +125,12 @@ def free_capacity(
 def expected_demand(
     arrivals: Sequence[PastArrival], kinds: ResourceKinds, signals: SignalColumns, now_s: float
 ) -> ArrivalDemand:
-    """Return the units that jobs which have not arrived yet will need.
+    """Return the CPUs and GPUs that jobs will need which have not been submitted yet.
 
     Args:
         arrivals: jobs of the past, in order of submission.
         kinds: kinds of resources.
-        signals: the slots.
+        signals: forecasts of the signals, which define the time slots.
         now_s: Unix seconds.
     """
     if not arrivals:
@@ -152,7 +155,7 @@ def expected_demand(
 
 
 def total_units(nodes: Sequence[NodeResources], kinds: ResourceKinds) -> Floats:
-    """Return the number of units of each kind on nodes that are up or powered down."""
+    """Return the number of CPUs or GPUs of each kind on nodes that are up or powered down."""
     total = np.zeros(kinds.count)
     for node in nodes:
         if not (node.usable or node.is_off):

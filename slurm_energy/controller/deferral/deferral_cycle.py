@@ -1,4 +1,4 @@
-"""Result of one cycle of planning."""
+"""Result of one cycle in which the starts of deferrable jobs are planned."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 
 @dataclass(slots=True)
 class DeferralCycle:
-    """Result of planning.
+    """Result of one planning cycle.
 
     Attributes:
         now_s: Unix seconds.
         queue: all jobs.
-        leader: row that represents each row, see `scheduling_tables.leader_rows`.
-        group: id by which each row's job, array or heterogeneous job is known.
+        leader: for each row of the queue the row that represents it, see `scheduling_tables.leader_rows`.
+        group: for each row the id by which its job, array or heterogeneous job is known.
         wanted: jobs to hold, the most important first.
-        started: facts of jobs that are to be held for the first time; to be stored before they are held.
+        started: jobs that will be held for the first time. Store them before they are held.
         deferrable: number of deferrable jobs.
-        suspended: jobs to suspend; to be stored before they are suspended.
+        suspended: jobs to suspend. Store them before they are suspended.
         not_suspended: earlier suspensions that did not take place.
     """
 
@@ -38,7 +38,7 @@ class DeferralCycle:
     not_suspended: list[SuspendedJob] = field(default_factory=list)
 
     def decisions(self) -> list[Decision]:
-        """Return the entries of the audit trail, which are stored before the cycle is carried out."""
+        """Return the entries of the audit trail. Store them before the cycle is carried out."""
         made = [job.failure_decision(self.now_s) for job in self.not_suspended]
         made += [job.decision() for job in self.started]
         made += [job.decision() for job in self.suspended]

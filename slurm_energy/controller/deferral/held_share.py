@@ -1,4 +1,4 @@
-"""Division of the limit on held jobs among users. It needs numpy."""
+"""Division of the maximum number of held jobs among users. It needs numpy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 def shared_fairly(
     queue: QueueColumns, rows: Ints, deferred: Ints, saving: Floats, held: Collection[int], limit: int
 ) -> list[int]:
-    """Return the jobs to hold, at most `limit`, with the same share of it for each user.
+    """Return the jobs to hold, at most `limit` in total, divided equally among users.
 
     Args:
         queue: all jobs.
         rows: rows of the deferrable jobs, shape (d,).
         deferred: the jobs to choose from, as indices of `rows`.
         saving: expected saving of each pending job, the deferrable ones first; NaN: unknown.
-        held: ids of the jobs that are held, which come first.
-        limit: maximum number of jobs.
+        held: ids of the jobs that are already held. They have precedence over other jobs of the same user.
+        limit: maximum number of jobs to hold.
     """
     gain = np.nan_to_num(saving)
     own_first = sorted(

@@ -1,4 +1,4 @@
-"""Facts about deferred jobs, as they are stored, shown and explained. Plain data without numpy."""
+"""Facts about deferred jobs, in the form in which they are stored, shown and explained. No numpy here."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class DeferredJob:
     Attributes:
         job_id, submit_s: job id and submission time, which together identify the job.
         eligible_s: time at which the job could have started without deferral.
-        latest_start_s: time until which it may be held.
+        latest_start_s: time until which the job may be held.
         since_s: start of the first hold.
-        planned_start_s: start of the slot for which it waits.
+        planned_start_s: start of the time slot for which the job waits.
         policy: deferral policy.
         currency: currency of prices and costs.
         unit: unit of the costs: `currency`, or `g` of CO2 equivalents.
         cost_now: expected cost of a start at once; None: unknown.
         cost_planned: expected cost of the planned start; None: unknown.
         cost_deviation: standard deviation of `cost_planned`; None: unknown.
-        signal_now: price per kWh or grams per kWh when the plan was made; None: unknown.
-        signal_planned: the same in the planned slot.
+        signal_now: price per kWh, or emissions in grams per kWh, when the plan was made; None: unknown.
+        signal_planned: the same value in the planned slot.
         predicted_s: predicted run time; None: unknown.
-        held_s: time for which the job was held in earlier holds.
-        held_since_s: start of the current hold; None: it is not held.
+        held_s: total duration of earlier holds.
+        held_since_s: start of the current hold; None: the job is not held now.
         suspensions: number of times that the job was suspended while it ran.
     """
 
@@ -55,15 +55,15 @@ class DeferredJob:
     suspensions: int = 0
 
     def is_of(self, job_id: int, submit_s: float) -> bool:
-        """Return whether these are the facts of a job, whose id may have been used before."""
+        """Return whether these facts belong to a job. Slurm may have reused the id of an earlier job."""
         return self.job_id == job_id and abs(self.submit_s - submit_s) <= _SAME_SUBMIT_S
 
     def total_held_s(self, now_s: float) -> float:
-        """Return the time for which the job was held, in seconds."""
+        """Return the total time for which the job has been held, in seconds."""
         return self.held_s + (max(0.0, now_s - self.held_since_s) if self.held_since_s is not None else 0.0)
 
     def waiting_since_s(self, now_s: float) -> float:
-        """Return the time from which the wait of the job counts: its eligible time, later by the holds."""
+        """Return the time from which the job's wait counts: eligible time plus total duration of holds."""
         return self.eligible_s + self.total_held_s(now_s)
 
     def end_hold(self, now_s: float) -> None:
@@ -91,9 +91,10 @@ class DeferredJob:
 
 
 def restored_jobs(decisions: list[Decision]) -> dict[int, DeferredJob]:
-    """Return the deferred jobs of an earlier process by job id, from its audit trail, oldest entry first.
+    """Return the deferred jobs of an earlier process by job id, read from its audit trail.
 
-    Entries that another release wrote in another form are left out.
+    The entries must be in the order of time, oldest first. Entries that another release wrote in another form
+    are left out.
     """
     jobs: dict[int, DeferredJob] = {}
     names = {field.name for field in dataclasses.fields(DeferredJob)}

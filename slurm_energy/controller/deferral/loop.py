@@ -1,4 +1,4 @@
-"""Deferral of jobs in the controller: times of planning, signals, and stored results.
+"""Deferral of jobs in the controller: planning at intervals, reading of signals, storage of the results.
 
 numpy is imported in the first cycle, not before.
 """
@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 class DeferralLoop:
     """Periodic planning of the starts of deferrable jobs.
 
-    All Slurm commands run in one thread. Without signals, database or slurmctld nothing is held, and begin
-    times that were set pass by themselves.
+    All Slurm commands run in one thread. If the signals, the database or slurmctld are unavailable, no job is
+    held, and begin times that were set earlier pass.
 
     Args:
         config: configuration at the start.
@@ -58,7 +58,7 @@ class DeferralLoop:
         clock: returns Unix seconds.
 
     Attributes:
-        permit: raises an error while this controller may change nothing in Slurm.
+        permit: raises an error while this controller must not change anything in Slurm.
         config: the configuration.
     """
 
@@ -131,7 +131,7 @@ class DeferralLoop:
             await asyncio.sleep(max(0.0, pause_s - self._cycle_s))
 
     async def cycle(self) -> None:
-        """Plan once and hold jobs accordingly. A failure is logged, and no hold is extended."""
+        """Plan once, and hold or release jobs as planned. If this fails, log it and extend no hold."""
         try:
             problems = await self._cycle()
             self._error = "; ".join(problems) or None
@@ -148,7 +148,8 @@ class DeferralLoop:
     def eligible_times(self) -> Mapping[int, float]:
         """Return the time from which the wait of each deferred job counts, by job id.
 
-        Time for which a job was held does not count as waiting. Otherwise a slack would gain priority.
+        Time for which a job was held does not count as waiting. Otherwise a job would gain priority by its
+        slack.
         """
         planner, now_s = self._planner, self._clock()
         return (
@@ -158,7 +159,7 @@ class DeferralLoop:
         )
 
     def facts(self, job_ids: tuple[int, ...]) -> dict[str, Any] | None:
-        """Return why a pending job is deferred, for `GET /v1/priority`; None: it is not held.
+        """Return plan, costs and hold of a deferred job, for `GET /v1/priority`; None: it is not held.
 
         Args:
             job_ids: ids under which the job may be known: its own id, and the id of its array or
@@ -189,7 +190,7 @@ class DeferralLoop:
         }
 
     def close(self) -> None:
-        """Stop a running Slurm command and wait for the thread. Begin times then pass by themselves."""
+        """Stop a running Slurm command and wait for the thread. Holds then end when the begin times pass."""
         self._run.stop()
         if self._planner is not None:
             self._planner.stop()
@@ -241,7 +242,7 @@ class DeferralLoop:
         return self._planner
 
     async def _read_arrivals(self, config: Config, planner: DeferralPlanner, now_s: float) -> None:
-        """Give the planner the arrivals of the past, which are read again every few cycles."""
+        """Give the planner the past job submissions. They are read again every few cycles."""
         if now_s < self._next_arrivals_s:
             return
         since_s = now_s - 86400.0 * config.signals.history_days

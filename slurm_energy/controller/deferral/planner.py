@@ -1,7 +1,8 @@
-"""Planning of the starts of deferrable jobs, and holding them by their begin time. It needs numpy.
+"""Planning of the starts of deferrable jobs, and holding of these jobs by their begin time. It needs numpy.
 
 The deferral policies in `slurm_energy.deferral` decide. This module gives them the queue and the free
-resources, and carries their plan out. Calls block for Slurm's commands: make them in one thread.
+resources, and carries out the plan that they return. Calls wait for Slurm's commands: make them in one
+thread.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class DeferralPlanner:
     """Planner and holder of deferrable jobs.
 
     Args:
-        config: sections `deferral`, and those that predictions need.
+        config: configuration; section `deferral` and the sections that predictions need are used.
         source: reads the queue.
         updater: changes jobs.
         begin_times: begin times shared with the other holders of jobs.
@@ -59,7 +60,7 @@ class DeferralPlanner:
     Attributes:
         jobs: facts of the pending jobs that are or were deferred, by job id.
         suspensions: the suspended jobs.
-        arrivals: jobs of the past, from which the resources that later jobs need are forecast.
+        arrivals: past jobs. The resources that future jobs will need are forecast from them.
 
     Raises:
         NotFoundError: the deferral policy is unknown.
@@ -109,12 +110,12 @@ class DeferralPlanner:
         self.suspensions.configure(self._settings, self._options, self._currency)
 
     def stop(self) -> None:
-        """Stop changes of jobs that another thread makes."""
+        """Stop a change of jobs that runs in another thread."""
         self._updater.stop()
 
     @property
     def held(self) -> int:
-        """Number of held records of jobs."""
+        """Number of job records that are held in slurmctld."""
         return len(self._holds.jobs)
 
     def plan(self, signals: SignalColumns, now_s: float) -> DeferralCycle:
@@ -146,7 +147,7 @@ class DeferralPlanner:
         """Hold and release jobs as planned.
 
         Returns:
-            The facts of jobs that are no longer held, and the failures, one line each.
+            The facts of jobs that this cycle releases, and the failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -173,7 +174,7 @@ class DeferralPlanner:
         """Release every held job. Return the facts of these jobs, and the failures, one line each.
 
         Raises:
-            UnavailableError: slurmctld does not answer. The begin times then pass by themselves.
+            UnavailableError: slurmctld does not answer. The jobs then start when their begin times pass.
         """
         problems = self._holds.release(None, now_s)
         ended = [job for job in self.jobs.values() if job.held_since_s is not None]
@@ -206,9 +207,9 @@ class DeferralPlanner:
         self._opted_out &= records
 
     def _note_changes_by_users(self, queue: QueueColumns, group: Ints) -> None:
-        """Adopt begin times that users changed.
+        """Take over begin times that users changed.
 
-        A begin time earlier than the one set by senergyctld means that the job shall no longer wait.
+        If a user sets a begin time earlier than the one that senergyctld set, the job is no longer held.
         """
         times = self._holds.times
         with times.lock:
@@ -229,7 +230,7 @@ class DeferralPlanner:
     def _deferrable(
         self, queue: QueueColumns, leader: Ints, group: Ints, now_s: float
     ) -> tuple[Ints, Floats, Floats]:
-        """Return the rows of the deferrable jobs, when they became eligible, and their latest starts."""
+        """Return for each deferrable job its row in the queue, its eligible time and its latest start."""
         slack_s, deadline_s = duration_column(queue, "ENERGY_SLACK"), queue.deadline_s
         rows: Ints = np.flatnonzero(
             self._may_wait(queue, leader) & ~(np.isnan(slack_s) & np.isnan(deadline_s))
@@ -251,7 +252,7 @@ class DeferralPlanner:
     def _may_wait(self, queue: QueueColumns, leader: Ints) -> Bools:
         """Return the mask of the pending jobs that may be held.
 
-        Jobs that wait for other jobs are planned, too: otherwise they would start as soon as those jobs end,
+        Jobs that depend on other jobs are planned, too. Otherwise they would start as soon as those jobs end,
         before the next plan. A job that has run before is not deferred again, unless it was suspended.
         """
         own = leader == np.arange(queue.count)
@@ -263,8 +264,8 @@ class DeferralPlanner:
     def _eligible_s(self, queue: QueueColumns, group: Ints, row: int) -> float:
         """Return the time at which the job could have started without deferral.
 
-        The result is the submission time or the begin time that the user requested. It excludes the short
-        delay with which the job_submit module gives time for the first plan.
+        This is the submission time or the begin time that the user requested. The job_submit module delays
+        each job a little, so that the first plan can be made; this delay does not count.
         """
         job_id, submit_s = int(group[row]), float(queue.submit_s[row])
         job = self.jobs.get(job_id)
@@ -310,7 +311,7 @@ class DeferralPlanner:
         return plan, table
 
     def _planned_s(self, group: Ints) -> Floats:
-        """Return the planned starts of held jobs, given by group id; NaN: the job is not held."""
+        """Return the planned starts of jobs, which are given by their group ids; NaN: the job is not held."""
         known = [self.jobs.get(job_id) for job_id in group.tolist()]
         held = [job if job is not None and job.held_since_s is not None else None for job in known]
         return np.array([math.nan if job is None else job.planned_start_s for job in held], np.float64)
@@ -357,9 +358,10 @@ class DeferralPlanner:
             cycle.wanted.append(job)
 
     def _keep_imminent_starts(self, cycle: DeferralCycle, rows: Ints, plan: DeferralPlan) -> None:
-        """Let jobs wait for the next planned start as long as it is cheaper than a start now.
+        """Keep a held job waiting for its planned start if this start is near and cheaper than a start now.
 
-        The policy would release them shortly before, when less than its minimum saving is left.
+        Shortly before the planned start, the possible saving is below the policy's minimum. The policy alone
+        would therefore release the job too early.
         """
         for at in np.flatnonzero(plan.reason[: len(rows)] == DeferralReason.GOOD_NOW).tolist():
             job = self.jobs.get(int(cycle.group[rows[at]]))
@@ -370,7 +372,7 @@ class DeferralPlanner:
                 plan.start_s[at], plan.cost[at] = job.planned_start_s, job.cost_planned
 
     def _keep_suspended(self, rows: Ints, plan: DeferralPlan, table: DeferralQueue) -> None:
-        """Let suspended jobs wait for the minimum length of a suspension, but not beyond their slack."""
+        """Let each suspended job wait for the minimum duration of a suspension, but not beyond its slack."""
         for at, row in enumerate(rows.tolist()):
             if suspended := self._continued.get(row):
                 end_s = suspended.since_s + self._settings.min_suspension_s

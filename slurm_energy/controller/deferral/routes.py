@@ -1,4 +1,4 @@
-"""Route about the savings of deferral. numpy is imported at the first request."""
+"""Route about the savings by deferral. numpy is imported at the first request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Savings of deferred jobs against running at once, by account and user. It needs numpy."""
+"""Savings of deferred jobs, compared with running them at once, by account and user. It needs numpy."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ Wait = tuple[str, float, float]
 def savings_rows(
     runs: Sequence[DeferredRun], waits: Sequence[Wait], series: Mapping[str, GridSeries]
 ) -> list[dict[str, Any]]:
-    """Return actual costs, and the costs of running at once, by account and user.
+    """Return the actual costs of deferred jobs, and their costs if they had run at once, by account and user.
 
     Args:
         runs: runs of deferred jobs.
-        waits: jobs that were not deferred.
+        waits: waits of jobs that were not deferred.
         series: price and carbon intensity by the name of the signal.
 
     Returns:
-        One dict for each account and user with jobs, energy, mean delay of the starts, and for `cost` and
-        `co2e_g` a dict with `actual`, `at_once`, `deviation` and `jobs`, the number of jobs with known
-        amounts; None: the signal has no source.
+        One dict for each account and user: number of jobs, energy, mean delay of the starts, and one dict
+            each for
+        `cost` and `co2e_g` (None: the signal has no source). Its keys are `actual`, `at_once`, `deviation`
+            and
+        `jobs`, the number of jobs with known amounts.
     """
     if not runs:
         return []
@@ -72,7 +74,7 @@ def savings_rows(
 def _merged(
     runs: Sequence[DeferredRun], job_of_run: Ints, first: Ints, waits: Sequence[Wait]
 ) -> tuple[FinishedJobs, Floats]:
-    """Return the jobs, each with all its runs joined to one, and their first starts."""
+    """Return the jobs and the first start of each. All runs of a job are merged into one."""
     count = len(first)
     length_s = np.array([run.end_s - run.start_s for run in runs])
     time_s = _sums(job_of_run, np.maximum(length_s, 0.0), count)
@@ -85,9 +87,9 @@ def _merged(
 
 
 def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wait]) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the waits in each job's partition at its eligible time.
+    """Return how long jobs in each job's partition typically waited at the time when the job became eligible.
 
-    NaN: unknown.
+    The result is the mean and the standard deviation for each job; NaN: unknown.
     """
     queue_s, deviation_s = np.full(len(eligible_s), np.nan), np.full(len(eligible_s), np.nan)
     of_jobs, of_waits = np.array(partitions), np.array([one[0] for one in waits], np.str_)
@@ -102,7 +104,10 @@ def _waits_of(partitions: Sequence[str], eligible_s: Floats, waits: Sequence[Wai
 def _amounts(
     runs: Sequence[DeferredRun], job_of_run: Ints, jobs: FinishedJobs, series: GridSeries
 ) -> tuple[Floats, Floats, Floats]:
-    """Return actual amount, amount of running at once, and the deviation of the latter, by job."""
+    """Return for each job the actual amount, the amount when run at once, and the latter's deviation.
+
+    An amount is a cost or a mass of emissions.
+    """
     start_s, end_s, joules = (
         np.array([getattr(run, name) for run in runs]) for name in ("start_s", "end_s", "energy_joules")
     )

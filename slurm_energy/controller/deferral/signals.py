@@ -1,4 +1,4 @@
-"""Signals of the cluster as columns for deferral, from the grid's values in force. It needs numpy."""
+"""Forecasts of price, carbon intensity and further signals of the cluster, as columns. It needs numpy."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def signal_columns(
     now_s: float,
     files: Mapping[SignalName, SignalSeries] | None = None,
 ) -> SignalColumns:
-    """Return the forecasts of all signals from the current slot on, as `grid_columns` makes them.
+    """Return the forecasts of all signals from the current time slot on, in the form of `grid_columns`.
 
     Args:
-        config: slot, maximum slack and days of history.
+        config: provides length of a slot, maximum slack and days of history.
         series: past and future values by signal.
         now_s: Unix seconds.
         files: further signals from files of the site; None: there are none.

@@ -1,4 +1,4 @@
-"""Durations that jobs request by their energy flags, as columns. It needs numpy."""
+"""Durations that jobs request by energy flags such as the slack, as columns. It needs numpy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 
 
 def duration_column(queue: QueueColumns, flag: str) -> Floats:
-    """Return the duration in seconds that each job gives with a flag; NaN: none. Shape (n,)."""
+    """Return, for each job, the duration in seconds that a flag of the job states; NaN: none. Shape (n,)."""
     seconds = np.full(queue.count, np.nan)
     for row in range(queue.count):
         if text := queue.flags[row].get(flag):

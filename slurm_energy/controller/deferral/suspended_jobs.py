@@ -1,6 +1,6 @@
-"""Facts about suspended jobs, as they are stored and continued after a restart. Plain data without numpy.
+"""Facts about suspended jobs, in the form in which they are stored and read after a restart. No numpy here.
 
-A job is suspended by a requeue: slurmctld ends its run and starts it again at a later begin time.
+A job is suspended by a requeue: slurmctld ends its run and starts the job again at a later begin time.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class SuspendedJob:
     """A suspension of a job. Times are Unix seconds.
 
     Attributes:
-        job_id, submit_s: job id and submission time of the run that was ended.
+        job_id, submit_s: job id and submission time of the run that the suspension ended.
         restart_count: number of requeues before that run.
         since_s: time of the suspension.
-        suspensions: number of suspensions of the job, with this one.
+        suspensions: number of suspensions of the job, including this one.
         latest_start_s: time by which the job had to start for the first time.
-        deadline_start_s: latest start that its deadline permits; None: the job has no deadline.
-        work_s: time for which it has worked in all runs, without restarts.
-        restart_s: time that a restart costs.
-        resume_by_s: time by which it must start again.
-        planned_start_s: planned time of its next start.
+        deadline_start_s: latest start that the job's deadline permits; None: the job has no deadline.
+        work_s: time for which the job has worked in all runs, without restarts.
+        restart_s: time that a restart of the job costs.
+        resume_by_s: time by which the job must start again.
+        planned_start_s: planned time of the job's next start.
         policy, currency, unit, cost_now, cost_planned, signal_now, signal_planned: as in `DeferredJob`.
     """
 
@@ -55,16 +55,20 @@ class SuspendedJob:
     signal_planned: float | None = None
 
     def precedes(self, restart_count: int, submit_s: float) -> bool:
-        """Return whether a run of the job with these facts continues the suspended one.
+        """Return whether a run of the job continues the suspended run.
 
-        Slurm gives a requeued job a new submission time. A run after another requeue, by a failed node or a
-        user, does not continue it.
+        Slurm gives a requeued job a new submission time. A run that follows another requeue, caused by a
+        failed node or a user, does not continue the suspended run.
+
+        Args:
+            restart_count: number of requeues before the run.
+            submit_s: submission time of the run.
         """
         since_s = submit_s - self.since_s
         return restart_count == self.restart_count + 1 and -_EARLIER_S <= since_s <= _LATER_S
 
     def ends(self, restart_count: int, submit_s: float) -> bool:
-        """Return whether a run of the job with these facts is the one that the suspension ends."""
+        """Return whether a run of the job is the run that the suspension ends."""
         return restart_count == self.restart_count and abs(submit_s - self.submit_s) <= _SAME_SUBMIT_S
 
     def decision(self) -> Decision:
@@ -76,16 +80,16 @@ class SuspendedJob:
         return Decision(self.job_id, self.submit_s, self.since_s, SUSPEND, why, details)
 
     def failure_decision(self, now_s: float) -> Decision:
-        """Return the entry of the audit trail that the suspension did not take place."""
+        """Return the entry of the audit trail that says that the suspension did not take place."""
         why = "slurmctld did not requeue it"
         details = {"since_s": self.since_s}
         return Decision(self.job_id, self.submit_s, now_s, NOT_SUSPENDED, why, details)
 
 
 def restored_suspensions(decisions: Iterable[Decision]) -> list[SuspendedJob]:
-    """Return the suspensions of an earlier process from its audit trail, oldest entry first.
+    """Return the suspensions that an earlier process wrote to its audit trail, oldest entry first.
 
-    Entries that another release wrote in another form are left out. A suspension that was stored and not
+    Entries that another release wrote in another form are left out. A suspension that was stored but not
     carried out is harmless: no run of the job continues it.
     """
     names = {field.name for field in dataclasses.fields(SuspendedJob)}

@@ -1,7 +1,7 @@
-"""Suspension of running jobs by requeues, and what is known about suspended jobs. It needs numpy.
+"""Suspension of running jobs by requeues, and the known facts about suspended jobs. It needs numpy.
 
-slurmctld holds a requeued job itself: it does not start it before the begin time, which is moved ahead like
-those of other deferred jobs. If senergyctld dies at any point, the job starts again by itself.
+slurmctld does not start a requeued job before its begin time. This time is moved ahead as for other deferred
+jobs. If senergyctld dies at any point, the begin time passes and the job starts again.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class _Candidates:
         rows: rows in the queue.
         work_s: time for which each job has worked in all its runs.
         left_s: predicted remaining run time.
-        latest_s: time by which it had to start for the first time.
-        deadline_s: latest start that its deadline permits; NaN: none.
-        resume_by_s: time by which it must start again.
-        columns: the jobs for the decision.
+        latest_s: time by which each job had to start for the first time.
+        deadline_s: latest start that the job's deadline permits; NaN: no deadline.
+        resume_by_s: time by which each job must start again after a suspension.
+        columns: values of the jobs from which the suspensions are decided.
     """
 
     rows: Ints
@@ -57,7 +57,7 @@ class _Candidates:
 
 
 class Suspensions:
-    """Suspended jobs, and the choice of those to suspend.
+    """Collection of the suspended jobs. It also chooses the jobs to suspend.
 
     Args:
         updater: changes jobs.
@@ -80,10 +80,10 @@ class Suspensions:
             self._suspended.setdefault(one.job_id, []).append(one)
 
     def forget_failed(self, queue: QueueColumns) -> list[SuspendedJob]:
-        """Forget the suspensions that did not take place, and return them: the run that they end still runs.
+        """Forget the suspensions that did not take place, and return them. Their jobs were not requeued.
 
-        slurmctld refused the requeue, did not get it, or lost it in a crash before it saved its state. Jobs
-        that ended before the requeue are returned, too.
+        slurmctld refused the requeue, did not receive it, or lost it in a crash before it saved its state.
+        Suspensions of jobs that ended before the requeue are returned, too.
         """
         ended, self._ended = self._ended, []
         failed = [
@@ -95,11 +95,11 @@ class Suspensions:
         return ended + failed
 
     def exclude(self, job_id: int, now_s: float, seconds: float = _KEPT_S) -> None:
-        """Do not suspend a job for `seconds` from `now_s` on."""
+        """Exclude a job from suspension for `seconds` from `now_s` on."""
         self._excluded_until_s[job_id] = now_s + seconds
 
     def of_rows(self, queue: QueueColumns) -> dict[int, SuspendedJob]:
-        """Return the suspension that each pending or running job continues, by row."""
+        """Return, by row of the queue, the suspension after which a pending or running job continues."""
         continued = {}
         for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():
             run = int(queue.restart_count[row]), float(queue.submit_s[row])
@@ -109,9 +109,9 @@ class Suspensions:
         return continued
 
     def forget_old(self, now_s: float) -> None:
-        """Forget what is too old to matter.
+        """Forget suspensions and exclusions that are too old to matter.
 
-        Absence from the queue is no sign that a job has ended: jobs whose run begins or ends are not in it.
+        A job that is missing in the queue may not have ended: a job is missing while its run begins or ends.
         """
         oldest_s = now_s - _KEPT_S
         self._suspended = {
@@ -121,7 +121,10 @@ class Suspensions:
         self._excluded_until_s = excluded
 
     def remaining_time_s(self, queue: QueueColumns, time_s: Floats) -> Floats:
-        """Return the predicted run times, for continued jobs those of the rest of their work and the restart.
+        """Return the predicted remaining run times.
+
+        For a job that continues after a suspension, this is the time for its remaining work and for the
+        restart.
 
         Args:
             queue: all jobs.
@@ -147,7 +150,7 @@ class Suspensions:
         signal: SignalName,
         limit: int,
     ) -> list[SuspendedJob]:
-        """Return the jobs to suspend now, the largest saving first.
+        """Return the jobs to suspend now, those with the largest saving first.
 
         Args:
             queue: all jobs.
@@ -155,7 +158,7 @@ class Suspensions:
             power_watts: predicted mean powers.
             nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
             table: the pending jobs.
-            plan: their planned starts.
+            plan: planned starts of the pending jobs.
             signal: the signal to minimise.
             limit: maximum number of jobs; never more than `MAX_PER_CYCLE`.
         """
@@ -178,10 +181,10 @@ class Suspensions:
         return [self._facts(at, queue, jobs, chosen, watts, table, signal) for at in wanted.tolist()]
 
     def suspend(self, queue: QueueColumns, jobs: Sequence[SuspendedJob], hold_s: float) -> list[str]:
-        """Suspend jobs that were noted: requeue each, and set its begin time at most `hold_s` ahead.
+        """Suspend recorded jobs: requeue each one, and set its begin time at most `hold_s` ahead.
 
-        slurmctld itself delays a requeued job by the validity of its credentials (120 s by default), so that
-        the job does not start before its begin time is set.
+        slurmctld itself delays a requeued job by the lifetime of its credentials (120 s by default). The job
+        therefore does not start before its begin time is set.
 
         Returns:
             The failures, one line each.
@@ -210,10 +213,10 @@ class Suspensions:
             self._suspended[one.job_id].remove(one)
 
     def _may(self, queue: QueueColumns) -> Bools:
-        """Return the mask of the running jobs that may be suspended as far as their slack permits.
+        """Return the mask of the running jobs that may be suspended if their slack permits it.
 
-        Job arrays and heterogeneous jobs are held as one, and are therefore not suspended one by one. A job
-        that was requeued for another reason has no known begin of its slack.
+        A job array or heterogeneous job is held as a whole. Its single jobs are therefore not suspended. For
+        a job that was requeued for another reason, the time from which its slack counts is unknown.
         """
         checkpointable = ["ENERGY_CHECKPOINTABLE" in flags for flags in queue.flags]
         may: Bools = (queue.state == RUNNING) & queue.requeue & np.isfinite(queue.start_s)
@@ -225,7 +228,7 @@ class Suspensions:
         return may
 
     def _requested(self, queue: QueueColumns) -> list[tuple[int, SuspendedJob]]:
-        """Return the suspensions whose requeue the queue does not show yet, with the row of the job."""
+        """Return the suspensions whose requeue the queue does not show yet, each with its job's row."""
         requested = []
         for row in np.flatnonzero(np.isin(queue.job_id, list(self._suspended))).tolist():
             run = int(queue.restart_count[row]), float(queue.submit_s[row])
@@ -256,10 +259,10 @@ class Suspensions:
         return _Candidates(rows, work_s, left_s, latest_s, deadline_s, resume_s, columns)
 
     def _latest_start_s(self, queue: QueueColumns, rows: Ints, deadline_s: Floats) -> Floats:
-        """Return the latest first starts of jobs in their first run; NaN: a job has no slack.
+        """Return the latest first starts of jobs that are in their first run; NaN: a job has no slack.
 
-        The slack counts from the submission also for a job that began later at the request of its user:
-        slurmctld no longer shows the requested begin time.
+        The slack counts from the submission. This holds even for a job whose user requested a later begin
+        time, because slurmctld no longer shows that time.
         """
         submit_s, slack_s = queue.submit_s[rows], duration_column(queue, "ENERGY_SLACK")[rows]
         if not self._settings.deadline_is_slack:

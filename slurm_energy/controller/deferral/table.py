@@ -29,8 +29,8 @@ class DeferrableRows:
     Attributes:
         rows: rows in the queue.
         eligible_s: time at which each job could have started without deferral.
-        latest_start_s: latest start.
-        planned_s: start that the last plan granted; NaN: the job is not held.
+        latest_start_s: latest permitted start of each job.
+        planned_s: start that the last plan assigned to the job; NaN: the job is not held.
     """
 
     rows: Ints
@@ -53,16 +53,16 @@ def deferral_table(
 ) -> DeferralQueue:
     """Return the table for a deferral policy: first the deferrable jobs, then the urgent ones by priority.
 
-    Urgent jobs are in the table because they take their resources before deferrable ones.
+    Urgent jobs are in the table because they receive resources before the deferrable jobs.
 
     Args:
         queue: all jobs.
-        leader: row that represents each row, see `scheduling_tables.leader_rows`.
+        leader: for each row of the queue the row that represents it, see `scheduling_tables.leader_rows`.
         jobs: the deferrable jobs.
         time_s: predicted run time of each job of the queue.
         power_watts: predicted mean power of each job of the queue.
         nodes: nodes of the cluster; empty: unknown, so that the resources count as unlimited.
-        arrivals: jobs of the past, from which the resources that later jobs need are forecast.
+        arrivals: past jobs. The resources that future jobs will need are forecast from them.
         options: parameters of the policy.
         signals: forecasts of the signals.
         now_s: Unix seconds.
