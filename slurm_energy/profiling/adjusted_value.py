@@ -1,7 +1,7 @@
 """Adjusted values for a program in a job: `slurm_energy.adjusted`.
 
-The value comes from senergyd of the node, which asks senergyctld once per job. A program waits for it once,
-for a limited time. Nothing here raises an error in the program.
+The values come from senergyd of the node, which queries senergyctld once per job. A program waits once for
+each value, for a limited time. The functions of this module raise no error in the program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T", int, float, bool)
 
 
 class ValueRequester:
-    """Adjusted values of this process. Each kind is requested once."""
+    """Requester of adjusted values for this process. Each kind of value is requested once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class ValueRequester:
         self._spent_s = 0.0
 
     def value(self, kind: AdjustmentKind) -> int | None:
-        """Return the adjusted value of a kind; None without one."""
+        """Return the adjusted value of a kind; None if there is none."""
         with self._lock:
             if kind not in self._values:
                 value = self._request(kind)
@@ -46,7 +46,10 @@ class ValueRequester:
             return self._values[kind]
 
     def reset_after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held. The values stay."""
+        """Replace the lock, which another thread of the parent process may hold.
+
+        The requested values are kept.
+        """
         self._lock = threading.Lock()
 
     def _request(self, kind: AdjustmentKind) -> int | None:
@@ -75,16 +78,17 @@ os.register_at_fork(after_in_child=_requester.reset_after_fork)
 
 
 def adjusted(name: str, default: T) -> T:
-    """Return the value that the diagnosis of earlier runs chose for this run, else the program's own.
+    """Return the value that the diagnosis of earlier runs chose for this run, else `default`.
 
     Outside Slurm, without senergyd, without an adjustment, or after at most half a second of waiting, the
-    result is `default`. Every call in a process returns the same value. Only call it for values that the
-    program then uses: the request is recorded, and the run is compared with the runs before.
+    result is `default`. Every call in a process returns the same value. Call this function only for values
+    that the program then uses, because the request is recorded and the run is compared with earlier runs.
 
     Args:
         name: `workers`, `pin-memory`, `batch-size`, `checkpoint-interval` (seconds), `accumulation` (steps
             per exchange of gradients), `stage-data` or `balance`; docs/diagnosis.md describes them.
-        default: value without an adjustment. The result has its type.
+        default: the program's own value, which is returned if there is no adjustment. The result has the type
+            of `default`.
 
     Example:
         loader = DataLoader(data, num_workers=slurm_energy.adjusted("workers", default=4))
@@ -101,7 +105,7 @@ def adjusted(name: str, default: T) -> T:
 
 
 def _bounded(kind: AdjustmentKind, value: int) -> int:
-    """Return a value that fits this process: never more loader processes than CPUs."""
+    """Return an adjusted value limited to this process: at most one loader process per CPU."""
     return min(value, len(os.sched_getaffinity(0))) if kind is AdjustmentKind.WORKERS else value
 
 
@@ -110,7 +114,7 @@ def _ask(path: Path, message: dict[str, Any], timeout_s: float) -> dict[str, Any
 
     Raises:
         OSError: senergyd does not answer in time.
-        ValueError: it refused, or its response is malformed.
+        ValueError: senergyd refused the request, or its response is malformed.
     """
     end_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -125,10 +129,11 @@ def _ask(path: Path, message: dict[str, Any], timeout_s: float) -> dict[str, Any
 
 
 def _line(connection: socket.socket, end_s: float) -> bytes:
-    """Return a line, or the text received before the end of the connection.
+    """Return a line that arrives over a connection, or the text before the end of the connection.
 
     Raises:
-        TimeoutError: the line is not complete at `end_s` (monotonic seconds), however its parts arrive.
+        TimeoutError: the line is not complete at `end_s` (monotonic seconds), even if parts of it arrive
+            until then.
     """
     line = b""
     while not line.endswith(b"\n") and len(line) < _MAX_RESPONSE_BYTES:

@@ -1,4 +1,4 @@
-"""Energy of the whole node, read directly from its energy counters, where this process may read them."""
+"""Reader of the energy of the whole node from its energy counters, if this process may read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READS_PER_WRAP = 3
 class CounterEnergyReader(EnergyReader):
     """Reader that adds up all counters of a component and continues the sums when counters wrap.
 
-    A thread reads the counters often enough to notice every wrap. If a counter may have missed a wrap, was
+    A thread reads the counters often enough to detect every wrap. If a counter may have missed a wrap, was
     reset or could not be read, the energy of its component is None from then on.
     """
 

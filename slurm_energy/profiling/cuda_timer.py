@@ -21,8 +21,9 @@ class Mark(NamedTuple):
     """A position in the current CUDA stream.
 
     Attributes:
-        event: CUDA event recorded there.
-        submitted_ns: time of the program when it was submitted. The GPU passes it at that time or later.
+        event: CUDA event recorded at this position.
+        submitted_ns: time at which the program submitted the event. The GPU passes the event at that time or
+            later.
     """
 
     event: Any
@@ -34,7 +35,8 @@ class CudaTimer:
 
     Args:
         cuda: the module `torch.cuda`.
-        record: stores a phase: its name, start and end in ns of `time.perf_counter_ns`, and weight.
+        record: function that stores a phase. Its arguments are the name, the start and end in ns of
+            `time.perf_counter_ns`, and the weight.
     """
 
     def __init__(self, cuda: Any, record: Callable[[str, int, int, int], None]) -> None:
@@ -46,7 +48,7 @@ class CudaTimer:
         self._anchor_ns = 0
 
     def mark(self) -> Mark | None:
-        """Record an event in the current stream; None while a CUDA graph is captured."""
+        """Record an event in the current stream and return it; return None while a CUDA graph is captured."""
         if self._cuda.is_current_stream_capturing():
             return None
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
@@ -73,8 +75,8 @@ class CudaTimer:
     def _start_ns(self, mark: Mark) -> int:
         """Return the time at which the GPU passed a mark.
 
-        The clock of the GPU is aligned by the fact that the GPU passes no mark before it is submitted. The
-        alignment is exact as soon as the GPU has waited for the program once.
+        The clocks of the GPU and the program are aligned by the fact that the GPU passes no mark before the
+        program submits the mark. The alignment is exact as soon as the GPU has waited for the program once.
         """
         if self._anchor is None:
             self._anchor, self._anchor_ns = mark, mark.submitted_ns
@@ -114,7 +116,7 @@ def gpu_index(device: int, environment: Mapping[str, str] = os.environ) -> int |
 
 
 def _indexes(text: str | None) -> list[int] | None:
-    """Return a list of indexes such as `0,1,4-6`; None if the text is something else."""
+    """Return a list of indexes such as `0,1,4-6`; None if the text is not such a list."""
     if not text:
         return None
     indexes: list[int] = []

@@ -1,4 +1,7 @@
-"""Functions whose calls run inside a context manager, for objects that are both context and decorator."""
+"""Wrappers that run each call of a function inside a context manager.
+
+Objects that are both a context manager and a decorator use them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def inside(function: _Function, context: Callable[[], AbstractContextManager[Any]]) -> _Function:
-    """Return a wrapper of `function` whose calls run inside a new context each.
+    """Return a wrapper of `function` that runs each call inside a new context.
 
-    The context of a coroutine or a generator lasts until its end.
+    The context of a coroutine or a generator lasts until the end of the coroutine or generator.
 
     Args:
         function: the function.

@@ -1,4 +1,4 @@
-"""Readers of energy for the profiler: their base class, and the reader that queries the node's agent."""
+"""Readers of energy for the profiler: their base class, and the reader that queries the agent of the node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class EnergyReading:
-    """Energy from an arbitrary start up to one instant.
+    """Energy from an arbitrary but fixed start up to one instant.
 
     Attributes:
         joules: joules by component; None for a component whose energy is unknown.
@@ -48,8 +48,8 @@ class _PendingRequest:
     """A request to the agent for the energy at the time when the request was created.
 
     Attributes:
-        requested_s: that time in seconds of CLOCK_BOOTTIME.
-        done: whether the response has arrived, or none will come.
+        requested_s: time at which the request was created, in seconds of CLOCK_BOOTTIME.
+        done: whether the response has arrived, or no response will arrive any more.
         reading: the response; None if there is none.
     """
 
@@ -76,7 +76,7 @@ class EnergyReader(ABC):
         """Start a reading of the energy at this instant.
 
         Returns:
-            Function that waits for the reading and returns it; it returns None if the energy is unknown.
+            A function that waits for the reading and returns it, or returns None if the energy is unknown.
         """
         reading = self.read()
         return lambda: reading
@@ -125,7 +125,8 @@ class AgentEnergyReader(EnergyReader):
         """Send a request without waiting for the response.
 
         Returns:
-            Function that waits for the response and returns it; it returns None if there is none.
+            A function that waits for the response and returns its reading, or returns None if there is no
+            response.
         """
         request = _PendingRequest()
         self._guarded(lambda: self._send_without_waiting(request))
@@ -238,7 +239,7 @@ class AgentEnergyReader(EnergyReader):
     def _collect(self, request: _PendingRequest) -> EnergyReading | None:
         """Receive responses until the response of `request` has arrived, and return it.
 
-        None: it will not come.
+        Return None if the response will not arrive any more.
         """
         try:
             while not request.done and self._pending and self._connection is not None:
@@ -251,7 +252,10 @@ class AgentEnergyReader(EnergyReader):
         return request.reading
 
     def _receive(self, connection: socket.socket) -> None:
-        """Receive the next response and store it in the oldest pending request, to which it belongs."""
+        """Receive the next response and store it in the oldest pending request.
+
+        The next response always belongs to this request.
+        """
         response = json.loads(self._line(connection))
         request = self._pending.popleft()
         request.done = True

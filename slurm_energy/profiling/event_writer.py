@@ -1,7 +1,8 @@
 """Event file of this process: the phases of the last hours, written in the background.
 
 A thread writes the events every two seconds, so that a slow file system delays no step. The file has a fixed
-maximum size; the newest events replace the oldest ones. A failure to write ends the file with one warning.
+maximum size; the newest events replace the oldest ones. If writing fails, one warning is logged and the file
+is closed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _Event = tuple[int, int, float, int, int, int]
 
 
 def event_capacity(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the maximum number of events in a file, from the variable SENERGY_EVENTS_MIB."""
+    """Return the maximum number of events in a file, from the environment variable SENERGY_EVENTS_MIB."""
     text = environment.get(EVENTS_SIZE_KEY, "")
     if not text:
         return DEFAULT_CAPACITY
@@ -64,7 +65,8 @@ class EventWriter:
         process: identity of the process.
         directory: directory of the file, created if absent.
         unix_offset_ns: Unix time minus CLOCK_MONOTONIC.
-        collect: called before each write in the background; hands over the finished phases with `add`.
+        collect: function that is called before each write in the background and passes the finished phases to
+            `add`.
         capacity: maximum number of events in the file.
     """
 
@@ -104,11 +106,11 @@ class EventWriter:
 
     @property
     def path(self) -> Path:
-        """Path of the file."""
+        """Path of the event file."""
         return self._path
 
     def start(self) -> None:
-        """Start to write in the background.
+        """Start the background thread that writes the events.
 
         Raises:
             RuntimeError: no thread can be started.
@@ -117,7 +119,7 @@ class EventWriter:
         self._thread.start()
 
     def add(self, phase: TimedPhase) -> None:
-        """Add an event to the next write."""
+        """Add an event, which the next write stores."""
         if self._failed:
             return
         if len(self._waiting) >= _MAX_WAITING:
@@ -133,7 +135,7 @@ class EventWriter:
         self._waiting.append((max(0, phase.start_ns), duration_ns, phase.value, name, thread, INTERVAL))
 
     def place(self, rank: int | None, gpu: int | None) -> None:
-        """Set the rank and the GPU of the process, which are known only after the program has started."""
+        """Set the rank and the GPU of the process, which may be known only after the program has started."""
         self._place = (rank, "" if gpu is None else f"gpu[{gpu}]")
 
     def close(self) -> None:
@@ -152,7 +154,7 @@ class EventWriter:
         self._descriptor = None
 
     def write(self) -> None:
-        """Write the waiting events now. After a failure, log a warning and write nothing from then on."""
+        """Write the waiting events now. After a failure, log a warning and stop writing for good."""
         with self._lock:
             if self._failed or (not self._waiting and self._descriptor is not None):
                 return
@@ -172,7 +174,10 @@ class EventWriter:
             self.write()
 
     def _name(self, name: str) -> int:
-        """Return the index of a new name; if the table is full, the index of `other`."""
+        """Return the index of a name, and add the name if it is new.
+
+        If the table of names is full, return the index of `other`.
+        """
         if len(self._names) >= MAX_NAMES - 1 and name != OTHER_PHASE:
             return self._names.get(OTHER_PHASE) or self._name(OTHER_PHASE)
         index = self._names[name] = len(self._names)
@@ -212,7 +217,7 @@ class EventWriter:
         _write_all(descriptor, encode_header(header), 0)
 
     def _open(self) -> int:
-        """Create the file, under another name if a process with the same number left one."""
+        """Create the file. Use another name if a process with the same process id left a file."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         stem = self._path.name.removesuffix(FILE_SUFFIX)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -1,4 +1,4 @@
-"""Steps of a Hugging Face trainer: `Trainer(..., callbacks=[TrainerWatch()])`."""
+"""Recording of the steps of a Hugging Face trainer: `Trainer(..., callbacks=[TrainerWatch()])`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_energy.profiling.torch_phases import TorchPhases, report_loader
 
 
 def _callback_class() -> Any:
-    """Return the class of callbacks of transformers.
+    """Return the class of transformers from which callbacks are derived.
 
     Raises:
         ImportError: transformers is not installed.
@@ -27,7 +27,7 @@ def _callback_class() -> Any:
 class TrainerWatch(_callback_class()):  # type: ignore[misc]
     """Callback that records the steps of the training and their phases.
 
-    A step is one step of the optimizer. It counts as one unit of progress.
+    A step is one step of the optimizer, and counts as one unit of progress.
     """
 
     _marks: StepMarks | None = None
@@ -51,7 +51,7 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """Start the wait for the first batch."""
+        """Mark the start of the wait for the first batch."""
         if self._marks is not None:
             self._marks.begin_epoch()
 
@@ -71,7 +71,7 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Record that an evaluation runs."""
+        """Mark that an evaluation is running."""
         self._has_predicted = True
 
     @never_fails
@@ -98,7 +98,7 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        """Start the time of an evaluation or checkpoint at the end of an epoch."""
+        """Mark the start of an evaluation or checkpoint at the end of an epoch."""
         self._rest()
 
     @never_fails

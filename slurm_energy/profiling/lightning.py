@@ -1,4 +1,4 @@
-"""Steps of a Lightning trainer: `Trainer(callbacks=[LightningWatch()])`."""
+"""Recording of the steps of a Lightning trainer: `Trainer(callbacks=[LightningWatch()])`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_energy.profiling.torch_phases import TorchPhases, report_loader
 
 
 def _callback_class() -> Any:
-    """Return Lightning's class of callbacks.
+    """Return the class of Lightning from which callbacks are derived.
 
     Raises:
         ImportError: Lightning is not installed.
@@ -30,8 +30,8 @@ def _callback_class() -> Any:
 class LightningWatch(_callback_class()):  # type: ignore[misc]
     """Callback that records the steps of the training and their phases.
 
-    Each training batch counts as one unit of progress. Validation batches do not count, because they take
-    another time.
+    Each training batch counts as one unit of progress. Validation batches do not count, because they do not
+    take the same time as training batches.
     """
 
     _total: float | None = None
@@ -61,13 +61,13 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_train_epoch_start(self, *_: Any, **__: Any) -> None:
-        """Start the wait for the first batch."""
+        """Mark the start of the wait for the first batch."""
         if self._marks is not None:
             self._marks.begin_epoch()
 
     @never_fails
     def on_train_batch_start(self, *_: Any, **__: Any) -> None:
-        """Record the wait for the batch. The forward pass starts."""
+        """Record the wait for the batch, and mark the start of the forward pass."""
         if self._marks is not None:
             self._marks.begin_step(self._copy_ns)
             self._marks.switch("forward")
@@ -107,19 +107,19 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
 
     @never_fails
     def on_validation_end(self, *_: Any, **__: Any) -> None:
-        """Record an evaluation. The sanity check before the training is none."""
+        """Record an evaluation. The sanity check before the training does not count as an evaluation."""
         self._validates = False
         if self._marks is not None:
             self._marks.pause("evaluation", self._validation_ns)
 
     @never_fails
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Undo the changes of the trainer."""
+        """Undo the changes that were made to the trainer."""
         self._close()
 
     @never_fails
     def on_exception(self, *_: Any, **__: Any) -> None:
-        """Undo the changes of the trainer."""
+        """Undo the changes that were made to the trainer."""
         self._close()
 
     def _switch(self, name: str | None) -> None:
@@ -144,10 +144,12 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]
 
 
 def _wrapped(owner: Any, name: str, end: Callable[[int], None]) -> Callable[[], None]:
-    """Wrap a method of one object, so that `end` gets the start time in nanoseconds after each call.
+    """Wrap a method of one object so that `end` is called after each call of the method.
+
+    The argument of `end` is the start time of the call in nanoseconds.
 
     Returns:
-        Function that undoes it.
+        A function that restores the method.
     """
     original = getattr(owner, name)
 

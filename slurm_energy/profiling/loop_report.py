@@ -1,4 +1,7 @@
-"""Reports of a loop: its steps as progress, and the statistics of its phases, at most twice a second."""
+"""Reports of a loop: its steps as progress, and the statistics of its phases.
+
+A report is sent at most twice a second.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ _MAX_STEPS: Final = 1024
 class LoopReport:
     """Reports of one loop.
 
-    Statistics are computed every two seconds: processing many steps at once costs less for each.
+    Statistics are computed every two seconds, because processing many steps at once costs less per step.
 
     Args:
-        total: number of steps of this process in all, if known.
+        total: total number of steps of this process, if known.
     """
 
     __slots__ = ("_collect_ns", "_collect_steps", "_sent", "total")
@@ -32,11 +35,12 @@ class LoopReport:
         """Report the steps that have ended.
 
         Args:
-            end_ns: end of the last one.
-            steps: their number since the loop began.
+            end_ns: end of the last step.
+            steps: number of steps since the loop began.
 
         Returns:
-            End of a step, and number of steps, from which on the loop calls this method again.
+            The conditions for the next call of this method: the time after which a step must end, and the
+                number of steps.
         """
         if end_ns >= self._collect_ns or steps >= self._collect_steps:
             self._collect_ns, self._collect_steps = end_ns + _COLLECT_NS, steps + _MAX_STEPS

@@ -1,7 +1,7 @@
 """Times of the phases of a program: `with phase("checkpoint"):` and `for batch in watch(loader):`.
 
-A phase costs about a microsecond. Its energy is not read; `profile` measures energy. Nothing here raises an
-error in the program or waits for the agent.
+A phase costs about a microsecond. The energy of a phase is not read; `profile` measures energy. The functions
+of this module raise no error in the program and never wait for the agent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class phase:  # noqa: N801 (used like a function, as a context manager and as a 
 
     `with phase("checkpoint"):` records the `with` block, `@phase("evaluation")` each call of a function,
     including coroutines. The names `data`, `copy`, `forward`, `backward`, `optimizer`, `communication`,
-    `checkpoint` and `evaluation` have a meaning for the diagnosis; other names are sections of their own.
+    `checkpoint` and `evaluation` have a meaning for the diagnosis; any other name denotes a section of the
+    program.
 
     Args:
         name: name of the phase, at most 64 characters.
@@ -86,12 +87,13 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
 
     Args:
         loader: the items, for example a `torch.utils.data.DataLoader`.
-        model: a `torch.nn.Module`; None: no phases of a model.
-        optimizer: a `torch.optim.Optimizer`, or several.
+        model: a `torch.nn.Module`; None: do not record `forward` and `backward`.
+        optimizer: a `torch.optim.Optimizer`, or a list or tuple of them.
         device: move each batch to this device and record the time as `copy`; None: the program does so.
-        total: number of steps of this process in all, if known.
-        max_workers: permit more loader processes, up to this number, from epoch to epoch while steps wait for
-            data; a number that does not make steps faster is undone. None: never change the loader.
+        total: total number of steps of this process, if known.
+        max_workers: maximum number of loader processes. While steps wait for data, the number of processes is
+            increased between epochs. An increase that does not make steps faster is undone. None: never
+            change the loader.
 
     Raises:
         UsageError: `max_workers` is not a positive whole number.
@@ -170,7 +172,10 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
                 phases.detach()
 
     def _attach(self) -> TorchPhases | None:
-        """Return the timer of the model's phases; None if there is none or it cannot be attached."""
+        """Return the timer of the model's phases.
+
+        Return None if there is no model, or the timer cannot be attached.
+        """
         try:
             report_loader(self._loader)
             if self._model is None and self._optimizer is None and self._device is None:
@@ -184,6 +189,6 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
 
 
 def _moved(batch: Any, device: Any, phases: TorchPhases | None) -> Any:
-    """Return a batch on a device and record the time of the copy."""
+    """Return a batch that was moved to a device, and record the time of the copy."""
     with contextlib.nullcontext() if phases is None else phases.timed("copy"):
         return moved(batch, device)

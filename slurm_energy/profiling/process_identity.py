@@ -1,6 +1,6 @@
 """Identity of the measured process (job, step, node, rank, process id), and the directory of its output file.
 
-The identity comes from environment variables. It grants no rights.
+The identity is read from environment variables. It grants no rights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def current_process(environment: Mapping[str, str] = os.environ) -> ProcessIdent
 
 
 def profile_directory(process: ProcessIdentity, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the directory of the file to which a process writes its sections; None to write no file.
+    """Return the directory of the file to which a process writes its sections; None: write no file.
 
     The variable SENERGY_PROFILE_DIR names the directory; if it is set but empty, no file is written. If it is
     not set, a job writes to `senergy-profile.JOBID` in its working directory, and a program outside Slurm

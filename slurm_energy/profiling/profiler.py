@@ -2,8 +2,8 @@
 
 The energy of a section is the energy of the whole job on this node while the section ran, not only that of
 the calling process. Outside Slurm it is the energy of the whole node. Exceptions of the program pass through.
-A failure to measure never raises an error in the program. The start and the end of a section only send a
-request. The program waits for the responses when it reads the energy.
+A failure to measure never raises an error in the program. At the start and the end of a section, only a
+request is sent. The program waits for the responses when it reads the energy.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
 
 
 def results() -> list[dict[str, Any]]:
-    """Return the last sections of this process as dicts, up to 10,000.
+    """Return the most recent sections of this process as dicts, at most 10,000.
 
-    See docs/user-guide.md for the keys.
+    docs/user-guide.md describes the keys of the dicts.
     """
     return [] if _process.recorder is None else _process.recorder.lines()
 
@@ -135,15 +135,15 @@ def results() -> list[dict[str, Any]]:
 def flush() -> None:
     """Write the finished sections to the file now.
 
-    If this function is not called, sections are written about every second while sections finish, and at
-    exit.
+    If this function is not called, finished sections are written about once a second, and at the exit of the
+    program.
     """
     if _process.recorder is not None:
         _process.recorder.flush()
 
 
 def process_identity() -> ProcessIdentity:
-    """Return the identity of this process that is recorded with its sections."""
+    """Return the identity of this process, which is recorded with its sections."""
     return current_process() if _process.recorder is None else _process.recorder.process
 
 
@@ -151,10 +151,11 @@ def open_energy_reader(job_id: int | None) -> EnergyReader:
     """Return an energy reader for this process; log a warning if nothing can be measured.
 
     In a job the reader queries the node's agent. If no agent responds, or outside Slurm, the counters are
-    read directly. If these are unreadable too, the returned reader has no readings until the agent responds.
+    read directly. If the counters are unreadable too, the returned reader has no readings until the agent
+    responds.
 
     Args:
-        job_id: job that the environment names; None outside Slurm.
+        job_id: job id in the environment; None outside Slurm.
     """
     why = "this is not a Slurm job"
     agent = None

@@ -1,8 +1,9 @@
 """Progress reports of a program to the node's agent.
 
-The agent compares the speed of a job at several settings of the hardware. It needs the number of completed
-units of work (steps, samples, iterations), which only the program knows exactly. Reports cost the program
-well under a microsecond per call on average, never raise an error and never wait for the agent.
+The agent compares the speed of a job at several settings of the hardware. For this comparison, the agent
+needs the number of completed units of work (steps, samples, iterations), which only the program knows
+exactly. Reports cost the program well under a microsecond per call on average, never raise an error and never
+wait for the agent.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ _Item = TypeVar("_Item")
 def progress(n: float = 1, total: float | None = None) -> None:
     """Report that this process has completed `n` more units of work since the previous call.
 
-    Call it after each step of the main loop. Calls are added up and sent at most twice a second. Outside a
-    Slurm job, or if the node has no agent, the function does nothing.
+    Call this function after each step of the main loop. The units of several calls are added up and sent at
+    most twice a second. Outside a Slurm job, or if the node has no agent, the function does nothing.
 
     Args:
-        n: number of units, in any unit that takes the same work each time: steps, samples, iterations.
-        total: units that this process will complete in all, if known.
+        n: number of completed units. Any unit is suitable whose work is always the same, such as steps,
+            samples or iterations.
+        total: total number of units that this process will complete, if known.
     """
     _reporter.add(n, total)
 
@@ -57,7 +59,7 @@ def track(iterable: Iterable[_Item], total: float | None = None) -> Iterator[_It
 
     Args:
         iterable: the items, for example batches of a data loader.
-        total: number of units in all; by default the length of the iterable if it has one.
+        total: total number of units; by default the length of the iterable, if the iterable has a length.
     """
     if total is None:
         try:
@@ -74,7 +76,7 @@ def report_steps(optimizer: Any, total: float | None = None) -> Any:
 
     Args:
         optimizer: a `torch.optim.Optimizer`.
-        total: number of steps in all, if known.
+        total: total number of steps, if known.
 
     Returns:
         The handle of the hook; its method `remove` ends the reports.
@@ -87,21 +89,24 @@ def report_steps(optimizer: Any, total: float | None = None) -> Any:
 
 
 def report_document(source: Callable[[int], str | None]) -> None:
-    """Send a JSON document about the steps of this process with the progress, at most every 10 seconds.
+    """Send a JSON document about the steps of this process together with the progress.
+
+    A document is sent at most every 10 seconds.
 
     Args:
-        source: returns the document with at most the given number of bytes; None: nothing to send.
+        source: function that returns the document. Its argument is the maximum size in bytes. A result of
+            None means that there is nothing to send.
     """
     _reporter.document_source = source
 
 
 def flush_progress() -> None:
-    """Send the data that are not sent yet, if the agent responded before."""
+    """Send the data that have not been sent yet, if the agent has responded before."""
     _reporter.flush()
 
 
 class ProgressReporter:
-    """Sender of this process's progress. A forked child starts with a new one."""
+    """Sender of the progress of this process. A forked child starts with a new sender."""
 
     def __init__(self) -> None:
         self.document_source: Callable[[int], str | None] | None = None
@@ -123,7 +128,7 @@ class ProgressReporter:
         self._warned = False
 
     def add(self, n: float, total: float | None = None) -> None:
-        """Count units, and send the total if enough time has passed since the last message."""
+        """Count units, and send their sum if enough time has passed since the last message."""
         try:
             units = float(n)
             if not (math.isfinite(units) and units >= 0):
@@ -145,7 +150,7 @@ class ProgressReporter:
             self._fail(error)
 
     def flush(self) -> None:
-        """Send the units of the last calls, if the agent responded before."""
+        """Send the units that have not been sent yet, if the agent has responded before."""
         try:
             with self._lock:
                 if self._connection is not None:
@@ -156,7 +161,7 @@ class ProgressReporter:
             self._fail(error)
 
     def reset_after_fork(self) -> None:
-        """Start again in a forked child. The connection stays open in the parent."""
+        """Reset the sender in a forked child. The parent keeps the connection."""
         connection, source = self._connection, self.document_source
         self.__dict__.update(ProgressReporter().__dict__)
         self.document_source = source
@@ -164,7 +169,7 @@ class ProgressReporter:
             connection.close()
 
     def _fail(self, error: Exception) -> None:
-        """Log the first error and pause. The program continues without reports."""
+        """Log the first error and pause the reports. The program continues."""
         self._close()
         self._next_s = time.monotonic() + _RETRY_AFTER_S
         if not self._warned:
@@ -209,7 +214,7 @@ class ProgressReporter:
         self._unanswered += 1
 
     def _send_rest(self, connection: socket.socket) -> bool:
-        """Send as much of the last message as the connection takes at once; return whether all was sent."""
+        """Send as much of the last message as the connection accepts now; return whether all was sent."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[connection.send(self._unsent) :]
@@ -221,7 +226,7 @@ class ProgressReporter:
         return self.document_source is not None and now >= self._next_document_s
 
     def _document(self, now: float) -> str | None:
-        """Return the document about the steps if it is due and the agent accepts one, else None."""
+        """Return the document about the steps if one is due and the agent accepts documents, else None."""
         limit = self._max_document_bytes
         if not self._units and not limit:
             limit = _FIRST_DOCUMENT_BYTES  # only a response tells the agent's limit

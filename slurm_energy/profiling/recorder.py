@@ -40,7 +40,7 @@ class _FinishedSection:
 
 
 def _line(finished: _FinishedSection, process: ProcessIdentity) -> dict[str, Any]:
-    """Return a finished section as a dict for JSON; unknown values are None.
+    """Return a finished section as a dict for JSON. Unknown values are None.
 
     The function waits for the agent's responses, which contain the energy of the section.
     """
@@ -68,13 +68,13 @@ def _line(finished: _FinishedSection, process: ProcessIdentity) -> dict[str, Any
 class SectionRecorder:
     """Recorder of the finished sections of a process.
 
-    It writes them with a delay, so that sections need not wait for a disk.
+    The sections are written with a delay, so that the program does not wait for a disk.
 
     Args:
         process: identity of the process.
-        directory: directory of the file, created if absent; None keeps the sections in memory only.
-        eager: write each section at once. Forked processes need this, because most of them end without
-            running atexit functions.
+        directory: directory of the file, created if absent; None: keep the sections in memory only.
+        eager: write each section at once. Forked processes require this setting, because most of them exit
+            without running atexit functions.
     """
 
     def __init__(self, process: ProcessIdentity, directory: Path | None, *, eager: bool = False) -> None:
@@ -102,19 +102,25 @@ class SectionRecorder:
             self._flush(leave=1)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the last `MAX_LINES` sections as dicts, after writing those that are not in the file yet."""
+        """Return the last `MAX_LINES` sections as dicts.
+
+        First write the sections that are not in the file yet.
+        """
         self.flush()
         return list(self._lines)
 
     def flush(self) -> None:
         """Append the finished sections to the file.
 
-        If that fails, log a warning and write nothing from then on.
+        If writing fails, log a warning and stop writing for good.
         """
         self._flush(leave=0)
 
     def _flush(self, leave: int) -> None:
-        """Write the finished sections except the last `leave` ones, whose energy may not have arrived yet."""
+        """Write the finished sections except the last `leave` ones.
+
+        The energy of the last ones may not have arrived yet.
+        """
         with self._lock:
             self._flushed_s = time.monotonic()
             count = max(0, len(self._finished) - leave)

@@ -1,4 +1,7 @@
-"""One execution of a section of a program, and its energy. Programs mark sections with `profiler.profile`."""
+"""One execution of a section of a program, with its energy.
+
+Programs mark sections with `profiler.profile`.
+"""
 
 from __future__ import annotations
 
@@ -41,25 +44,25 @@ class Section:
     def energy_joules(self) -> dict[str, float | None]:
         """Joules by component; None for a component whose energy is unknown.
 
-        The dict is empty before the section has ended, and if the energy of the whole section is unknown.
-        Reading this property waits for the agent's responses.
+        The dict is empty while the section runs, and if the energy of the whole section is unknown. Reading
+        this property waits for the agent's responses.
         """
         self._settle()
         return self._joules
 
     @property
     def age_s(self) -> float | None:
-        """Sum of the seconds by which the agent's samples missed the start and the end of the section.
+        """Seconds between the agent's samples and the start and end of the section, as a sum.
 
-        The joules belong to a time that is shifted by at most this much. None: the section has not ended, or
-        its energy is unknown.
+        The interval to which the joules belong is shifted by at most this time. None: the section has not
+        ended, or its energy is unknown.
         """
         self._settle()
         return self._age_s
 
     @property
     def total_joules(self) -> float | None:
-        """Joules of all components together; None if any component is unknown or the section has none yet."""
+        """Joules of all components together; None if any component is unknown or there is no energy yet."""
         return total_joules(self.energy_joules)
 
     @property
@@ -69,9 +72,9 @@ class Section:
         return joules / self.seconds if joules is not None and self.seconds else None
 
     def _settle(self) -> None:
-        """Compute the energy from the responses for the start and the end of the section, if it has ended.
+        """Compute the energy of an ended section from the responses for its start and its end.
 
-        Two threads that do so at the same time compute the same result.
+        Two threads that compute the energy at the same time get the same result.
         """
         if self._end is None:
             return
@@ -84,7 +87,7 @@ class Section:
 def total_joules(joules: Mapping[str, float | None]) -> float | None:
     """Return the energy of all components together; None if any component is unknown.
 
-    If there is a component `node`, its value is returned, because it includes the others.
+    If there is a component `node`, its value is returned, because it includes all other components.
 
     Args:
         joules: joules by component; None for an unknown component.
@@ -96,7 +99,10 @@ def total_joules(joules: Mapping[str, float | None]) -> float | None:
 
 
 def energy_between(begin: EnergyReading, end: EnergyReading) -> dict[str, float | None]:
-    """Return the joules by component between two readings; None for a component that is unknown in one."""
+    """Return the joules by component between two readings.
+
+    None for a component whose energy is unknown in one of the readings.
+    """
     joules: dict[str, float | None] = {}
     for name, after in end.joules.items():
         before = begin.joules.get(name)

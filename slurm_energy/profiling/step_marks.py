@@ -1,4 +1,4 @@
-"""Steps and phases of training frameworks that call back at instants, not around a phase."""
+"""Steps and phases of training frameworks that call a callback at instants instead of around a phase."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def never_fails(method: _Method) -> _Method:
-    """Return a method of a callback that logs its first error and does nothing from then on."""
+    """Return a callback method that never raises: it logs its first error and does nothing from then on."""
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ def never_fails(method: _Method) -> _Method:
 class StepMarks:
     """Recorder of the steps of a training framework.
 
-    The time between two steps is the wait for data, except the evaluations and checkpoints in it.
+    The time between two steps counts as wait for data, except for evaluations and checkpoints in this time.
 
     Args:
         phases: timer of the model's phases.
@@ -57,11 +57,11 @@ class StepMarks:
         self._report_ns = self._report_steps = 0
 
     def rest(self) -> None:
-        """Mark the end of work that belongs to no phase; the wait for data starts now."""
+        """Mark the end of work that belongs to no phase. The wait for data starts now."""
         self._idle_ns = _now()
 
     def begin_epoch(self) -> None:
-        """Mark the start of an epoch: the wait for its first batch starts now."""
+        """Mark the start of an epoch. The wait for its first batch starts now."""
         self._idle_ns = _now()
         self._is_first = True
 
@@ -79,7 +79,7 @@ class StepMarks:
         """Mark the start of the work on a batch.
 
         Args:
-            copy_ns: last part of the wait, which was a copy to the device.
+            copy_ns: duration of a copy to the device at the end of the wait, which does not count as wait.
         """
         now = _now()
         self._step_ns, self._received_ns = self._idle_ns, now - copy_ns
@@ -94,7 +94,7 @@ class StepMarks:
             self._phases.add_copy(now - copy_ns, now)
 
     def switch(self, name: str | None) -> None:
-        """End the open phase of the model, and begin another one unless the name is None."""
+        """End the current phase of the model, and begin another phase unless the name is None."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
@@ -107,7 +107,7 @@ class StepMarks:
 
         Args:
             samples: samples of the step; NaN: unknown.
-            total: steps of this process in all, if known.
+            total: total number of steps of this process, if known.
         """
         if self._open is not None:
             self.switch(None)

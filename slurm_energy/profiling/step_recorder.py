@@ -1,7 +1,8 @@
 """Recorder of the phases of this process: statistics, event file, and the document for the agent.
 
-Recording a phase appends a tuple; the statistics are computed every two seconds. Nothing here raises an
-error in the program or waits for a file or for the agent. A forked child starts with an empty recorder.
+Recording a phase only appends a tuple; the statistics are computed every two seconds. The functions of this
+module raise no error in the program, and wait neither for a file nor for the agent. A forked child starts
+with an empty recorder.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ class StepRecorder:
         Args:
             name: name of the phase.
             start_ns: start in ns of `time.perf_counter_ns`.
-            end_ns: end.
-            value: samples of a step.
+            end_ns: end in ns of `time.perf_counter_ns`.
+            value: number of samples of a step.
             thread: identifier of the thread; 0 for the calling thread.
-            weight: number of steps that the phase stands for.
+            weight: number of steps that this execution represents.
         """
         if self._failed:
             return
@@ -85,14 +86,14 @@ class StepRecorder:
             progress(0)  # sends the document if it is time
 
     def add_section(self, name: str, start_ns: int, end_ns: int) -> None:
-        """Record a section of the profiler. Unlike `add`, open no connection to the agent for it."""
+        """Record a section of the profiler. Unlike `add`, this method opens no connection to the agent."""
         if not self._failed:
             self._waiting.append((name, start_ns, end_ns, NO_VALUE, threading.get_ident(), 1))
             if end_ns >= self._next_ns or len(self._waiting) >= _MAX_WAITING:
                 self.collect()
 
     def hint(self, name: str, value: Hint | None) -> None:
-        """Store a setting of the program that the diagnosis uses; None is ignored."""
+        """Store a setting of the program that the diagnosis uses. A value of None is ignored."""
         is_good = isinstance(value, (bool, int, float)) and abs(value) < 1e15
         if isinstance(value, str) and value.isprintable() and len(value) <= MAX_NAME:
             is_good = True
@@ -100,14 +101,14 @@ class StepRecorder:
             self._hints[name] = value
 
     def start_cpu_time(self) -> None:
-        """Count the CPU time of this process from now on, for hint `process_cpu_s`."""
+        """Count the CPU time of this process from now on, for the hint `process_cpu_s`."""
         if self._cpu_start_s is None:
             self._cpu_start_s = time.process_time()
 
     def add_loader_start(self, wait_ns: int) -> None:
-        """Count the wait for the first batch of an epoch, if processes of the loader prepare it.
+        """Count the wait for the first batch of an epoch if loader processes prepare this batch.
 
-        The wait contains the start of these processes. It is part of phase `data` as well.
+        The wait contains the start of the loader processes. The wait also counts as part of the phase `data`.
         """
         if self._hints.get("num_workers"):
             self._loader_starts += 1
@@ -123,7 +124,7 @@ class StepRecorder:
                 self._lock.release()
 
     def add_samples(self, samples: float) -> None:
-        """Add a difference to the samples of the recorded steps."""
+        """Correct the number of samples of the recorded steps by a difference."""
         self.collect()
         if self._statistics is not None:
             self._statistics.add_samples(samples)
@@ -142,7 +143,7 @@ class StepRecorder:
         """Return the statistics as JSON text; None if nothing was recorded since the last call.
 
         Args:
-            max_bytes: maximum length. Details are left out of a longer text.
+            max_bytes: maximum length. If the text would be longer, details are left out.
         """
         if not self._has_new and not self._waiting:
             return None
@@ -153,14 +154,14 @@ class StepRecorder:
         return fitting_json(steps, max_bytes)
 
     def close(self) -> None:
-        """Record everything before the exit of Python."""
+        """Record all remaining data before the exit of Python."""
         self.collect()
         if self._writer is not None:
             self._writer.place(*self._place())
             self._writer.close()
 
     def reset_after_fork(self) -> None:
-        """Start again in a forked child."""
+        """Reset the recorder in a forked child."""
         writer, waiting = self._writer, self._waiting
         waiting.clear()
         self.__dict__.update(StepRecorder().__dict__)
@@ -239,13 +240,13 @@ class StepRecorder:
         return self._statistics.result(node=self._process.node, rank=rank, gpu=gpu, pid=pid, hints=hints)
 
     def _place(self) -> tuple[int | None, int | None]:
-        """Return the rank and the index of the GPU on the node; None where unknown."""
+        """Return the rank, and the index of the GPU on the node. Unknown values are None."""
         rank = None if self._process is None else self._process.rank
         return process_rank(rank), self.gpu
 
 
 def fitting_json(steps: RankSteps, max_bytes: int) -> str | None:
-    """Return steps as JSON text of at most `max_bytes` characters, if necessary with fewer details."""
+    """Return steps as JSON text of at most `max_bytes` characters. Details are left out if necessary."""
     for simpler in _simplifications(steps):
         text = json.dumps(rank_to_json(simpler), separators=(",", ":"))
         if len(text) <= max_bytes:
@@ -254,7 +255,7 @@ def fitting_json(steps: RankSteps, max_bytes: int) -> str | None:
 
 
 def _simplifications(steps: RankSteps) -> Iterator[RankSteps]:
-    """Yield steps with fewer and fewer details."""
+    """Yield copies of steps, each with fewer details than the one before."""
     yield steps
     for _ in range(3):
         if steps.intervals is not None and len(steps.intervals.steps) > 1:
@@ -268,9 +269,9 @@ def _simplifications(steps: RankSteps) -> Iterator[RankSteps]:
 
 
 def process_rank(from_environment: int | None) -> int | None:
-    """Return the rank in torch.distributed if the program uses it, else the one of the environment.
+    """Return the rank in torch.distributed if the program uses it, else the rank in the environment.
 
-    Programs started by torchrun inherit the rank of Slurm's task, which is that of torchrun itself.
+    In a program that torchrun has started, the environment contains the rank of torchrun's own Slurm task.
     """
     torch = sys.modules.get("torch")
     try:

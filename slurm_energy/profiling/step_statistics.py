@@ -42,9 +42,10 @@ class TimedPhase(NamedTuple):
         name: name of the phase.
         start_ns: start in ns of CLOCK_MONOTONIC.
         end_ns: end in ns of CLOCK_MONOTONIC.
-        value: samples of a step; NaN: unknown, or another phase.
+        value: number of samples of a step; NaN: unknown, or the phase is no step.
         thread: identifier of the thread; `GPU` for phases that the GPU has timed.
-        weight: number of steps that the phase stands for, because phases are not timed in every short step.
+        weight: number of steps that this execution represents, because phases are not timed in every short
+            step.
     """
 
     name: str
@@ -61,13 +62,13 @@ GPU: Final = -1
 
 @functools.lru_cache(maxsize=256)
 def phase_name(text: str) -> str:
-    """Return a text as the name of a phase: printable and at most 64 characters long."""
+    """Convert a text to a valid name of a phase: printable and at most 64 characters long."""
     name = "".join(character if character.isprintable() else "?" for character in text[:MAX_NAME])
     return name or OTHER_PHASE
 
 
 class _Durations:
-    """Statistics of the durations of one phase while they are added."""
+    """Accumulator of statistics of the durations of one phase."""
 
     __slots__ = ("count", "histogram", "sum_ns", "sum_squares_s2")
 
@@ -88,10 +89,10 @@ class _Durations:
 
 
 class _RollingDuration:
-    """Mean and standard deviation of the last 50 steps.
+    """Rolling mean and standard deviation of the durations of the last 50 steps.
 
-    An outlier enters the window with the value of the limit that it exceeded. A single outlier therefore does
-    not hide the next one, and the window follows a lasting change.
+    An outlier counts with the value of the limit that it exceeded. A single outlier therefore does not hide
+    the next outlier, and the mean follows a lasting change.
     """
 
     def __init__(self) -> None:
@@ -99,7 +100,10 @@ class _RollingDuration:
         self._sum = self._sum_squares = 0
 
     def add(self, duration_ns: int) -> float | None:
-        """Add a duration; return the mean of the durations before it in ns if it is an outlier, else None."""
+        """Add a duration.
+
+        If it is an outlier, return the mean of the durations before it in ns, else None.
+        """
         window, total, squares, expected_ns = self._window, self._sum, self._sum_squares, None
         count = len(window)
         if count >= _MIN_WINDOW:
@@ -121,7 +125,10 @@ class _RollingDuration:
 
 
 class _Intervals:
-    """Steps over time, at most 720 equal intervals, which double in length when the time exceeds them."""
+    """Steps over time in at most 720 intervals of equal length.
+
+    The length doubles when the total time exceeds the intervals.
+    """
 
     def __init__(self, start_ns: int) -> None:
         self.start_ns, self.length_ns = start_ns, _FIRST_INTERVAL_NS
@@ -138,7 +145,10 @@ class _Intervals:
         self.columns[2][index] += duration_s
 
     def _index(self, at_ns: int) -> int:
-        """Return the number of the interval that contains an instant, and make room for it."""
+        """Return the number of the interval that contains an instant.
+
+        If necessary, double the interval length.
+        """
         index = (at_ns - self.start_ns) // self.length_ns
         missing = index + 1 - len(self.columns[0])
         if missing <= 0:
@@ -163,8 +173,8 @@ class _Intervals:
 class StepStatistics:
     """Statistics of the phases of one process.
 
-    Phases are added in the order of their ends. A phase `step` ends a step: the other phases since the
-    previous one belong to it.
+    Phases are added in the order of their ends. A phase `step` completes a step. The other phases since the
+    previous `step` belong to this step.
 
     Args:
         unix_offset_ns: Unix time minus CLOCK_MONOTONIC.
@@ -203,7 +213,7 @@ class StepStatistics:
         """Add a step of a loop and the wait for data at its beginning.
 
         Args:
-            start_ns: start of the step and of the wait.
+            start_ns: start of the step, which is the start of the wait.
             received_ns: end of the wait.
             end_ns: end of the step.
             samples: samples of the step; NaN: unknown.
@@ -219,7 +229,7 @@ class StepStatistics:
         self._end_step(start_ns, end_ns, samples, thread)
 
     def add_samples(self, samples: float) -> None:
-        """Add a difference to the samples of the steps: the last batch of an epoch may be smaller."""
+        """Correct the number of samples of the steps, because the last batch of an epoch may be smaller."""
         if self._samples is not None:
             self._samples += samples
 

@@ -1,7 +1,7 @@
 """Summaries of the sections of a job over all its processes, and their export to CSV and pandas.
 
 All processes of a job on one node measure the same joules. A sum over the processes would therefore count
-these joules several times; `summarise` describes how this is avoided.
+these joules several times; `summarise` avoids this error.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class SectionSummary:
     Attributes:
         path: names of the nested sections, from the outermost one to this one.
         calls: number of executions in all processes.
-        processes: number of threads of processes that executed the section.
+        processes: number of threads, over all processes, that executed the section.
         nodes: number of nodes on which the section was executed.
-        seconds: maximum over these threads of the total time in the section.
+        seconds: total time of a thread in the section, as the maximum over these threads.
         energy_joules: joules by component over all nodes; None for a component whose energy is unknown.
         total_joules: joules of all components; None if any is unknown.
         failed: number of executions that ended in an exception.
@@ -57,7 +57,7 @@ class SectionSummary:
 def read_lines(directory: Path | str) -> list[dict[str, Any]]:
     """Return the sections that the files `*.jsonl` in a directory contain, ordered by start.
 
-    Incomplete lines, which killed programs leave behind, are skipped.
+    Incomplete lines are skipped, because killed programs may leave them behind.
 
     Returns:
         One dict per section, with the keys described in docs/user-guide.md.

@@ -1,6 +1,7 @@
 """Timeline of a job from its observation, findings, event files and profiler traces.
 
-The inputs are read one after another, so that memory depends neither on their number nor on their size.
+The inputs are read one after another, so that memory use depends neither on the number of inputs nor on their
+size.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TimelineSources:
     """All inputs of one timeline.
 
     Attributes:
-        window: the shown part of the time.
+        window: the shown time window.
         nodes: observations of the nodes.
         findings: findings about the job, the most important first.
         processes: event files.
@@ -55,11 +56,11 @@ class InputReport:
 
     Attributes:
         path: the file.
-        tally: its events.
+        tally: numbers of events of the input.
         lost: events that the program dropped while it ran.
-        fault: damage that ended the reading, with its place; empty: none.
-        has_unknown_clock: whether the first event was put to the start of the timeline, because the trace
-            does not state its clock.
+        fault: damage at which reading stopped, with its position in the file; empty: no damage.
+        has_unknown_clock: whether the clock of the trace is unknown, so that the first event is shown at the
+            start of the timeline.
     """
 
     path: Path
@@ -70,13 +71,13 @@ class InputReport:
 
 
 class TimelineBuilder:
-    """Conversion of all inputs of one timeline.
+    """Builder of one timeline from all inputs.
 
     Args:
         sources: the inputs.
         writer: Chrome trace; None: no trace.
         overview: columns of the page; None: no page.
-        progress: called with the processed and the total bytes.
+        progress: function that is called with the number of processed bytes and the total number of bytes.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class TimelineBuilder:
         self.reports: list[InputReport] = []
 
     def build(self) -> None:
-        """Write findings, then each node with its signals and processes, then the profiler traces."""
+        """Write the findings, then the signals and processes of each node, then the profiler traces."""
         sources, writer = self._sources, self._writer
         if writer:
             write_findings(writer, sources.window, sources.findings)
@@ -203,6 +204,6 @@ def _label(rank: int | None, pid: int) -> str:
 
 
 def _group_name(rank: int | None, pid: int, node: str, gpu: str) -> str:
-    """Return the name of the lanes of a process, such as `rank 3 (n1, gpu[0], pid 4711)`."""
+    """Return the name of the group of lanes of a process, such as `rank 3 (n1, gpu[0], pid 4711)`."""
     places = [node, *([gpu] if gpu else []), *([] if rank is None else [f"pid {pid}"])]
     return f"{_label(rank, pid)} ({', '.join(places)})"

@@ -1,6 +1,6 @@
-"""Event files and profiler traces that are the inputs of a timeline.
+"""Inputs of a timeline: event files and profiler traces.
 
-A manager or root may read the files of another user: `user_files` opens them.
+A manager or root may read files of another user. Therefore `user_files` opens all files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EventInput:
 
     Attributes:
         path: the file.
-        header: its header.
+        header: header of the file.
         start_ns: start of the oldest record, Unix nanoseconds; None: there are no records.
         end_ns: end of the newest record; None: there are no records.
     """
@@ -65,7 +65,7 @@ class ProfileInput:
 
     Attributes:
         path: the file.
-        head: facts that its first part contains.
+        head: facts about the trace from the first part of the file.
         file_bytes: size of the file.
     """
 
@@ -76,7 +76,7 @@ class ProfileInput:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file of a directory that is not part of the timeline, and the reason."""
+    """A file in a directory that is not part of the timeline, with the reason."""
 
     path: Path
     reason: str
@@ -120,7 +120,7 @@ def open_events(source: EventInput) -> contextlib.AbstractContextManager[BinaryI
     """Open an event file again.
 
     Raises:
-        EnergyError: it cannot be read any more.
+        EnergyError: the file cannot be read any more.
     """
     with _named(source.path):
         return open_regular(source.path)
@@ -128,12 +128,14 @@ def open_events(source: EventInput) -> contextlib.AbstractContextManager[BinaryI
 
 @contextlib.contextmanager
 def open_profile(source: ProfileInput) -> Iterator[tuple[BinaryIO, Iterator[ScannedEvent | ScannedValue]]]:
-    """Open a profiler trace again; yield the file, and its events and other values in their order.
+    """Open a profiler trace again.
+
+    Yield the file, and the events and other values of the trace in file order.
 
     The position in the file shows how much has been read.
 
     Raises:
-        EnergyError: it cannot be read any more.
+        EnergyError: the file cannot be read any more.
     """
     with _named(source.path), open_regular(source.path) as file:
         yield file, _scanned(file)
@@ -158,7 +160,7 @@ def _scanned(file: BinaryIO) -> Iterator[ScannedEvent | ScannedValue]:
 
 
 def _examined(path: Path, file: BinaryIO, whole: bool) -> TimelineInput:
-    """Return the input in a file, by its content.
+    """Examine a file and return it as an input, according to its content.
 
     Raises:
         UsageError: the file is neither an event file nor a Chrome trace.
@@ -180,7 +182,7 @@ def _examined(path: Path, file: BinaryIO, whole: bool) -> TimelineInput:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system into errors that name the path."""
+    """Convert errors of the operating system into errors that name the path."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,10 +1,10 @@
-"""Phases of a PyTorch model: forward, backward and optimizer, measured by hooks while a watched loop runs.
+"""Phases of a PyTorch model (forward, backward, optimizer), measured by hooks while a watched loop runs.
 
 The hooks change no value, force no synchronisation and raise no error in the program. They exist only while
-the loop runs, and only in steps whose phases are timed: all long steps, and four short ones a second. After
-a computation that has emptied the processor's caches, a hook costs ten times as much as in a tight loop.
-Copies of the model, and files to which it is saved as a whole, do not contain the hooks. The module does not
-import PyTorch: a program that uses it has imported it.
+the loop runs, and only in steps whose phases are timed: all long steps, and four short ones a second. A hook
+costs ten times as much after a computation that has emptied the processor's caches as in a tight loop. Copies
+of the model do not contain the hooks, nor do files to which the whole model is saved. This module does not
+import PyTorch, because a program that uses this module has already imported PyTorch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class _Hook:
 
     Args:
         call: function with the arguments of the hook.
-        is_compiling: returns whether torch.compile traces the hook, which then must do nothing.
+        is_compiling: function that returns whether torch.compile is tracing the hook; the hook must then do
+            nothing.
     """
 
     __slots__ = ("__weakref__", "_call", "_is_compiling")
@@ -60,7 +61,7 @@ class _Hook:
                 log.warning("slurm_energy: a phase is not recorded: %s: %s", type(error).__name__, error)
 
     def disable(self) -> None:
-        """Do nothing from now on."""
+        """Disable the hook. It does nothing from now on."""
         self._call = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -113,7 +114,8 @@ class TorchPhases:
 
         Args:
             start_ns: start of the step.
-            weight: number of steps that the step stands for: itself and those before it that were not timed.
+            weight: number of steps that the timed step represents: itself, and the steps before it that were
+                not timed.
         """
         self._start_ns, self._weight = start_ns, weight
         try:
@@ -124,12 +126,15 @@ class TorchPhases:
             log.warning("slurm_energy: phases of the model are not recorded: %s", error)
 
     def add_copy(self, start_ns: int, end_ns: int) -> None:
-        """Record a copy to the device that the caller has timed, in a timed step."""
+        """Record a copy to the device in a timed step. The caller has timed the copy."""
         if self._weight:
             recorder.add("copy", start_ns, end_ns, weight=self._weight)
 
     def end_step(self, end_ns: int) -> int:
-        """End a step whose phases were timed; return the earliest end of a wait whose step is timed next."""
+        """End a step whose phases were timed.
+
+        Return the earliest time at which the next timed step may begin.
+        """
         self._switch_off()
         self.poll()
         if end_ns - self._start_ns >= _LONG_STEP_NS:
@@ -160,7 +165,10 @@ class TorchPhases:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Record the time of a block in a timed step, on the GPU if the model runs there."""
+        """Record the time of a block in a timed step.
+
+        The time is measured on the GPU if the model runs there.
+        """
         if not self._weight:
             yield
             return
@@ -193,7 +201,7 @@ class TorchPhases:
         """Replace `optimizer.step` by a method that also records its time.
 
         Returns:
-            Function that undoes it.
+            A function that restores `optimizer.step`.
         """
         original = optimizer.step
         begin, end = self._hook(self._begin_optimizer), self._hook(self._end_optimizer)
@@ -264,7 +272,7 @@ class TorchPhases:
             self._exchange_ns = None
 
     def _at_end_of_backward(self, call: Callable[..., None]) -> None:
-        """Call a function after the present backward pass and the callbacks that are registered so far."""
+        """Call a function after the current backward pass and after all callbacks registered so far."""
         self._torch.autograd.Variable._execution_engine.queue_callback(self._hook(call))  # type: ignore[union-attr]
 
     def _is_data_parallel(self, model: Any) -> bool:
@@ -291,7 +299,7 @@ class TorchPhases:
             return None
 
     def _stop_cuda(self, error: Exception) -> None:
-        """Record no times of the GPU from now on."""
+        """Stop recording times of the GPU."""
         self._cuda = None
         self._is_cuda_lost = True
         log.warning("slurm_energy: times of the GPU are not recorded: %s", error)
@@ -333,13 +341,13 @@ def _record_on_gpu(name: str, start_ns: int, end_ns: int, weight: int) -> None:
 
 
 def batch_size(loader: Any) -> float:
-    """Return the samples of each batch of a loader; NaN if unknown."""
+    """Return the number of samples of each batch of a loader; NaN if unknown."""
     size = _setting(loader, "batch_size")
     return float(size) if isinstance(size, int) and not isinstance(size, bool) else NO_VALUE
 
 
 def missing_samples(loader: Any, batches: int) -> float:
-    """Return the difference that a smaller last batch makes to the samples of a whole pass; 0 if unknown."""
+    """Return the correction of the samples of a whole pass for a smaller last batch; 0 if unknown."""
     size = batch_size(loader)
     try:
         missing = float(len(_setting(loader, "sampler")) - batches * size)
@@ -349,7 +357,10 @@ def missing_samples(loader: Any, batches: int) -> float:
 
 
 def _setting(loader: Any, name: str) -> Any:
-    """Return an attribute of a loader; None if it has none, or if the loader's own code fails."""
+    """Return an attribute of a loader.
+
+    Return None if the loader does not have the attribute, or if the loader's own code fails.
+    """
     try:
         return getattr(loader, name, None)
     except Exception:
@@ -357,7 +368,7 @@ def _setting(loader: Any, name: str) -> Any:
 
 
 def report_loader(loader: Any) -> None:
-    """Store the settings of a data loader, and of torch.distributed, that the diagnosis uses."""
+    """Store those settings of a data loader and of torch.distributed that the diagnosis uses."""
     recorder.start_cpu_time()
     for name in ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"):
         recorder.hint(name, _setting(loader, name))
@@ -377,9 +388,11 @@ def report_loader(loader: Any) -> None:
 
 
 def moved(batch: Any, device: Any) -> Any:
-    """Return a batch with its tensors on a device: tensors, and dicts, lists and tuples of them.
+    """Return a batch whose tensors are on a device.
 
-    Tensors in pinned memory are copied asynchronously. Everything else stays as it is.
+    A batch is a tensor, or a dict, list or tuple of tensors.
+
+    Tensors in pinned memory are copied asynchronously. Values other than tensors are not changed.
     """
     if isinstance(batch, dict):
         items = {key: moved(value, device) for key, value in batch.items()}

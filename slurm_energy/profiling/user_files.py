@@ -1,7 +1,8 @@
 """Files and directories of users, opened on behalf of another user or root.
 
-The owner can exchange names at any time. Each part of a path is therefore opened relative to its directory.
-Symbolic links are followed only if root or the user of this process made them. No FIFO or device is opened.
+The owner can replace files and directories at any time. Each part of a path is therefore opened relative to
+the directory that contains it. Symbolic links are followed only if root or the user of this process made
+them. No FIFO or device is opened.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
-        OSError: it cannot be opened.
-        UsageError: it is not a regular file, is reached through a link of another user, or may be a second
-            name of a file of another user.
+        OSError: the file cannot be opened.
+        UsageError: the file is not a regular file, the path contains a symbolic link of another user, or the
+            file may be a hard link to a file of another user.
     """
     descriptor, parent_owner = _walk(path)
     try:
@@ -45,8 +46,8 @@ def list_directory(path: Path) -> list[str] | None:
     """Return the names in a directory; None if the path is not a directory.
 
     Raises:
-        OSError: it cannot be read.
-        UsageError: it is reached through a link of another user.
+        OSError: the directory cannot be read.
+        UsageError: the path contains a symbolic link of another user.
     """
     descriptor, _ = _walk(path)
     try:
@@ -58,10 +59,11 @@ def list_directory(path: Path) -> list[str] | None:
 
 
 def _walk(path: Path) -> tuple[int, int]:
-    """Resolve a path step by step, following only symbolic links of root and of this user.
+    """Resolve a path step by step. Follow only symbolic links of root and of this user.
 
     Returns:
-        An O_PATH descriptor of the file, which cannot be read or written; the owner (uid) of its directory.
+        An O_PATH descriptor of the file, with which the file cannot be read or written, and the owner (uid)
+        of the directory that contains the file.
     """
     rest = list(path.absolute().parts[1:])[::-1]
     at, parent_owner, links = os.open("/", _PATH_ONLY), 0, 0

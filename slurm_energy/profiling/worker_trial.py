@@ -1,8 +1,11 @@
-"""Loader processes that are changed between the epochs of a running program, verified and undone if worse.
+"""Trial of more loader processes in a running program.
+
+The number of processes is changed between epochs, and a change that makes steps slower is undone.
 
 A program permits this with `watch(loader, max_workers=8)`. If the steps of an epoch wait for data, the next
-epoch gets as many processes as keep up with the rest of the step. The change stays if a step of the new epoch
-takes less time; otherwise the old number returns and stays. Nothing here raises an error in the program.
+epoch gets the number of processes with which loading keeps up with the rest of the step. The change is kept
+if the steps of the new epoch take less time; otherwise the old number is restored for good. The functions of
+this module raise no error in the program.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class EpochTimes:
     Attributes:
         steps: number of steps.
         data_s: time spent waiting for data.
-        step_s: time of the steps.
+        step_s: total time of the steps.
         square_s: sum of the squares of the step times.
     """
 
@@ -54,12 +57,12 @@ class EpochTimes:
 
     @property
     def mean_s(self) -> float:
-        """Mean time of a step."""
+        """Mean time of a step in seconds."""
         return self.step_s / self.steps
 
     @property
     def error_s(self) -> float:
-        """Standard error of the mean."""
+        """Standard error of the mean time of a step in seconds."""
         return math.sqrt(max(0.0, self.square_s / self.steps - self.mean_s**2) / self.steps)
 
 
@@ -100,7 +103,7 @@ class WorkerTrial:
         return self.workers
 
     def _wanted(self, times: EpochTimes) -> int:
-        """Return the number of processes with which loading keeps up with the rest of the step."""
+        """Return the number of processes with which loading keeps up with the rest of each step."""
         rest_s = times.step_s - times.data_s
         if times.data_s < _DATA_SHARE * times.step_s or rest_s <= 0:
             return self.workers
@@ -121,11 +124,13 @@ _TRIALS: weakref.WeakKeyDictionary[Any, WorkerTrial] = weakref.WeakKeyDictionary
 def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:
     """Return the trial of a loader; None if the number of its processes cannot be changed between epochs.
 
-    Processes that persist between epochs are those of the first epoch, so such a loader is left alone.
+    If the processes persist between epochs, their number cannot change after the first epoch. Such a loader
+    is left unchanged.
 
     Args:
         loader: a `torch.utils.data.DataLoader`, or an object with an attribute `num_workers` like it.
-        max_workers: maximum; never more than the CPUs on which the process may run.
+        max_workers: maximum number of processes; the number is also limited to that of the CPUs on which this
+            process may run.
     """
     try:
         trial = _TRIALS.get(loader)
@@ -139,7 +144,7 @@ def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:
 
 
 def end_epoch(loader: Any, trial: WorkerTrial, times: EpochTimes) -> None:
-    """Evaluate an epoch and set the number of processes of the next one."""
+    """Evaluate an epoch and set the number of processes for the next epoch."""
     try:
         before, workers = trial.workers, trial.end_epoch(times)
         if workers != before:
