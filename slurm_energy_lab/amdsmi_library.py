@@ -42,7 +42,7 @@ _TIMEOUT_S = 60
 class AmdGpuState:
     """State of one GPU.
 
-    Powers are in microwatts; the energy in microjoules is accumulator x resolution.
+    Powers are in microwatts. The product of accumulator and resolution is the energy in microjoules.
     """
 
     accumulator: int = 0

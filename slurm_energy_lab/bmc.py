@@ -183,7 +183,7 @@ def _link(path: str) -> dict[str, str]:
 def _resource(path: str, kind: str, **more: Any) -> dict[str, Any]:
     """Return a Redfish resource with the mandatory properties.
 
-    `kind` is its schema and version.
+    `kind` is the schema and version of the resource.
     """
     schema = kind.partition(".")[0]
     common = {"@odata.type": f"#{kind}.{schema}", "Id": path.rsplit("/", 1)[-1], "Name": schema}

@@ -32,9 +32,9 @@ def copy_or_make(name: str, target: Path, command: Sequence[str]) -> list[str]:
     """Return the command that copies a directory from the cache, or makes it and stores a copy.
 
     Args:
-        name: name of the directory in the cache; it must be another one if `command` makes other contents.
+        name: name of the directory in the cache. Commands that make different contents need different names.
         target: directory to fill.
-        command: command that fills it.
+        command: command that fills `target`.
     """
     return ["sh", "-ec", _COPY_OR_MAKE, "sh", str(cache_folder() / name), str(target), *command]
 

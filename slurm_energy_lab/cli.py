@@ -230,7 +230,7 @@ def _up(args: argparse.Namespace) -> int:
 def _command(args: argparse.Namespace, name: str) -> str:
     """Return the command line of a subcommand for this lab, which users can paste into their shell.
 
-    The program is given by its path if it is not in $PATH, as it is under `make`.
+    If the program is not in $PATH, as under `make`, the command line contains its path.
     """
     named = Path(sys.argv[0]).name == "senergy" and not shutil.which("senergy")
     program = shlex.quote(sys.argv[0]) if named else "senergy"

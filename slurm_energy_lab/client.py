@@ -1,6 +1,6 @@
 """Client of an emulated node's control socket: run a kernel, read the exact energies, register a job.
 
-Every job imports the module. It therefore imports little itself.
+Every job imports this module. The module therefore imports little itself.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | N
 def set_fault(
     socket_path: str | os.PathLike[str], path: str, errno_name: str | None, text: str | None = None
 ) -> None:
-    """Make open, read and write of an emulated file fail with an error such as `EIO`; None ends the fault.
+    """Make open, read and write of an emulated file fail with an error such as `EIO`.
 
-    A path that ends in `/` covers everything below it. A GPU whose device file returns `EIO` is lost. With
-    `text`, reading the file succeeds and shows this text.
+    An error name of None ends the fault. A path that ends in `/` covers everything below it. A GPU whose
+    device file returns `EIO` is lost. With `text`, reading the file succeeds and shows this text.
     """
     ask(socket_path, {"op": "fault", "path": path, "errno": errno_name, "text": text})
 
@@ -130,8 +130,8 @@ def ask(
         socket_path: the node's control socket.
         message: the message.
         timeout_s: maximum wait for the response; None for no maximum.
-        on_progress: called with the units of each progress report before the response; None if the message
-            asks for none.
+        on_progress: function that is called with the units of each progress report before the response; None
+            if the message requests no progress reports.
 
     Raises:
         UnavailableError: no response, or none within the timeout.
@@ -158,7 +158,7 @@ def ask(
 
 
 def _answer(peer: socket.socket, on_progress: Callable[[float], None] | None) -> dict[str, Any] | None:
-    """Return the response; None if the connection ends before it."""
+    """Return the response. None if the connection ends before the response arrives."""
     data = b""
     while True:
         while b"\n" not in data:

@@ -1,4 +1,4 @@
-"""Two senergyctld on this machine with one database, of which one is active, and a munged of their own."""
+"""Two senergyctld on this machine with a common database and their own munged. One of them is active."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class PairedController:
     """One of two controllers.
 
     Args:
-        directory: directory for its files, which is created.
+        directory: directory for the controller's files. It is created.
         munge_socket: socket of munged.
-        port: its port.
+        port: TCP port of the controller.
         urls: URLs of both controllers.
         database: URL of the database.
 
     Attributes:
-        url: its URL.
+        url: URL of this controller.
         process: the running process; None: it was never started.
         environment: further environment variables of the process.
     """
@@ -78,7 +78,10 @@ class PairedController:
             )
 
     def role(self) -> str | None:
-        """Return `active` or `passive` by the controller's own response; None: it does not answer."""
+        """Return `active` or `passive`, the role that the controller reports.
+
+        None: the controller does not answer.
+        """
         client = ControllerClient(self.url, self.munge_socket, 2.0, [_RUNS_AS], total_timeout_s=2.0)
         try:
             client.get("/v1/status")
@@ -110,10 +113,10 @@ class ControllerPair:
     """Two controllers of one cluster.
 
     Args:
-        directory: directory for their files.
+        directory: directory for the files of both controllers.
         munge_socket: socket of munged.
-        ports: their ports.
-        databases: URL of the database for each of them.
+        ports: TCP ports of the controllers.
+        databases: URL of the database for each controller.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class ControllerPair:
 
     @property
     def cluster(self) -> ClusterConfig:
-        """Configuration of the clients of the pair."""
+        """Configuration with which a client reaches the pair."""
         return ClusterConfig(
             name="c1",
             controller_url=ControllerUrls(self.urls),
@@ -161,7 +164,7 @@ class ControllerPair:
         """Wait until a controller, or the expected one, is active, and return it.
 
         Raises:
-            UnavailableError: it does not become active in time.
+            UnavailableError: no controller, or not the expected one, becomes active in time.
         """
         deadline = time.monotonic() + DEADLINE_S
         while True:
@@ -203,7 +206,7 @@ class ControllerPair:
 
 @contextlib.contextmanager
 def running_pair(*databases: str) -> Iterator[ControllerPair]:
-    """Run a munged and two controllers with a database, which is empty or of this release.
+    """Run a munged and two controllers with a database. It must be empty or have the schema of this release.
 
     Args:
         databases: URL of the database for both controllers, or for each of them.

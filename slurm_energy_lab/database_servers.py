@@ -1,8 +1,8 @@
 """Private MariaDB and PostgreSQL servers for tests and benchmarks, each in a directory of its own.
 
 A server listens on a Unix socket in its directory, and on a loopback port if requested. It ends with the
-process that started it: the kernel kills it (PR_SET_PDEATHSIG), and a cleaner process removes its directory
-even if the starting process is killed.
+process that started it, because the kernel then kills it (PR_SET_PDEATHSIG). A cleaner process removes the
+server's directory even if the starting process is killed.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class DatabaseServer(ABC):
     Start it in the main thread: the kernel kills the server when the thread that started it ends.
 
     Args:
-        durable: write each commit to the disk, as a production server does. Without it commits are fast and
-            survive a kill of the server, but not a power cut.
+        durable: whether each commit is written to the disk, as on a production server. Otherwise commits are
+            fast. They survive a kill of the server, but not a power cut.
         port: TCP port on the loopback interface; None for the Unix socket only.
-        directory: directory of the server, which keeps its data when the server is closed, for a server
-            that is started there again; None: a temporary one, which is removed.
+        directory: directory of the server. The data in it are kept when the server is closed, and a server
+            that is started there again uses them. None: a temporary directory, which is removed.
         settings: settings of the server beyond the defaults; the next `start` applies changes.
     """
 
@@ -114,16 +114,19 @@ class DatabaseServer(ABC):
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """Shut the server down in an orderly way; its data stay."""
+        """Shut down the server in an orderly way. The data are kept."""
         self._end(self._stop_signal)
 
     def kill(self) -> None:
-        """Kill the server as a crash would; its data stay."""
+        """Kill the server, as a crash would. The data are kept."""
         self._end(signal.SIGKILL)
         remove_shared_memory(self.data)
 
     def close(self) -> None:
-        """Kill the server and remove its directory; stop a server whose directory is kept."""
+        """Kill the server and remove its directory.
+
+        If the directory is to be kept, stop the server instead.
+        """
         if self._cleaner is None:
             self.stop()
         else:
@@ -145,7 +148,7 @@ class DatabaseServer(ABC):
         return self.admin_url(name).render_as_string(hide_password=False)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, also while connections to it are open."""
+        """Drop a database, even if connections to it are open."""
         self.execute(self._drop_statement(name))
 
     @abstractmethod
@@ -328,7 +331,7 @@ def _kept_directory(directory: Path) -> Path:
 def _start_cleaner(directory: Path) -> subprocess.Popen[bytes]:
     """Start the process that removes a server and its directory once its standard input is closed.
 
-    It has a session of its own, so that no signal to the group of the starting process reaches it.
+    The process has its own session. Signals to the process group of the caller therefore do not reach it.
     """
     command = [sys.executable, "-m", "slurm_energy_lab.database_cleaner", str(directory)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)

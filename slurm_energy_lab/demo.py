@@ -55,8 +55,8 @@ def run_demo(
     Args:
         environment: environment variables of the lab's login node.
         page: HTML file to write.
-        enforce: lets senergyctld enforce the budget, which it only observed before.
-        say: called with each line of output.
+        enforce: function that lets senergyctld enforce the budget. Until then, senergyctld only observes it.
+        say: function that is called with each line of output.
 
     Returns:
         The ids of the jobs.
@@ -95,7 +95,7 @@ def run_demo(
 
 
 def explain(jobs: list[dict[str, Any]]) -> list[str]:
-    """Return a summary in six lines of the jobs as `senergy acct --json` reports them.
+    """Return a six-line summary of jobs in the output of `senergy acct --json`.
 
     Args:
         jobs: objects with `name`, `elapsed_s`, `energy_joules` and `nodes`.
@@ -129,7 +129,7 @@ def explain(jobs: list[dict[str, Any]]) -> list[str]:
 
 
 def _tuned_line(job: dict[str, Any]) -> str:
-    """Return the result of the tuned job: its settings against its own untuned speed and power."""
+    """Return the result of the tuned job, relative to the untuned speed and power of the same job."""
     tuning = job["nodes"][0]["tuning"] or {}
     label = "Training on GPUs that no table lists, tuned to the least energy at most 5 % slower"
     point = next((item for item in tuning.get("points", ()) if item["point"] == tuning.get("chosen")), None)

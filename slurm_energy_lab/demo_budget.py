@@ -50,8 +50,8 @@ def run_budget_step(
 
     Args:
         shell: runner of commands.
-        begin_enforcing: lets senergyctld enforce the budget.
-        say: called with each line of output.
+        begin_enforcing: function that lets senergyctld enforce the budget.
+        say: function that is called with each line of output.
 
     Returns:
         The ids of the jobs, and the result in one line.
@@ -89,7 +89,7 @@ def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: flo
         before: state of the budget before the limit was lowered.
         during: state of the budget while the limit was low.
         limit_watts: the low limit.
-        over_s: seconds with the measured power above a limit.
+        over_s: seconds in which the measured power was above a limit.
     """
     limit, *measured = (
         f"{watts / 1e3:.1f} kW" for watts in (limit_watts, before["measured_watts"], during["measured_watts"])
@@ -101,7 +101,7 @@ def result_line(before: dict[str, Any], during: dict[str, Any], limit_watts: flo
 
 
 def _over_s(shell: Shell, begin_unix_s: float) -> float:
-    """Return the seconds with the measured power above the limit since a time."""
+    """Return the seconds since `begin_unix_s` in which the measured power was above the limit."""
     window = ("-S", f"uts{begin_unix_s - _SAMPLE_S:.0f}", "--json")
     (series,) = json.loads(shell("senergy", "budget", "history", BUDGET, *window))["series"]
     return math.fsum(series["over_s"])

@@ -30,7 +30,8 @@ class DemoJob:
         gpus: number of GPUs.
         size_s: run time of the kernel at full speed in seconds.
         reports: whether the kernel reports its progress to the agent.
-        purpose: part of the name instead of the policy, for jobs that are not compared; empty: none.
+        purpose: text that replaces the policy in the name of a job that is not compared; empty: the name
+            contains the policy.
     """
 
     kernel: str

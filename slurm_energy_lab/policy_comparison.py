@@ -1,7 +1,7 @@
 """Comparison of all energy policies over the programs of the demonstration, as a Markdown table.
 
-Every run is a job of the agent's job manager on an emulated node of its own on a virtual clock. The energy is
-that of the whole node from the model, not the measured one.
+Every run is a job of the agent's job manager. Each program has its own emulated node with a virtual clock.
+The energy is the true energy of the whole node from the model, not the measured energy.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def compare(
     Args:
         seconds: run time of the programs at full speed.
         programs: the programs.
-        policies: the policies; `monitor` always runs, first.
-        on_run: called after each run.
+        policies: the policies. `monitor` is always included and runs first.
+        on_run: function that is called after each run.
     """
     runs = []
     with tempfile.TemporaryDirectory(prefix="senergy-policies-") as name:
@@ -136,7 +136,7 @@ def _cap_flags(device: str, draw: Mapping[str, float]) -> dict[str, str]:
 
 
 def table(runs: Sequence[PolicyRun]) -> str:
-    """Return a Markdown table with the change of time, energy and EDP of each run against `monitor`."""
+    """Return a Markdown table with the change of time, energy and EDP of each run relative to `monitor`."""
     policies = list(dict.fromkeys(run.policy for run in runs))
     lines = [
         f"| program | {' | '.join(policies)} |",

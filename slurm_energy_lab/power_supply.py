@@ -1,7 +1,8 @@
 """Emulated power supplies of nodes: programs that switch them for Slurm, and the energy that they delivered.
 
 Slurm calls the programs as SuspendProgram and ResumeProgram, prolog and epilog. They write each change of a
-node's state to a log: the reading of a meter at the wall outlet, which works while the node is off.
+node's state to a log. From the log follows the energy that a meter at the wall outlet would measure, also
+while the node is off.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class SupplyModel:
     Attributes:
         idle_watts: power while the node is on without a job.
         busy_watts: power while a job runs.
-        off_watts: power while it is off.
+        off_watts: power while the node is off.
         boot_s, boot_watts: duration and power of booting.
         shutdown_s, shutdown_watts: duration and power of shutting down.
     """
@@ -124,10 +125,12 @@ def delivered_joules(
     start: float,
     end: float,
 ) -> float:
-    """Return the energy that all nodes drew between two times; each was on and idle before its first change.
+    """Return the energy that all nodes drew between two times.
+
+    Before its first change, a node is on and idle.
 
     Args:
-        changes: from `read_changes`.
+        changes: changes as returned by `read_changes`.
         nodes: names of the nodes.
         model: power of the states.
         start: begin in Unix seconds.

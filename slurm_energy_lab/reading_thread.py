@@ -12,10 +12,10 @@ Value = TypeVar("Value")
 
 
 class ReadingThread(Generic[Value]):
-    """Reads a value at a fixed rate in a thread, as a context manager.
+    """Context manager that reads a value at a fixed rate in a thread.
 
-    A reading that takes longer than the interval delays the next one. An error of the function ends the
-    thread; it is raised at the end of the block, so that missing readings do not go unnoticed.
+    A reading that takes longer than the interval delays the next one. An error of `read` ends the thread. The
+    error is raised at the end of the block, so that missing readings do not go unnoticed.
 
     Args:
         read: function that returns the value.
@@ -23,7 +23,7 @@ class ReadingThread(Generic[Value]):
         clock: clock of `readings` in seconds.
 
     Attributes:
-        readings: time after each reading, and the value.
+        readings: pairs of the time after a reading and the value.
     """
 
     def __init__(

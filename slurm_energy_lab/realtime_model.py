@@ -44,7 +44,7 @@ class RealtimeModel:
     def modify(self) -> Iterator[NodeModel]:
         """Context manager that locks the node model for a change of settings and yields it.
 
-        At its end it wakes up the thread that waits for the model's next event.
+        At the end of the block, the thread that waits for the model's next event is woken up.
         """
         with self.now() as model:
             yield model
@@ -82,7 +82,7 @@ class SteppedCounter:
         """Create a counter.
 
         Args:
-            read: returns the exact value from a node model at its current time.
+            read: function that returns the exact value from a node model at the model's current time.
             interval_s: minimum seconds between two updates.
         """
         self._read = read

@@ -1,7 +1,7 @@
 """Simulated agents: many nodes in one process that report and deliver to senergyctld with the real protocol.
 
-Requests are those of senergyd: same bodies, munge credentials, verified responses, pauses and repetitions.
-The nodes share a few threads, and one spool in memory.
+Requests are like those of senergyd: same bodies, munge credentials, verified responses, pauses and
+repetitions. The nodes share a few threads, and one spool in memory.
 
 `python -m slurm_energy_lab.simulated_agents --config energy.toml --nodes 1000 --seconds 60` prints the
 figures as JSON, with the ids of all delivered items.
@@ -46,15 +46,15 @@ _IDLE_S: Final = 0.05
 
 @dataclass(slots=True)
 class Delivery:
-    """Items of one node on their way to the controller.
+    """Items that one node delivers to the controller.
 
     Attributes:
         route: route of the controller.
         node: name of the node.
         items: the items, as in the request.
-        ids: their ids.
-        handed_over_s: monotonic time at which they were ready.
-        attempts: number of requests.
+        ids: ids of the items.
+        handed_over_s: monotonic time at which the items were ready.
+        attempts: number of requests so far.
     """
 
     route: DeliveryRoute
@@ -152,12 +152,13 @@ class SimulatedAgents:
         return self._outstanding
 
     def close_period(self, start: int, end: int, spread_s: float | None = None) -> None:
-        """Hand over the period of all nodes now, as at a full hour.
+        """Hand over the energy period of each node now, as agents do at a full hour.
 
         Args:
             start: start of the period in Unix seconds.
-            end: its end in Unix seconds.
-            spread_s: maximum of the random delay before the first request of a node; None: that of senergyd.
+            end: end of the period in Unix seconds.
+            spread_s: maximum of the random delay before the first request of a node; None: the maximum of
+                senergyd.
         """
         if spread_s is None:
             spread_s = max(PERIOD_ROUTE.spread_s, self._requested_interval_s)

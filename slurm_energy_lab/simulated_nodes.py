@@ -1,6 +1,7 @@
 """Simulated nodes: live reports, records, traces and periods that agents of a large cluster would send.
 
-The nodes run jobs of several nodes each, without pause. Energies are plausible but not those of hardware.
+Each job runs on several nodes. The nodes run jobs without pause. Energies are plausible, but not those of
+real hardware.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SimulatedWorkload:
 
     Attributes:
         cluster: name of the cluster.
-        prefix: names of the nodes are this prefix and a number.
+        prefix: prefix of the node names. A number follows it.
         gpus: GPUs per node.
         job_s: mean duration of the jobs in seconds.
         job_nodes: nodes per job.
@@ -54,8 +55,8 @@ class SimulatedWorkload:
 class SimulatedNode:
     """One simulated node.
 
-    Nodes with the same quotient of number and `job_nodes` run the same jobs, and each job ends on all of them
-    at the same time.
+    Nodes with the same integer quotient of `number` and `job_nodes` run the same jobs. A job ends on all its
+    nodes at the same time.
 
     Args:
         model: description of the node.

@@ -85,15 +85,15 @@ class SlurmCluster:
     """One of the clusters.
 
     Args:
-        group: the clusters to which it belongs.
+        group: group of clusters to which this cluster belongs.
         name: Slurm's name of the cluster.
-        cpus: CPUs of its node.
+        cpus: number of CPUs of the cluster's node.
         ports: ports of slurmctld, slurmd and senergyctld.
 
     Attributes:
-        directory: directory for its files.
-        controller_url: URL of its senergyctld.
-        energy_toml: configuration file of its senergyctld.
+        directory: directory for the cluster's files.
+        controller_url: URL of the cluster's senergyctld.
+        energy_toml: configuration file of the cluster's senergyctld.
     """
 
     def __init__(self, group: SlurmClusters, name: str, cpus: int, ports: Sequence[int]) -> None:
@@ -121,7 +121,7 @@ class SlurmCluster:
 
         Args:
             command: program and arguments.
-            user: user id as which it runs; None: that of this process.
+            user: user id under which the command runs; None: the user id of this process.
             environment: further environment variables.
 
         Raises:
@@ -135,7 +135,7 @@ class SlurmCluster:
     def try_run(
         self, *command: str, user: int | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command like `run`, but return the result also of one that failed."""
+        """Run a command as `run` does, but return the result even if the command failed."""
         prefix = [] if user is None else ["setpriv", f"--reuid={user}", "--clear-groups", "--"]
         try:
             return subprocess.run(
@@ -163,7 +163,7 @@ class SlurmCluster:
         return f"{self.name}1"
 
     def is_idle(self) -> bool:
-        """Return whether slurmctld answers and its node is idle."""
+        """Return whether slurmctld answers and the cluster's node is idle."""
         done = self.try_run("sinfo", "--local", "--noheader", "--Node", "--format=%T")
         return done.stdout.split() == ["idle"]
 
@@ -171,7 +171,7 @@ class SlurmCluster:
         """Write the configuration of senergyctld.
 
         Args:
-            text: all sections other than those that are the same for all clusters of a lab.
+            text: all sections except those that all clusters of a lab have in common.
         """
         self.energy_toml.write_text(
             f'[cluster]\nname = "{self.name}"\nmunge_socket = "{self.group.munge_socket}"\n'
@@ -286,7 +286,7 @@ class SlurmClusters:
         """Wait until a condition holds.
 
         Raises:
-            UnavailableError: it does not hold within `DEADLINE_S`.
+            UnavailableError: the condition does not hold within `DEADLINE_S`.
         """
         end_s = time.monotonic() + DEADLINE_S
         while not condition():
@@ -351,7 +351,7 @@ class SlurmClusters:
 
 
 def _reserve_ports(count: int) -> list[socket.socket]:
-    """Return sockets whose TCP ports only daemons that set SO_REUSEADDR get."""
+    """Return sockets that reserve TCP ports. Only daemons that set SO_REUSEADDR can use these ports."""
     held = [socket.socket() for _ in range(count)]
     for probe in held:
         probe.bind(("127.0.0.1", 0))
@@ -364,7 +364,7 @@ def _search_path() -> str:
 
 
 def _kill_steps(directory: Path) -> None:
-    """Kill the job steps of these clusters: their SLURM_CONF names the directory."""
+    """Kill the job steps of these clusters. They are recognized by a SLURM_CONF that names the directory."""
     mark = f"SLURM_CONF={directory}/".encode()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

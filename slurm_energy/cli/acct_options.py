@@ -21,7 +21,7 @@ _OF_RECORDS = (
 
 
 def add_row_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select rows, and the refused ones without help."""
+    """Add the options that select rows. Options of sacct that are refused are added without help."""
     select = parser.add_argument_group("row selection, as in sacct")
     for option in options_with(ROWS):
         details: dict[str, Any] = {"dest": option.key, "help": _help(option)}

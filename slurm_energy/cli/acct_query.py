@@ -78,7 +78,7 @@ def read_rows(
 def _sacct_rows(
     args: argparse.Namespace, columns: Sequence[Column[AcctRow]], release: Release | None
 ) -> tuple[list[dict[str, str]] | None, str]:
-    """Return the rows of sacct; None, and the reason: Slurm's accounting does not supply rows."""
+    """Return the rows of sacct. If Slurm's accounting supplies no rows, return None and the reason."""
     if release is None:
         return None, "sacct is not installed here"
     arguments = acct_options.sacct_arguments(args, release)
@@ -120,7 +120,7 @@ def jobs_of_records(
 def _selected_running(
     records: Sequence[AccountedRecord], parameters: Mapping[str, str]
 ) -> list[AccountedRecord]:
-    """Return the records so far that the parameters of a request for records select, as RUNNING."""
+    """Return the unfinished records that the parameters of a request select, with the state RUNNING."""
     jobs, users, partitions, nodes = (
         frozenset(filter(None, parameters.get(key, "").split(","))) for key in _RUNNING_KEYS
     )
@@ -167,12 +167,12 @@ def read_energy(
 def _running_records(
     client: ControllerClient, records: Sequence[AccountedRecord], ids: Sequence[str] = ()
 ) -> list[AccountedRecord]:
-    """Return the records so far of running jobs and steps.
+    """Return the unfinished records of running jobs and steps.
 
     Args:
         client: client of the controller.
-        records: final records, which replace those so far.
-        ids: job ids; empty, or more than `_MAX_IDS`: all.
+        records: final records. They replace unfinished records of the same job.
+        ids: job ids. If empty, or more than `_MAX_IDS`, all running jobs are requested.
     """
     parameters = {"job": ",".join(ids)} if 0 < len(ids) <= _MAX_IDS else {}
     response = client.get(RUNNING_PATH, parameters)
@@ -201,7 +201,7 @@ def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
 
 
 def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with emissions and cost. The energy of a job counts as evenly spread over its time."""
+    """Return the rows with emissions and cost. A job's energy counts as spread evenly over its run time."""
     usages = [row.usage for row in rows if row.usage is not None]
     if not usages:
         return list(rows)

@@ -143,7 +143,7 @@ def known_curve(
 def best_settings(
     curve: ResponseCurve, objective: Objective, bounds: BoundsConfig, untuned: Prediction | None
 ) -> BestSettings:
-    """Return the best settings of a job that it can set by flags within the bounds of the site.
+    """Return the best settings that a job can request by flags within the bounds of the site.
 
     Args:
         curve: response curve of the job.
@@ -225,7 +225,7 @@ def _curve(program: Any) -> ResponseCurve | None:
 
 
 def _is_hardware(product: str, gpu_kind: str | None) -> bool:
-    """Return whether a product name of a GPU is of a kind that Slurm names; any product is of no kind."""
+    """Return whether a GPU product is of the kind `gpu_kind`, as Slurm names kinds. True without a kind."""
     if gpu_kind is None:
         return True
     from slurm_energy.oracle.hardware.hardware_files import find_hardware

@@ -1,4 +1,4 @@
-"""`senergy budget`: limits and power now, coming steps, live changes, history, explanations of jobs."""
+"""`senergy budget`: limits and power now, planned and live changes, history, explanations of jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Generator of shell completion: `python -m slurm_energy.cli.completion bash|zsh|fish`.
 
-shtab writes the commands and options from the parsers; the values come from `completion_values`. The scripts
-start no Python: a word from a daemon comes from a command that is stopped after a second.
+shtab writes the commands and options from the parsers. The values come from `completion_values`. The scripts
+start no Python. A word that a daemon supplies comes from a command that is stopped after a second.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _list_options(root: CommandParser) -> Iterator[str]:
 
 
 def _corrected_zsh(text: str) -> str:
-    """Return a zsh script in which repeated arguments and `--option=value` complete, unlike in shtab's."""
+    """Return a corrected zsh script of shtab, in which repeated arguments and `--option=value` complete."""
     lines = []
     for line in text.splitlines():
         line = re.sub(r'^(\s+)"\(\*\)::?', r'\1"*:', line)

@@ -128,9 +128,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _idle_watts(args: argparse.Namespace) -> dict[tuple[str, str, str], float]:
-    """Return the power of each budget without any job, by its name and scope.
+    """Return the idle power of each budget, by the name and scope of the budget.
 
-    It is empty if senergyctld does not answer soon, or knows no budgets yet.
+    The result is empty if senergyctld does not answer soon, or knows no budgets yet.
     """
     from slurm_energy.protocol.budget_requests import STATUS_PATH, StatusQuery
 

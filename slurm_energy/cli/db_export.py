@@ -101,7 +101,7 @@ def _print(form: str, columns: Sequence[ExportColumn], rows: Iterator[Sequence[A
 def _write_file(
     path: Path, form: str, columns: Sequence[ExportColumn], rows: Iterator[Sequence[Any]]
 ) -> None:
-    """Write a file; it gets its name when it is complete."""
+    """Write a file under a temporary name, and rename it when it is complete."""
     temporary = temporary_name(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

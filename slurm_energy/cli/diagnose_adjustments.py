@@ -97,7 +97,7 @@ def _permit(client: ControllerClient, args: argparse.Namespace) -> int:
 
 
 def _apply(client: ControllerClient, args: argparse.Namespace) -> int:
-    """Start a trial; without any permission, show the adjustments that could be applied."""
+    """Start a trial. Without permission for any adjustment, show the adjustments that could be applied."""
     from slurm_energy.reports.diagnosis.adjustment_text import proposal_lines
 
     if args.permit is None:
@@ -179,7 +179,7 @@ def _submission_values(trial: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _options(values: dict[str, int]) -> list[str]:
-    """Return the options of sbatch for values by kind, each checked on this side too."""
+    """Return the options of sbatch for values by kind. This command checks each value as well."""
     from slurm_energy.adjustment import Adjustment
 
     items = (Adjustment.from_json({"kind": kind, "new": new}) for kind, new in sorted(values.items()))

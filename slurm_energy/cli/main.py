@@ -90,7 +90,7 @@ def _run(name: str, module: Any, arguments: list[str]) -> int:
 
 
 def command_parser(name: str, module: Any) -> CommandParser:
-    """Return the parser of a subcommand with all that its help page shows."""
+    """Return the parser of a subcommand, including everything that the help page of the subcommand shows."""
     parser = CommandParser(prog=f"senergy {name}", description=module.HELP)
     module.configure(parser)
     parser.complete_actions()

@@ -20,7 +20,7 @@ _MAX_OBSERVATION_BYTES: Final = 16 << 20
 def fetch_observed_job(
     args: argparse.Namespace, client: ControllerClient, job_id: str
 ) -> tuple[JobUsage, list[Any]]:
-    """Return the last run of a job, or the job so far, with its node observations as JSON.
+    """Return the last run of a job, or its data so far if it is running, with its node observations as JSON.
 
     Args:
         args: options of the command, which name the configuration.
@@ -51,7 +51,7 @@ def _not_reported(args: argparse.Namespace, job_id: str, error: NotFoundError) -
 
 
 def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
-    """Return the last run of a job, or the job so far if it is running.
+    """Return the last run of a job, or the job's data so far if the job is running.
 
     Raises:
         NotFoundError: the job has neither ended with a record nor is it running.
@@ -80,12 +80,15 @@ def fetch_job(client: ControllerClient, job_id: str) -> JobUsage:
 
 
 def _is_earlier(run: JobUsage, last: JobUsage) -> bool:
-    """Return whether a run ended with a requeue. Another job may have had the same id before."""
+    """Return whether a run is an earlier run of the same job. Another job may have had the same id before."""
     return run.first.uid == last.first.uid and run.first.restart_count < last.first.restart_count
 
 
 def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:
-    """Return a running job so far; None if it is not running, or its id is not a plain number."""
+    """Return the data so far of a running job.
+
+    None: the job is not running, or its id is not a plain number.
+    """
     from slurm_energy.protocol.live_reports import RUNNING_PATH
     from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise
 
@@ -118,10 +121,10 @@ def fetch_documents(client: ControllerClient, job_id: str, *, quiet: bool = Fals
 
 
 def with_live_observation(args: argparse.Namespace, job: JobUsage) -> tuple[JobUsage, list[Any]]:
-    """Return a running job with its power trace so far, and this node's observation of the job as JSON.
+    """Return a running job with its power trace so far, and the observation of the job on this node as JSON.
 
-    senergyd of this node supplies them. If it does not run the job, the job is returned unchanged and the
-    list is empty.
+    The senergyd of this node supplies both. If this node does not run the job, the job is returned unchanged
+    and the list is empty.
     """
     answer = _ask_for_observation(args, job.first.job_id)
     node, document, trace = (answer.get(key) for key in ("node", "observation", "trace"))

@@ -77,7 +77,7 @@ def _best(
     prediction: Prediction,
     notes: list[str],
 ) -> BestSettings | None:
-    """Return the best known settings for --best; None without it, or if no response of the job is known.
+    """Return the best known settings for --best. None without --best, or if no response to settings is known.
 
     A warning about a GPU cap that is predicted to be harmful is added to `notes` in any case.
     """
@@ -232,11 +232,9 @@ def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest
 
 
 def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
-    """Return the oracle of training jobs in a list if it can predict the job.
+    """Return a list with the oracle of training jobs, or an empty list if it cannot predict the job.
 
-    Otherwise return an empty list.
-
-    The reason is then added to `notes`.
+    In the second case the reason is added to `notes`.
     """
     if not request.gpu_kind:
         notes.append("the model was not used: no kind of GPU is named (--gpus=a100:4)")

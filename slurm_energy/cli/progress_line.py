@@ -16,7 +16,7 @@ class ProgressLine:
 
     Args:
         label: the work, e.g. `writing`.
-        unit: noun of what is counted, in the plural.
+        unit: noun for the counted things, in the plural.
     """
 
     def __init__(self, label: str, unit: str) -> None:
@@ -36,7 +36,7 @@ class ProgressLine:
             print("\r", end="", file=sys.stderr, flush=True)
 
     def report(self, done: int, total: int = 0) -> None:
-        """Show the amount of completed work; a total of 0 is unknown."""
+        """Show the amount of completed work. A total of 0 means that the total is unknown."""
         if not self._shown or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + _INTERVAL_S

@@ -58,7 +58,7 @@ def paragraph(text: str) -> Iterator[str]:
 
 
 def tagged(tag: str, explanation: str) -> Iterator[str]:
-    """Yield the lines of a paragraph with a tag, which is already marked up."""
+    """Yield the lines of a paragraph with a tag. The tag is already marked up."""
     yield ".TP"
     yield tag
     yield escape(explanation) if explanation else r"\&"

@@ -1,4 +1,4 @@
-"""Output files of `senergy simulate`: results, plots and the HTML page. Each is named on standard error."""
+"""Output files of `senergy simulate`: results, plots and the HTML page. Their paths go to standard error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_TABLES = 6
 
 
 def needs_one_table(results: list[tuple[Scenario, list[RunResult]]]) -> bool:
-    """Return whether the variants of a sweep have one common table: many variants, or several keys."""
+    """Return whether one table shows all variants of a sweep: there are many variants, or several keys."""
     return len(results) > MAX_TABLES or len(results[0][0].point) > 1
 
 

@@ -31,7 +31,7 @@ class ProgressBar:
 
     Args:
         state: the sweep.
-        limits: its extent.
+        limits: limits of the extent of the sweep.
     """
 
     def __init__(self, state: SweepState, limits: SweepLimits) -> None:
@@ -110,7 +110,7 @@ def check_plots() -> None:
 
 
 def _preset_json(design: SweepDesign) -> dict[str, Any]:
-    """Return the keys for JSON about the preset; none without a preset."""
+    """Return the JSON keys about the preset. Empty without a preset."""
     if design.preset is None or design.configurations is None:
         return {}
     return {"preset": design.preset.name, "refused": dict(design.configurations.refused)}

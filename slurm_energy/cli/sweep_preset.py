@@ -20,7 +20,7 @@ _OWN_OPTIONS = ("batch-size", "threads", "precision")
 
 @dataclass(frozen=True, slots=True)
 class SweepDesign:
-    """What a sweep varies.
+    """Factors and configurations that a sweep varies.
 
     Attributes:
         factors: the factors that are combined with each other and with the configurations.
@@ -104,7 +104,7 @@ def refused_lines(refused: Mapping[str, int]) -> list[str]:
 
 
 def _machine(args: argparse.Namespace, content: bytes) -> dict[str, int]:
-    """Return the numbers of the machine by their names in expressions."""
+    """Return the core count and threads per core of the machine, by the names that expressions use."""
     from slurm_energy.slurm.batch_script import effective_options
     from slurm_energy.slurm.node_topology import parse_topology, read_topology
 

@@ -29,9 +29,9 @@ class SavedSweep:
     """A saved sweep of a program.
 
     Attributes:
-        path: its state file.
-        state: its state.
-        result: its result so far; the reference is measured.
+        path: state file of the sweep.
+        state: state of the sweep.
+        result: result of the sweep so far; the reference is measured.
     """
 
     path: Path
@@ -48,8 +48,8 @@ def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, s
     """Return the newest saved sweep of the program of a template; None: there is none.
 
     Args:
-        args: command line of `senergy template render`; `sweep` names a state file, None: search for one in
-            the current folder and in that of the output.
+        args: command line of `senergy template render`. `sweep` names a state file; None: the current folder
+            and the folder of the output are searched for one.
         template: the template.
         given: values of --set.
 

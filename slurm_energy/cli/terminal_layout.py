@@ -79,7 +79,10 @@ def _spans(rule: str) -> list[Span]:
 
 
 def _fit_without_rule(block: Sequence[str], columns: int) -> Iterator[str]:
-    """Yield a block that may contain a table without a rule: a line with wide gaps, and lines with gaps."""
+    """Yield a laid-out block.
+
+    A line with wide gaps and the lines with gaps below it are a table without a rule.
+    """
     gaps = [len(_GAP.findall(line.strip())) for line in block]
     begin = next((index for index, count in enumerate(gaps) if count >= _MIN_HEADER_GAPS), len(block))
     end = next((index for index in range(begin, len(block)) if not gaps[index]), len(block))
@@ -133,7 +136,7 @@ def _table(block: Sequence[str], spans: Sequence[Span], columns: int) -> Iterato
 def _is_right_justified(cells: Sequence[str], span: Span) -> bool:
     """Return whether all texts of a column end at its end.
 
-    Other columns keep the indent of their texts, for trees.
+    In other columns the indent of the texts is kept, because the texts may form a tree.
     """
     width = span[1] - span[0]
     return all(display_width(cell.rstrip()) >= width for cell in cells if cell.strip())

@@ -30,7 +30,7 @@ _MEGABYTE: Final = 1 << 20
 
 
 class TraceFile:
-    """A file that gets its name when it is complete, compressed if its name ends in `.gz`.
+    """A file that is renamed to `path` when it is complete. It is compressed if the name ends in `.gz`.
 
     Args:
         path: the file.
@@ -49,7 +49,7 @@ class TraceFile:
         self._file.write(self._compressor.compress(data) if self._compressor else data)
 
     def finish(self) -> None:
-        """Complete the file and give it its name."""
+        """Complete the file and rename it to its final name."""
         if self._compressor:
             self._file.write(self._compressor.flush())
         self._file.close()

@@ -29,7 +29,7 @@ class CollectedSources:
     """All data about the time of one job.
 
     Attributes:
-        usage: the job's energy records; None: not asked or none.
+        usage: the job's energy records; None: not requested, or there are none.
         nodes: observations by node, with the power trace as signal `power_watts`.
         findings: findings, the most important first.
         processes: event files.
@@ -141,7 +141,7 @@ def _selected(node: NodeObservation, ranks: Sequence[range]) -> NodeObservation:
 
 
 def _set_window(args: argparse.Namespace, sources: CollectedSources) -> None:
-    """Set the shown part of the time: that of the job, or of its events, within --from and --to.
+    """Set the shown time window: the time of the job, or of its events, within --from and --to.
 
     Raises:
         UsageError: --from is not before --to.
@@ -193,7 +193,7 @@ def _observed_end_s(sources: CollectedSources) -> float:
 
 
 def note_skipped(sources: CollectedSources, limit: int) -> None:
-    """Print a note for each file that cannot be read, up to a limit, and one about files of other jobs."""
+    """Print a note for each unreadable file, up to a limit, and one note about files of other jobs."""
     for source in sources.skipped[:limit]:
         note(f"{source.path}: left out: {source.reason}")
     if len(sources.skipped) > limit:

@@ -28,7 +28,7 @@ def parse_shown_time(text: str, start_s: float, now: datetime, option: str) -> f
         option: name of the option, for the error message.
 
     Raises:
-        UsageError: the text is neither.
+        UsageError: the text is neither a time nor a duration.
     """
     if not text.startswith("+"):
         try:

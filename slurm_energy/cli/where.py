@@ -118,7 +118,7 @@ def data_bytes(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A submitted job: its id, and its cluster; None: this cluster."""
+    """A submitted job: the job id, and the name of the cluster. A name of None stands for this cluster."""
 
     job_id: int
     cluster: str | None
@@ -304,7 +304,7 @@ def _prediction_of(config: Config, name: str, request: PredictionRequest) -> Pre
     """Return the prediction of another cluster's senergyctld; None: it has no similar runs.
 
     Raises:
-        EnergyError: it did not answer, or not validly.
+        EnergyError: senergyctld did not answer, or its response was invalid.
     """
     from slurm_energy.oracle.prediction import Prediction
     from slurm_energy.protocol.controller_client import ControllerClient

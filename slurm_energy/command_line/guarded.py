@@ -1,4 +1,4 @@
-"""Ends of programs by an interrupt, a closed pipe or a full disk, without a traceback."""
+"""Handling of an interrupt, a closed pipe or a full disk at the end of a program, without a traceback."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def guarded(program: str, body: Callable[[], int], *, is_daemon: bool = False) -
     Args:
         program: name of the program, for the error message.
         body: function that returns the exit code.
-        is_daemon: errors of the operating system may come from anything else than standard output, and are
-            raised.
+        is_daemon: whether the program is a daemon. Its errors of the operating system are raised, because
+            they may have causes other than standard output.
     """
     try:
         code = body()

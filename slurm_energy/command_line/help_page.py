@@ -20,10 +20,10 @@ def page_columns() -> int:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Formatter of `--help` for the width of the terminal, and for 80 columns where it is wider.
+    """Formatter of `--help` for the width of the terminal, at most 80 columns.
 
-    Descriptions and epilogs keep their paragraphs and rows. No line breaks at a hyphen, so that the names of
-    options can be copied.
+    Descriptions and epilogs keep their paragraphs and rows. Lines do not break at a hyphen, so that the names
+    of options can be copied.
     """
 
     def __init__(self, prog: str, **options: Any) -> None:
@@ -31,7 +31,7 @@ class HelpFormatter(argparse.HelpFormatter):
         super().__init__(prog, **options)
 
     def _format_usage(self, *args: Any, **options: Any) -> str:
-        """Return the usage. argparse never breaks a group of alternatives, which may be too long."""
+        """Return the usage. argparse never breaks a group of alternatives, even if the group is too long."""
         usage = super()._format_usage(*args, **options)
         if max(map(len, usage.splitlines())) <= self._width:
             return usage

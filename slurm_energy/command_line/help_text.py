@@ -1,8 +1,8 @@
 """Texts below the options of a help page: parsing into paragraphs and rows, and layout. Pure functions.
 
-A text consists of paragraphs and of rows, which are indented by two blanks. A row is a term, such as a
-command, and its explanation after at least two blanks. In a paragraph whose first line begins with `label: `,
-each line that begins so starts a paragraph of its own.
+A text consists of paragraphs and rows. Rows are indented by two blanks. A row contains a term, such as a
+command, then at least two blanks, then the explanation of the term. If the first line of a paragraph begins
+with `label: `, each further line that begins in this form starts a new paragraph.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HelpBlock:
     """A paragraph, the rows below it, or both.
 
     Attributes:
-        text: the paragraph; ends with `:` if it is the title of the rows.
+        text: the paragraph. It ends with `:` if it is the title of the rows.
         rows: the rows; empty: only a paragraph.
         lines: the original lines.
     """
@@ -107,7 +107,7 @@ def render_block(block: HelpBlock, width: int) -> Iterator[str]:
 
 
 def _hanging(text: str) -> str:
-    """Return the indent of the further lines of a paragraph: none, except after a short label."""
+    """Return the indent of all lines but the first of a paragraph. It is 0, except after a short label."""
     return "  " if _LABEL.match(text) else ""
 
 
@@ -156,7 +156,7 @@ def shell_lines(command: str, width: int) -> Iterator[str]:
 
 
 def wrap(text: str, width: int, *, first: str = "", hanging: str = "") -> list[str]:
-    """Return a paragraph in lines of at most `width` columns. No line breaks at a hyphen."""
+    """Return a paragraph in lines of at most `width` columns. Lines do not break at a hyphen."""
     return textwrap.wrap(
         text,
         max(width, len(hanging) + 12),

@@ -77,7 +77,10 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def complete_actions(self) -> None:
-        """Add --color, and to each action, such as `config check`, the examples that concern it."""
+        """Add --color.
+
+        Add to the help of each action, such as `config check`, the examples of this action.
+        """
         colour.add_color_option(self)
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):

@@ -52,7 +52,7 @@ def resource_text(resource: str, amount: float | None, unit: str) -> str:
 
 
 def percent_text(percent: float | None) -> str:
-    """Return a used part for people, rounded down, so that 100 % means all of it; empty: unknown."""
+    """Return the used part of a quota for people, rounded down, so that 100 % means all; empty: unknown."""
     return "" if percent is None else f"{math.floor(percent * 10.0 + 1e-6) / 10.0:.10g} %"
 
 

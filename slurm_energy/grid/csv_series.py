@@ -109,7 +109,7 @@ class TimedRows:
         name: name of the file, for errors.
         expected: description of the format, for errors.
         fields: number of fields that a row needs at least.
-        too_short: error of a row with fewer fields.
+        too_short: text of the error for a row with fewer fields.
         time_field: number of the field with the time.
     """
 
@@ -120,7 +120,9 @@ class TimedRows:
     time_field: int = 0
 
     def read(self, rows: Iterable[list[str]]) -> Iterator[tuple[str, float, list[str]]]:
-        """Yield place in the file, Unix time and fields of each row after the header, without empty rows.
+        """Yield position in the file, Unix time and fields of each row after the header.
+
+        Empty rows are skipped.
 
         Raises:
             UsageError: a row is too short, its time is wrong or does not ascend, or there are too many rows.

@@ -51,7 +51,7 @@ class GridFactor:
             raise ValueError("the fallback must be constant")
 
     def at(self, time_s: float) -> float | None:
-        """Return the factor at a time; None: unknown."""
+        """Return the factor at a time, or None if it is unknown."""
         value = self.series.at(time_s) if self.series else None
         return value if value is not None or self.fallback is None else self.fallback.at(time_s)
 
@@ -82,7 +82,7 @@ class GridFactor:
         return GridAmount(amount if complete else None, amount, known_share, fallback_share)
 
     def _mean(self, start_s: float, end_s: float) -> tuple[float, float, float]:
-        """Return the mean factor over a span, in which unknown times count as 0.
+        """Return the mean factor over a time span. Times at which the factor is unknown count as 0.
 
         Returns:
             The mean, the share of the span in which the series is known, and the share in which the series or

@@ -22,12 +22,12 @@ _GRAMS_PER_KG: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Hardware that a job reserved, for its share of the embodied emissions.
+    """Hardware that a job reserved, from which the job's share of the embodied emissions is computed.
 
     Attributes:
-        node_seconds: seconds of nodes, on which the job may have reserved some of the CPUs only.
-        gpu_seconds: seconds of GPUs.
-        cpu_seconds: seconds of CPUs; None: unknown, the nodes then count as whole.
+        node_seconds: node-seconds. The job may have reserved only some of the CPUs of a node.
+        gpu_seconds: GPU-seconds.
+        cpu_seconds: CPU-seconds; None: unknown, and the nodes count as whole.
     """
 
     node_seconds: float
@@ -37,7 +37,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class EmbodiedCarbon:
-    """Emissions of making the hardware, spread evenly over its lifetime.
+    """Emissions from the manufacture of the hardware, spread evenly over its lifetime.
 
     Attributes:
         node_kg: kg of CO2 equivalents per node without its GPUs.
@@ -66,9 +66,10 @@ class Footprint:
 
     Attributes:
         energy_joules: energy of the computers; None: unknown.
-        facility_joules: the same times the PUE: the energy that the site draws for it.
-        start_s: start of the energy in Unix time; None: no energy.
-        end_s: end of the energy.
+        facility_joules: `energy_joules` times the PUE, which is the energy that the site draws for the
+            computers.
+        start_s: start of the time in which the energy was used, in Unix time; None: no energy.
+        end_s: end of this time.
         carbon: emissions of `facility_joules` in grams; None: no carbon intensity is configured.
         cost: cost of `facility_joules` in units of the currency; None: no price is configured.
         embodied_grams: embodied emissions of the reserved hardware; None: not configured or not asked for.
@@ -86,7 +87,10 @@ class Footprint:
 
     @property
     def pue(self) -> float | None:
-        """pue: Power usage effectiveness; None: unknown, and the figures include the computers only."""
+        """Power usage effectiveness of the site.
+
+        None: unknown, and the figures include the computers only.
+        """
         return self.factors.pue
 
     @property
@@ -179,7 +183,7 @@ class GridFactors:
     currency: str = DEFAULT_CURRENCY
 
     def footprint(self, parts: Iterable[EnergyPart], reservation: Reservation | None = None) -> Footprint:
-        """Return the emissions and cost of energy, including cooling and losses by the PUE.
+        """Return the emissions and cost of energy. The PUE adds the energy of cooling and losses.
 
         Args:
             parts: energy of the computers, without the PUE.

@@ -43,7 +43,7 @@ class SeriesIntegral:
     """Integral of a series over a span of time.
 
     Attributes:
-        value_seconds: integral of the value over the time in which it is known.
+        value_seconds: integral of the value over the times at which it is known.
         known_s: seconds in which the value is known.
     """
 
@@ -128,9 +128,9 @@ class GridSeries:
         return SeriesIntegral(weighted, known_s)
 
     def thinned(self, max_samples: int) -> GridSeries:
-        """Return the series with at most about `max_samples` samples, as means over longer steps.
+        """Return the series with at most about `max_samples` samples, each the mean over a longer step.
 
-        Steps with a gap keep their samples, so that unknown times stay unknown.
+        A step with a gap keeps its original samples, so that unknown times stay unknown.
         """
         if len(self._starts) <= max_samples:
             return self
@@ -165,14 +165,14 @@ class GridSeries:
 
 
 def usual_step_s(starts: Sequence[float]) -> float:
-    """Return the median distance of successive times; an hour if there are fewer than two."""
+    """Return the median distance of successive times, or an hour if there are fewer than two times."""
     if len(starts) < 2:
         return DEFAULT_STEP_S
     return statistics.median(after - before for before, after in pairwise(starts))
 
 
 def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | None = None) -> list[Sample]:
-    """Return samples from times and values that have no end.
+    """Return samples for ascending times and values, with an end for each sample.
 
     Args:
         points: ascending times with their values. None: unknown from this time on.

@@ -40,7 +40,7 @@ _CARBON_UNITS: Final = {
 
 
 def carbon_unit_factor(unit: str) -> float:
-    """Return the grams per kWh of one unit of a carbon intensity.
+    """Return the factor from a unit of carbon intensity to grams per kWh.
 
     Args:
         unit: such as `g/kWh`, `gCO2eq/kWh`, `kg/MWh` or `lb/MWh`; `_per_` may replace the slash.
@@ -55,7 +55,7 @@ def carbon_unit_factor(unit: str) -> float:
 
 
 def price_unit_factor(unit: str, currency: str) -> float:
-    """Return the price per kWh of one unit of a price.
+    """Return the factor from a unit of price to the price per kWh.
 
     Args:
         unit: such as `EUR/kWh`, `EUR/MWh` or `ct/kWh`; `_per_` may replace the slash.

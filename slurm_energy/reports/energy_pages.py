@@ -1,6 +1,6 @@
 """HTML pages about the energy of a cluster, an account or a user in a window of time.
 
-The pages of a site link each other by relative names, so that they work from a directory without a server.
+The pages of a site are linked by relative names, so that the site works from a directory without a server.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def energy_page(
     """Return one page as an HTML document.
 
     Args:
-        subject: what the page is about.
+        subject: cluster, account or user that the page is about.
         document: usage by account, user, policy and partition, in the intervals of the chart.
         jobs: jobs of the window.
         linked: subjects that have pages of their own in the same directory.
@@ -155,12 +155,12 @@ def _kwh_text(amounts: Amounts) -> str:
 
 
 def _kwh_cell(kwh: float) -> str:
-    """Return an energy for a column of a table, whose decimal points are below each other."""
+    """Return an energy as text for a table column in which the decimal points are aligned."""
     return f"{kwh:.1e}" if 0 < kwh < 0.0005 else f"{kwh:,.3f}"
 
 
 def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str, Callable[[UsageRow], bool]]:
-    """Return the layers of the chart by name, each with the test of its rows."""
+    """Return the layers of the chart by name, each with a function that selects the rows of the layer."""
     by = "user" if subject.dimension == "account" else "account"
     sums = group_amounts((row for row in rows if row.kind == JOB), lambda row: row.names.get(by) or NONE)
     largest = sorted(sums, key=lambda name: (-sums[name].energy_uj, name))[: _MAX_LAYERS - 3]
@@ -219,7 +219,7 @@ def _table(
     document: UsageDocument,
     links: Mapping[tuple[str, str], str],
 ) -> dict[str, Any]:
-    """Return one table of the page: energy, emissions, cost and time by the values of a dimension."""
+    """Return one table of the page: energy, emissions, cost and time for each value of a dimension."""
     jobs = [row for row in rows if row.kind == JOB]
     sums = group_amounts(jobs, lambda row: row.names.get(dimension) or NONE)
     whole_uj = sum(one.energy_uj for one in sums.values())

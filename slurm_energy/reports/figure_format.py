@@ -46,8 +46,8 @@ class DisplayUnits:
     def text(self, value: float | None, unit: str) -> str:
         """Return a number as text for a column; empty for None.
 
-        A number with a prefix of its own has two decimals (none for an integer, as in sacct), prefix and
-        unit. In a column with a fixed unit it is a plain number.
+        If the column has no fixed prefix, the text has two decimals (none for an integer, as in sacct), a
+        prefix and the unit. In a column with a fixed unit the text is a plain number.
         """
         if value is None:
             return ""

@@ -41,7 +41,7 @@ class GridRow:
 
 
 def grid_rows(factors: GridFactors, start: float, end: float) -> list[GridRow]:
-    """Return carbon intensity and price in steps of an hour, or longer ones for a long window."""
+    """Return carbon intensity and price in steps of an hour, or in longer steps for a long time window."""
     steps = (step for step in _STEPS_S if (end - start) / step <= MAX_ROWS)
     step_s = next(steps, _STEPS_S[-1])
     rows: list[GridRow] = []
@@ -109,7 +109,7 @@ def grid_fields(currency: str) -> tuple[Field[GridRow], ...]:
 def show_lines(
     rows: Sequence[GridRow], factors: GridFactors, layout: TableLayout, columns: str | None
 ) -> Iterator[str]:
-    """Yield the lines of the table; without `columns` those of the configured quantities."""
+    """Yield the lines of the table. Without `columns`, the table shows the configured quantities."""
     fields = grid_fields(factors.currency)
     if columns is None:
         names = ["Start"]

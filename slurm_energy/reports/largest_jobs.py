@@ -1,4 +1,4 @@
-"""The jobs with the most energy, chosen while the records of a long window are read in pieces of time."""
+"""Selection of the jobs with the most energy, while the records of a long time window are read in pieces."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MAX_JOBS: Final = 200
 
 
 class LargestJobs:
-    """Collects the jobs with the most energy of the cluster, of each account and of each user.
+    """Collector of the jobs with the most energy in the cluster, in each account and of each user.
 
-    Memory depends on the number of accounts and users, not on that of jobs, which can be millions a month.
+    Memory depends on the number of accounts and users. It does not depend on the number of jobs, which can be
+    millions a month.
     """
 
     def __init__(self) -> None:
@@ -25,14 +26,14 @@ class LargestJobs:
 
     @property
     def jobs(self) -> list[JobUsage]:
-        """The jobs that were kept."""
+        """The selected jobs."""
         return list(self._jobs.values())
 
     def add(self, jobs: Iterable[JobUsage]) -> None:
-        """Add the jobs of a piece of time.
+        """Add the jobs from one piece of the time window.
 
-        A job that runs across the edge of a piece is in both pieces. One of them may lack the record of a
-        node that had ended, or had not begun. The job with more records is kept.
+        A job that runs across the border of two pieces is in both of them. One of the pieces may lack the
+        record of a node that had ended, or had not begun. The version of the job with more records is kept.
         """
         for job in jobs:
             key = (job.first.cluster, job.first.job_id, job.first.restart_count, job.job.submit or 0.0)

@@ -52,7 +52,10 @@ def parse_stored_record(data: Mapping[str, Any], added_keys: Collection[str]) ->
 
 
 def _parse(content: dict[str, Any]) -> EnergyRecord | None:
-    """Return a record of exactly this schema; None: it has keys that this release does not know."""
+    """Return a record with exactly the keys of this schema.
+
+    None: it has keys that this release does not know.
+    """
     if content["schema"] != SCHEMA_VERSION:
         return None
     values = dict(content)

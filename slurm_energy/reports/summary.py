@@ -144,7 +144,7 @@ class Summary:
         return self.energy_joules * self.mean_jct_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return the totals by name. Keys that a simulation's summary also has mean the same there."""
+        """Return the totals by name. A key that a simulation's summary also has means the same there."""
         return {
             "jobs": self.jobs,
             "completed": self.completed,

@@ -55,7 +55,7 @@ def best_lines(result: SweepResult) -> Iterator[str]:
 
 
 def request_lines(result: SweepResult, metric: str) -> Iterator[str]:
-    """Yield the best settings by a metric as lines for a batch script; none without measurements."""
+    """Yield the best settings by a metric as lines for a batch script. Yield nothing without measurements."""
     if metric in result.best:
         yield f"# best {METRIC_NAMES[metric]} of sweep {result.name}"
         yield from requested_settings(result.points[result.best[metric]].point).lines()
@@ -74,7 +74,8 @@ def csv_text(result: SweepResult) -> str:
 def _point_texts(result: SweepResult) -> list[str]:
     """Return the text of each point.
 
-    Variables and sbatch options that are the same at all points, or equal to another one, are left out.
+    Variables and sbatch options are left out if they are the same at all points, or always equal another
+    variable or option.
     """
     columns = list(zip(*(point.point.settings for point in result.points), strict=True))
     values = [tuple(value for _, value in column) for column in columns]

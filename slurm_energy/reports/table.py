@@ -134,7 +134,7 @@ def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: s
 
 
 def check_columns(fields: Sequence[Field[Row]], text: str | None, flag: str, listing: str) -> None:
-    """Check a list of columns like `parse_columns`, before a request that takes time. None: the defaults."""
+    """Check a list of columns as `parse_columns` does, before a slow request. A list of None is valid."""
     if text is not None:
         parse_columns(fields, text, flag, listing)
 

@@ -29,7 +29,7 @@ _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """Data of a job from Slurm's accounting. None: not known, or not yet.
+    """Data of a job from Slurm's accounting. An attribute is None if it is not known, or not known yet.
 
     Attributes:
         display_id: the id as Slurm shows it, e.g. `12_3` or `14+0`.
@@ -38,7 +38,7 @@ class JobInfo:
         nodes: number of allocated nodes.
         requested: requested resources as sacct prints them, e.g. `cpu=4,gres/gpu:a100=2,node=1`.
         exit_code: exit code and signal of the job as sacct prints them, e.g. `1:0`.
-        step_exit_code: the highest one of its steps, in the same form.
+        step_exit_code: highest exit code of the job's steps, in the same form as `exit_code`.
     """
 
     display_id: str | None = None
@@ -99,11 +99,12 @@ class JobUsage:
     """A job, or one of its steps, on all its nodes.
 
     Attributes:
-        records: one per node, ordered by node name. Never empty.
+        records: records of the job or step, one per node, ordered by node name. Never empty.
         job: data from Slurm's accounting.
         steps: the job's steps, empty for a step.
         traces: power trace per node, as defined in docs/reference/protocol.md.
-        earlier_runs: runs of the job that ended with a requeue, where they were requested.
+        earlier_runs: earlier runs of the job, each of which ended with a requeue; empty if they were not
+            requested.
     """
 
     records: tuple[EnergyRecord, ...]
@@ -250,22 +251,28 @@ class JobUsage:
 
     @property
     def seconds_above_cap(self) -> float | None:
-        """Seconds for which the power cap was exceeded, on the node with the most; None: there is no cap."""
+        """Seconds above the power cap, on the node that exceeded it for the longest time.
+
+        None: there is no cap.
+        """
         return _max_known(record.seconds_above_cap for record in self.records)
 
     @property
     def budget_capped_seconds(self) -> float | None:
-        """Seconds for which a power budget lowered limits, on the node with the most; None: no budget."""
+        """Seconds with limits lowered by a power budget, on the node with the most such seconds.
+
+        None: no budget.
+        """
         return _max_known(record.budget_capped_seconds for record in self.records)
 
     @property
     def throttled_seconds(self) -> float | None:
-        """Seconds for which a device was throttled, on the node with the most; None: unknown."""
+        """Seconds in which a device was throttled, on the node with the most such seconds. None: unknown."""
         return _max_known(record.throttled_seconds for record in self.records)
 
     @property
     def uncertain_seconds(self) -> float:
-        """Seconds in which a counter may have missed a wrap, on the node with the most."""
+        """Seconds in which a counter may have missed a wrap, on the node with the most such seconds."""
         return max(record.uncertain_seconds for record in self.records)
 
     @property
@@ -328,7 +335,8 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
 def _job_order(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
     """Return the sort key of a run.
 
-    It is the job id, or for array tasks and components of heterogeneous jobs the common id and the number.
+    The key is the job id. For array tasks and components of heterogeneous jobs, it is the common id and the
+    number of the task or component.
     """
     display_id = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
     match = _ARRAY_OR_HETEROGENEOUS_ID.fullmatch(display_id)

@@ -40,7 +40,7 @@ _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,4})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """Node to characterise, and how its jobs are submitted.
+    """Node to be characterised, and options for the submission of its jobs.
 
     Attributes:
         node: name of the node.
@@ -103,9 +103,10 @@ def node_size(node: str) -> tuple[int, int]:
 
 
 def kernel_seconds(minutes: float, jobs: int) -> int:
-    """Return the run time of a kernel at full speed with which all jobs fit into the time.
+    """Return the longest run time of a kernel at full speed with which all jobs fit into the given time.
 
-    The last job may start if its time limit ends within the time, so all earlier jobs must be done by then.
+    The last job may start if its time limit ends within the given time. All earlier jobs must therefore be
+    done by then.
 
     Raises:
         UsageError: the jobs would be too short to be measured.
@@ -123,7 +124,10 @@ def _planned_s(seconds: int, jobs: int) -> float:
 
 
 def job_minutes(seconds: float) -> int:
-    """Return the time limit of a job in minutes. It leaves room for a kernel that is three times slower."""
+    """Return the time limit of a job in minutes.
+
+    The limit suffices for a kernel that is three times slower.
+    """
     return math.ceil(3.0 * seconds / 60.0) + 1
 
 
@@ -166,7 +170,7 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
 def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
     """Return the knob to vary: the GPU power limit on GPUs, else the upper bound of the CPU frequency.
 
-    The values are SHARES of the value in force that the hardware allows.
+    The values are the fractions `SHARES` of the value in force, as far as the hardware allows them.
 
     Raises:
         UnavailableError: the node has no such knob.

@@ -1,8 +1,9 @@
 """Reference kernels that `senergy tune characterise` runs on a node: `python -m` this module CLASS --units N.
 
 The classes are `compute` (matrix products), `memory` (the triad a = b + s c on large arrays) and `host`
-(small operations with Python code between them). On CPUs they use numpy, on GPUs PyTorch. A unit is one pass
-of the kernel over all CPUs or GPUs of the job, so a number of units is the same work at every setting.
+(small operations with Python code between them). On CPUs the kernels use numpy, on GPUs PyTorch. A unit is
+one pass of the kernel over all CPUs or GPUs of the job. A number of units is therefore the same work at every
+setting.
 
 `--describe` prints one line of JSON with the hardware's ranges and the units per second of each class, or
 with the module that is missing.
@@ -88,7 +89,7 @@ def describe(gpu: bool, seconds: float) -> dict[str, Any]:
 
 
 def measure_speed(kernel: Kernel, seconds: float) -> float:
-    """Return the units per second of a kernel, measured for some seconds after a first unit."""
+    """Return the units per second of a kernel. The measurement of some seconds starts after a first unit."""
     kernel()
     start = time.perf_counter()
     units = 0

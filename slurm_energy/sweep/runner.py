@@ -27,13 +27,13 @@ _COMPLETED: Final = "COMPLETED"
 
 @dataclass(frozen=True, slots=True)
 class SweepCluster:
-    """Access of a sweep to Slurm and to the controller, as functions.
+    """Functions by which a sweep uses Slurm and the controller.
 
     Attributes:
-        submit: submits the run of a point under a job name and returns the job id.
-        find: returns the job ids of the caller's jobs by job name.
-        states: returns the states of jobs; jobs that Slurm does not know are missing.
-        records: returns the records of jobs.
+        submit: function that submits the run of a point under a job name and returns the job id.
+        find: function that returns the job ids of the caller's jobs by job name.
+        states: function that returns the states of jobs. Jobs that Slurm does not know are missing.
+        records: function that returns the records of jobs.
     """
 
     submit: Callable[[SweepPoint, str], int]
@@ -49,7 +49,7 @@ class SweepLimits:
     Attributes:
         repetitions: number of repetitions of each point.
         max_in_flight: maximum number of jobs that are pending or running at a time.
-        exhaustive: repeat dominated points, too.
+        exhaustive: whether dominated points are repeated, too.
         deadline_s: time on the runner's clock after which no further job is submitted; None: no limit.
     """
 
@@ -66,10 +66,10 @@ class SweepRunner:
         state: the sweep.
         cluster: access to Slurm and to the controller.
         limits: extent of the sweep.
-        save: stores the state durably.
-        report: called with the schedule after each round of the loop.
-        sleep: waits for some seconds.
-        clock: monotonic time in seconds.
+        save: function that stores the state durably.
+        report: function that is called with the schedule after each round of the loop.
+        sleep: function that waits for some seconds.
+        clock: function that returns monotonic time in seconds.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SweepRunner:
         return max(POLL_S, min(MAX_POLL_S, 0.1 * shortest_s))
 
     def _attempt(self) -> bool:
-        """Collect results and submit due runs; return whether anything changed. Tolerate short outages."""
+        """Collect results and submit due runs. Return whether anything changed. Tolerate short outages."""
         try:
             changed = self._adopt() | self._collect()
             changed |= self._submit_due()
@@ -143,7 +143,7 @@ class SweepRunner:
         )
 
     def _adopt(self) -> bool:
-        """Find the jobs of runs whose submission was cut off; remove runs that have no job."""
+        """Find the jobs of runs whose submission was interrupted. Remove runs that have no job."""
         unknown = [run for run in self._state.runs if run.status is RunStatus.SUBMITTING]
         if not unknown:
             return False
@@ -168,7 +168,7 @@ class SweepRunner:
         return changed
 
     def _submit(self, point: int, repetition: int) -> bool:
-        """Submit one run; return False if Slurm accepts no further job until another one has ended."""
+        """Submit one run. Return False if Slurm accepts no further job until another one has ended."""
         state = self._state
         attempt = sum((run.point, run.repetition) == (point, repetition) for run in state.runs)
         run = SweepRun(point, repetition, f"{state.name}-{state.token}-{point}.{repetition}.{attempt}")
@@ -204,7 +204,10 @@ class SweepRunner:
         return any(settled)
 
     def _is_own(self, job: JobUsage) -> bool:
-        """Return whether a job has a tag of this sweep. Slurm may have given its id to another job before."""
+        """Return whether a job has a tag of this sweep.
+
+        Slurm may have used the same id for another job before.
+        """
         tag = job.first.tag or ""
         return job.first.step is None and (tag == self._state.tag or tag.startswith(f"{self._state.tag}+"))
 
@@ -229,7 +232,10 @@ class SweepRunner:
 
 
 def _missing(job: JobUsage | None, status: JobStatus | None) -> str:
-    """Return the data that a job's records lack for a measurement; an empty text if they are complete."""
+    """Return the missing data without which a job's records are no measurement.
+
+    Empty if nothing is missing.
+    """
     if job is None:
         return "no energy record arrived: is senergyd running on the node?"
     nodes = status.nodes if status and status.nodes is not None else job.job.nodes

@@ -1,4 +1,7 @@
-"""State of a sweep in a JSON file, so that a later call continues it. One process at a time may use it."""
+"""State of a sweep in a JSON file, from which a later call continues.
+
+Only one process at a time may use it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def check_name(name: str) -> str:
     """Return the name of a sweep, which is part of the jobs' --energy-tag.
 
     Raises:
-        UsageError: the name has other characters or more than 40.
+        UsageError: the name has other characters than allowed, or more than 40 characters.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -45,14 +48,14 @@ class SweepState:
 
     Attributes:
         name: name of the sweep.
-        tag: text of --energy-tag of its jobs, without the suffix of a variant of the program.
+        tag: text of --energy-tag of the sweep's jobs, without the suffix of a variant of the program.
         script_digest: SHA-256 of the batch script, which may not change during a sweep.
         options: sbatch options that the user gave.
         arguments: arguments of the batch script.
         points: the points; the first is the reference.
         runs: all runs so far.
         token: random text in the names of the jobs, which makes them unique.
-        preset: name of the preset of the points; empty: none.
+        preset: name of the preset that the points come from; empty: no preset.
         programs: names of the Python files that the batch script runs.
         repetitions: number of repetitions of each point that the user requested; 0: unknown.
     """
@@ -206,7 +209,7 @@ def save(state: SweepState, path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Context manager that keeps other processes from using a state file.
 
-    The lock file beside it stays, because a removed lock file could be locked twice.
+    The lock file beside the state file stays. If it were removed, two processes could hold a lock.
 
     Raises:
         AlreadyRunningError: another process uses the state file.
@@ -230,8 +233,8 @@ def locked(path: Path) -> Iterator[None]:
 def variant_tag(tag: str, program_settings: Sequence[tuple[str, str | None]]) -> str:
     """Return the --energy-tag of the jobs of a variant of the program.
 
-    Variants differ in environment variables or sbatch options. Their response to settings may differ, so
-    each has a tag of its own.
+    Variants differ in environment variables or sbatch options. Their response to settings may differ. Each
+    variant therefore has its own tag.
 
     Args:
         tag: tag of the sweep.

@@ -104,7 +104,7 @@ def read_given_options(
 
     Args:
         script: path of the batch script.
-        content: its content.
+        content: content of the batch script.
         options: sbatch options of the user.
         points: points of the sweep.
         replaced: sbatch options of the script that the sweep replaces.
@@ -141,7 +141,7 @@ def read_given_options(
 
 
 def _refuse_assignments(script: str, content: bytes, variables: Collection[str | None]) -> None:
-    """Refuse a script that overwrites a variable of the sweep, so that all points would be equal."""
+    """Refuse a script that overwrites a variable of the sweep. All points of the sweep would be equal."""
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         match = _ASSIGNMENT.match(line)
         takes_value = any(f"${{{name}:-" in line for name in variables)
@@ -155,10 +155,10 @@ def _refuse_assignments(script: str, content: bytes, variables: Collection[str |
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Context manager that raises an interrupt by the user at the end of its block.
+    """Context manager that delays an interrupt by the user until the end of its block.
 
     An interrupt between the start of sbatch and the storage of the job id would leave a job whose id is
-    unknown. Outside the main thread, which alone receives interrupts, the context manager has no effect.
+    unknown. Only the main thread receives interrupts. In other threads the context manager has no effect.
     """
     received: list[int] = []
     try:

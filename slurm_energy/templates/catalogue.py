@@ -2,9 +2,10 @@
 
 A template begins with a Jinja comment, called the head, that contains TOML. The head has the key `summary`
 and one table per variable. A table has `kind`, `doc` and, unless the user must give a value, `default`. The
-key `uses` lists variables that batch templates share; they are declared in `base/variables.toml`. A table of
-the same name in the head overrides single entries of a shared variable. An empty value omits the line that
-uses it. The site's own templates are in one directory. They replace shipped templates of the same name.
+key `uses` lists variables that several batch templates share. The file `base/variables.toml` declares shared
+variables. If the head has a table for a shared variable, its entries override those of the shared
+declaration. A line is omitted if the variable that it uses is empty. The site's own templates are in one
+directory. They replace shipped templates of the same name.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Template:
     Attributes:
         name: name of the template.
         group: `batch` or `site` (configuration and unit files) for shipped templates, `own` for the site's.
-        summary: one line.
+        summary: purpose of the template in one line.
         variables: variables that only this template has, then the shared ones.
         source: text of the template file, including the head.
         path: path of the template file.
@@ -192,7 +193,7 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
 
 
 def _fault(name: str, table: Mapping[str, Any]) -> str:
-    """Return the fault in the table that declares variable `name`; empty: it has none."""
+    """Return the fault in the table that declares the variable `name`. Empty if there is no fault."""
     if not _KEY.fullmatch(name):
         return "is not a valid key: write a-z, 0-9 and _"
     if unknown := sorted(set(table) - {"kind", "doc", "default", "option", "sweep"}):

@@ -1,4 +1,4 @@
-"""Training programs that use unlike nodes well. No other package of the suite imports this one.
+"""Training programs that make good use of unlike nodes. No other package of the suite imports this package.
 
 PyTorch is imported only by the functions that train.
 """

@@ -1,4 +1,4 @@
-"""Ranks and nodes of a training program, from the environment, and the check that they can share a batch."""
+"""Ranks and nodes of a training program, from the environment. Checks that the ranks can share a batch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FIRST_HOST = re.compile(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>\d+)[^\]]*\](?P<su
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Where a rank runs, and how the ranks find each other.
+    """Number of a rank, and the address by which the ranks find each other.
 
     Attributes:
         rank: number of this rank.
-        ranks: number of all ranks.
+        ranks: number of ranks.
         address: host name or address of rank 0.
         port: TCP port on which rank 0 listens.
         is_restart: whether the job has lost a node before.
@@ -44,7 +44,7 @@ class RankFacts:
         node: host name.
         gpus: GPUs that the rank sees.
         uses_gpu: whether the model of the rank is on a GPU.
-        backend: missing backend of PyTorch that this rank needs; empty if none is missing.
+        backend: name of a PyTorch backend that this rank needs but that is missing; empty if none is missing.
     """
 
     node: str
@@ -57,7 +57,7 @@ def placement(environment: Mapping[str, str]) -> RankPlacement:
     """Return the placement of this rank from the variables of srun, or of torchrun.
 
     Raises:
-        UsageError: the program was started by neither.
+        UsageError: neither srun nor torchrun started the program.
     """
     restarted = environment.get(RESTARTS_KEY, "0") not in ("", "0")
     for rank, ranks in (("SLURM_PROCID", "SLURM_NTASKS"), ("RANK", "WORLD_SIZE")):
@@ -79,15 +79,15 @@ def first_host(nodes: str) -> str:
 
 
 def check(facts: Sequence[RankFacts], global_batch: int, *, is_restart: bool = False) -> None:
-    """Refuse an allocation across which a batch cannot be divided.
+    """Refuse an allocation if a batch cannot be divided among its ranks.
 
     Args:
         facts: facts of all ranks.
         global_batch: samples of a step on all ranks together.
-        is_restart: whether the job has lost a node before; it then continues on one node.
+        is_restart: whether the job has lost a node before. If so, it may continue on one node.
 
     Raises:
-        UsageError: one node, ranks without a GPU of their own, or fewer samples than ranks.
+        UsageError: there is only one node, a rank lacks a GPU of its own, or ranks outnumber samples.
         UnavailableError: PyTorch lacks a backend.
     """
     ranks_on = Counter(fact.node for fact in facts)

@@ -1,7 +1,8 @@
 """Shares of a global batch that follow the measured time and power of each rank. Pure.
 
-The program passes the measurements of all ranks at the end of each window of a few steps. All ranks compute
-the same decision from the same measurements with IEEE operations, so that the decision needs no message.
+The training program passes the measurements of all ranks at the end of each window of a few steps. All ranks
+compute the same decision from the same measurements with IEEE operations. They therefore need no message to
+agree.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class RankWindow:
     Attributes:
         samples: samples of the rank in a step; 0 if it paused.
         busy_s: median seconds of a step in which the rank computed.
-        step_s: median seconds of a step, with the exchange of gradients.
+        step_s: median seconds of a step, including the exchange of gradients.
         window_s: seconds of the window.
         steps: steps in the window.
         joules: energy of the rank in the window; None if unknown.
@@ -62,7 +63,7 @@ class _Power:
     def add(self, window: RankWindow) -> None:
         """Update the power from a window.
 
-        If its energy is below that of the idle rank, lower the idle power.
+        If the energy of the window is below that of an idle rank, lower the idle power.
         """
         if window.joules is None or window.window_s <= 0:
             return
@@ -79,7 +80,7 @@ class _Power:
 
 
 class Balancer:
-    """Shares of the ranks, re-evaluated after each window.
+    """Shares of the global batch by rank, computed again after each window.
 
     Args:
         ranks: number of ranks.
@@ -121,7 +122,7 @@ class Balancer:
 
     @property
     def changes(self) -> int:
-        """Number of lasting changes of the speed of ranks that were detected."""
+        """Number of detected lasting changes of the speed of ranks."""
         return sum(fit.changes for fit in self._fits)
 
     def add(self, windows: Sequence[RankWindow]) -> bool:
@@ -158,7 +159,7 @@ class Balancer:
         return True
 
     def costs(self) -> list[RankCost] | None:
-        """Return the measured cost of a step on each rank; None while a rank is not measured."""
+        """Return the measured cost of a step on each rank. None until every rank is measured."""
         result = []
         for fit, power in zip(self._fits, self._powers, strict=True):
             if fit.sample_s is None:
@@ -174,18 +175,18 @@ class Balancer:
         return ExchangeCost(self._exchange.message_s * factor, self._exchange.volume_s * factor)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the shares and fits for a checkpoint; they are valid for the same ranks only."""
+        """Return the shares and fits for a checkpoint. They are valid only for a run with the same ranks."""
         return {"samples": list(self.samples), "fits": [fit.to_json() for fit in self._fits]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the shares and fits of a checkpoint if its ranks and its batch are the same."""
+        """Continue with the shares and fits of a checkpoint if it has the same ranks and batch."""
         samples = tuple(int(count) for count in state["samples"])
         if len(samples) == len(self.samples) and sum(samples) == self._global_batch:
             self.samples = samples
             self._fits = [StepTimeFit.from_json(fit) for fit in state["fits"]]
 
     def _add_exchange(self, windows: Sequence[RankWindow]) -> None:
-        """Compare the part of the steps in which all ranks wait with the measurement at the start."""
+        """Compare the time of a step in which all ranks wait with the exchange time measured at the start."""
         active = [window for window in windows if window.samples]
         expected_s = self._exchange.seconds(len(active))
         if expected_s < _MIN_EXCHANGE_S:

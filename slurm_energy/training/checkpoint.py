@@ -35,14 +35,14 @@ class TrainingCheckpoint:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last checkpoint is old enough for another one."""
+        """Whether the last checkpoint is so old that another one is due."""
         return self._path is not None and time.monotonic() - self._written_s >= self._every_s
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Replace the file.
 
         Raises:
-            UnavailableError: the file cannot be written; the previous one remains.
+            UnavailableError: the file cannot be written. The previous file remains.
         """
         if self._path is None:
             return
@@ -58,7 +58,8 @@ class TrainingCheckpoint:
     def read(self) -> Mapping[str, Any] | None:
         """Return the content of the file; None if there is none.
 
-        A checkpoint may contain code. One that another user could have written is therefore not read.
+        A checkpoint may contain code. A checkpoint that another user could have written is therefore not
+        read.
 
         Raises:
             UnavailableError: the file is not a checkpoint of this version.

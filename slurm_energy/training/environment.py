@@ -1,4 +1,4 @@
-"""Settings of a training program from its environment, as the presets of `senergy sweep` set them.
+"""Settings of a training program from its environment variables, which the presets of `senergy sweep` set.
 
 PyTorch is imported at the first use.
 """

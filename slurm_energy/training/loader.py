@@ -1,4 +1,4 @@
-"""Batches of one rank: its share of each global batch, in an order that does not depend on the ranks."""
+"""Batches of one rank: its share of each global batch. The order of samples does not depend on the ranks."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class StepPlan:
 class _ShareSampler:
     """Batch sampler of this rank for one epoch. It takes the shares from the session for each batch.
 
-    With loading processes it runs ahead by the same number of batches on all ranks. All ranks therefore
-    change their shares at the same step.
+    With loading processes, the sampler runs ahead of the training by the same number of batches on all ranks.
+    All ranks therefore change their shares at the same step.
     """
 
     def __init__(self, session: TrainingSession, samples: int, options: BalancedOptions) -> None:
@@ -101,11 +101,11 @@ class BalancedLoader:
         return self._session.samples
 
     def __len__(self) -> int:
-        """Return the steps of an epoch."""
+        """Return the number of steps in an epoch."""
         return len(self._sampler)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the epochs up to `count`, beginning with the one of the checkpoint."""
+        """Yield the epochs up to `count`, beginning with the epoch of the checkpoint."""
         while self._session.epoch < count:
             yield self._session.epoch
         self._session.finish()

@@ -24,7 +24,8 @@ class BalancedOptions:
         checkpoint: file on a shared file system; None: no checkpoints.
         checkpoint_every_s: seconds between two checkpoints.
         window_steps: steps between two exchanges of measurements.
-        shuffle: whether each epoch has another order; the order depends on `seed` only, never on the ranks.
+        shuffle: whether each epoch has a different order. The order depends on `seed` only, never on the
+            ranks.
         seed: seed of the order.
         workers: processes per rank that load data.
         collate: function that makes a batch of samples; None for PyTorch's.

@@ -11,7 +11,8 @@ from slurm_energy.profiling.section import energy_between, total_joules
 class RankMeter:
     """Sums of time and energy between `resume` and `pause`.
 
-    The energy is that of the job on this node, divided by the ranks of the job on it.
+    The energy is the energy of the job on this node, divided by the number of ranks that the job has on the
+    node.
 
     Args:
         reader: source of the energy; None if no energy is needed.
@@ -44,7 +45,10 @@ class RankMeter:
         self._start_s = self._start = None
 
     def take(self) -> tuple[float, float | None]:
-        """Return the seconds and joules since the last call, and continue from 0. The joules may be None."""
+        """Return the seconds and joules since the last call, and reset both to 0.
+
+        The joules are None if unknown.
+        """
         is_running = self._start_s is not None
         self.pause()
         result = self._seconds, self._joules

@@ -1,4 +1,4 @@
-"""Process groups of a training program: one of all ranks for control, others of the ranks that compute."""
+"""Process groups of a training program: one of all ranks for control, some of the ranks that compute."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class Ranks:
             ) from None
 
     def gradient_group(self, active: tuple[int, ...]) -> Any:
-        """Return the process group of the ranks that compute; all ranks call it at the same step.
+        """Return the process group of the ranks that compute.
+
+        All ranks must call this function at the same step.
 
         Returns:
             None if this rank computes alone or not at all.
@@ -92,7 +94,10 @@ class Ranks:
         return values
 
     def send_state(self, state: Any, source: int) -> Any:
-        """Send the state of one rank to all ranks and return it. Only the source needs to pass it."""
+        """Send the state of one rank to all ranks and return it.
+
+        Only the rank `source` needs to pass a state.
+        """
         buffer = io.BytesIO()
         if self.rank == source:
             torch.save(state, buffer)
@@ -101,7 +106,7 @@ class Ranks:
         return state if self.rank == source else torch.load(io.BytesIO(data[0]), map_location="cpu")
 
     def probe(self, gradient_bytes: int) -> ExchangeCost:
-        """Measure the exchange of gradients among all ranks: latency and time at the bandwidth."""
+        """Measure the exchange of gradients among all ranks: latency, and time at the link bandwidth."""
         if self.count < 2:
             return ExchangeCost()
         small_s = self._reduce_seconds(1, _PROBES)
@@ -123,5 +128,5 @@ class Ranks:
 
 
 def finite_or_none(number: float) -> float | None:
-    """Return a gathered number; None for the NaN that stands for an unknown number."""
+    """Return a gathered number. NaN stands for an unknown number and becomes None."""
     return number if math.isfinite(number) else None

@@ -14,11 +14,11 @@ from slurm_energy.training.step_clock import StepClock
 
 
 class GradientExchange:
-    """Communication hook of `DistributedDataParallel` that notes when the exchange of a step begins and ends.
+    """Communication hook of `DistributedDataParallel` that records when a step's exchange begins and ends.
 
     Attributes:
         group: process group of the ranks that compute.
-        weight: samples of this rank in the step, as a share of the samples of all ranks.
+        weight: samples of this rank in the step, divided by the samples of all ranks.
         computed: moment at which the last gradients of the step were computed; None before the first step.
         exchanged: moment at which the last exchange of the step ended.
     """
@@ -66,7 +66,7 @@ class BalancedModel(torch.nn.Module):
         self._replica: list[Any] = []
 
     def join(self, group: Any) -> None:
-        """Sum gradients over a process group; None: this rank computes alone, or pauses."""
+        """Sum gradients over a process group from now on. None: this rank computes alone, or pauses."""
         self.exchange = None
         self._replica.clear()
         gc.collect()  # the hooks of the previous replica end with it

@@ -70,7 +70,7 @@ class TrainingSession:
         model: the model of this rank.
         ranks: all ranks.
         epoch: number of the current epoch.
-        step: number of the next step in it.
+        step: number of the next step in the current epoch.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TrainingSession:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Samples of each rank in the next step that is planned."""
+        """Samples of each rank in the next planned step."""
         return self._balancer.samples
 
     def begin_epoch(self) -> None:
@@ -106,7 +106,7 @@ class TrainingSession:
         self._started = self.model.clock.now()
 
     def begin_step(self, plan: StepPlan) -> None:
-        """Prepare the exchange of gradients. Ranks that resume get the state of a rank that computed."""
+        """Prepare the exchange of gradients. Ranks that resume get the state of a rank that has computed."""
         if plan.active != self._active:
             self._regroup(plan.active)
         if plan.is_full and plan.samples != self._samples:
@@ -131,19 +131,19 @@ class TrainingSession:
         self._started = self.model.clock.now()
 
     def end_epoch(self) -> None:
-        """Stop to measure time and energy, and count the epoch."""
+        """Stop measuring time and energy, and count the epoch."""
         self._meter.pause()
         self.epoch, self.step = self.epoch + 1, 0
 
     def finish(self) -> None:
-        """Give ranks that pause the trained model, and write the last checkpoint."""
+        """Send the trained model to the ranks that pause, and write the last checkpoint."""
         if len(self._active) < self.ranks.count:
             self._send_state(self._active[0] if self._active else 0)
         if self.ranks.rank == 0:
             self._checkpoint.write(self._content())
 
     def _times(self, ended: Any) -> tuple[float, float]:
-        """Return the seconds in which this rank computed in a step, and the seconds of the whole step."""
+        """Return the seconds of a step in which this rank computed, and the seconds of the whole step."""
         clock, exchange = self.model.clock, self.model.exchange
         step_s = clock.seconds(self._started, ended)
         if exchange is None or exchange.exchanged is None:

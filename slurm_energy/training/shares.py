@@ -145,7 +145,7 @@ def divide(
 
 
 def equal(ranks: int, global_batch: int) -> tuple[int, ...]:
-    """Return shares that differ by at most one sample.
+    """Return equal shares for all ranks. They differ by at most one sample.
 
     Args:
         ranks: number of ranks.
@@ -155,7 +155,7 @@ def equal(ranks: int, global_batch: int) -> tuple[int, ...]:
 
 
 def scaled(samples: Sequence[int], total: int) -> tuple[int, ...]:
-    """Return shares of a smaller batch in the proportions of the given ones, by largest remainders.
+    """Return shares of a smaller batch in proportion to the given shares, by the largest-remainder method.
 
     Args:
         samples: samples of each rank; their sum is above 0.
@@ -186,14 +186,14 @@ def _check(costs: Sequence[RankCost], global_batch: int, goal: str, max_slowdown
 
 
 def _watts(cost: RankCost) -> tuple[float, float] | None:
-    """Return the power above idle while the rank computes, and the idle power; None if one is unknown."""
+    """Return the power above idle while the rank computes, and the idle power. None if one is unknown."""
     if cost.busy_watts is None or cost.idle_watts is None:
         return None
     return max(0.0, cost.busy_watts - cost.idle_watts), cost.idle_watts
 
 
 def _subsets(costs: Sequence[RankCost]) -> Iterator[tuple[int, ...]]:
-    """Yield the sets of ranks to try."""
+    """Yield the sets of ranks that are candidates for sharing the batch."""
     ranks = range(len(costs))
     if len(costs) <= _ALL_SUBSETS_UP_TO:
         for size in range(1, len(costs) + 1):
@@ -215,10 +215,10 @@ def _subsets(costs: Sequence[RankCost]) -> Iterator[tuple[int, ...]]:
 
 
 def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
-    """Return the division among a subset whose slowest rank ends first.
+    """Return the division among a subset of ranks for which the slowest rank ends first.
 
-    All ranks that can end at the continuous optimum get the samples that fit; the remaining samples go one by
-    one to the rank that then ends first.
+    First, each rank gets the samples that it can complete until the continuous optimum. Each remaining sample
+    goes to the rank that then ends first.
     """
     deadline_s = _equal_finish(subset, costs, total)
     samples = [0] * len(costs)
@@ -234,7 +234,7 @@ def _earliest(subset: Sequence[int], costs: Sequence[RankCost], total: int, exch
 
 
 def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCost) -> Split:
-    """Return the division with samples for each rank, if there are enough, whose slowest rank ends first."""
+    """Return the division whose slowest rank ends first. Each rank has samples, if there are enough."""
     samples = list(_earliest(range(len(costs)), costs, total, exchange).samples)
     for rank, count in enumerate(samples):
         largest = max(range(len(samples)), key=samples.__getitem__)
@@ -245,9 +245,9 @@ def _earliest_of_all(costs: Sequence[RankCost], total: int, exchange: ExchangeCo
 
 
 def _equal_finish(ranks: Sequence[int], costs: Sequence[RankCost], total: int) -> float:
-    """Return the time at which ranks that start together and divide `total` samples end at once.
+    """Return the time at which all ranks end together if they start together and divide `total` samples.
 
-    Ranks whose fixed time is longer take no part.
+    A rank takes no part if its fixed time is longer than this time.
     """
     best = math.inf
     rate = offset = 0.0
@@ -261,7 +261,7 @@ def _equal_finish(ranks: Sequence[int], costs: Sequence[RankCost], total: int) -
 
 
 def _capacity(cost: RankCost, deadline_s: float) -> int:
-    """Return how many samples a rank completes until a deadline."""
+    """Return the number of samples that a rank completes until a deadline."""
     return max(0, math.floor((deadline_s - cost.fixed_s) / cost.sample_s * (1 + 1e-12)))
 
 
@@ -270,8 +270,8 @@ def _thrifty(
 ) -> Iterator[Split]:
     """Yield divisions that may need the least energy or energy-delay product within a time limit.
 
-    For a given subset and deadline, energy is linear in the samples. The cheapest ranks are therefore filled
-    up to the deadline first.
+    For a given subset of ranks and a given deadline, energy is linear in the samples. The ranks with the
+    lowest energy per sample are therefore filled first, up to the deadline.
     """
     for subset in _subsets(costs):
         order = sorted(subset, key=lambda rank: costs[rank].sample_s * (_watts(costs[rank]) or (0.0, 0.0))[0])
@@ -289,7 +289,7 @@ def _thrifty(
 def _filled(
     order: Sequence[int], costs: Sequence[RankCost], total: int, deadline_s: float
 ) -> list[int] | None:
-    """Return samples when ranks are filled in order up to a deadline; None if not all samples fit."""
+    """Return the samples of ranks that are filled in order up to a deadline. None if not all samples fit."""
     samples, left = [0] * len(costs), total
     for rank in order:
         samples[rank] = min(left, _capacity(costs[rank], deadline_s))
@@ -298,11 +298,11 @@ def _filled(
 
 
 def _deadlines(order: Sequence[int], costs: Sequence[RankCost], total: int) -> Iterator[float]:
-    """Yield ends of the slowest rank to try.
+    """Yield candidate times at which the slowest rank ends.
 
-    The energy of a step is convex and piecewise linear in the deadline. It changes its slope only where the
-    first j ranks of the order just suffice for all samples. Between two such points the product of energy and
-    time is a parabola, whose vertex lies near a point of the grid.
+    The energy of a step is convex and piecewise linear in the deadline. Its slope changes only at deadlines
+    at which the first j ranks of the order just suffice for all samples. Between two such deadlines, the
+    product of energy and time is a parabola. The vertex of the parabola lies near a point of the grid.
     """
     if len(order) * total <= _ALL_DEADLINES_UP_TO:
         for rank in order:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class StepClock:
-    """Clock of a device. Moments on a GPU are read later, so that the program never waits for it.
+    """Clock of a device. Events on a GPU are read later, so that the program never waits for the GPU.
 
     Args:
         torch: the module PyTorch.
@@ -18,7 +18,7 @@ class StepClock:
         self._torch, self._is_gpu = torch, is_gpu
 
     def now(self) -> Any:
-        """Return this moment: seconds, or a recorded event of the current stream."""
+        """Return the present time: seconds, or an event that is recorded on the current CUDA stream."""
         if not self._is_gpu:
             return time.perf_counter()
         event = self._torch.cuda.Event(enable_timing=True)
@@ -26,7 +26,10 @@ class StepClock:
         return event
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Return the seconds between two moments. For a GPU it waits until the second one has passed."""
+        """Return the seconds between two results of `now`.
+
+        On a GPU, wait until the later event has happened.
+        """
         if not self._is_gpu:
             return float(end - start)
         end.synchronize()

@@ -26,12 +26,12 @@ _MIN_IMPROVEMENT: Final = 0.6
 
 @dataclass(slots=True)
 class StepTimeFit:
-    """Affine function fitted to the observations of one rank.
+    """Affine function of a step's samples, fitted to the observed step times of one rank.
 
     Attributes:
         fixed_s: seconds of a step that do not depend on its samples.
         sample_s: seconds per sample; None before the first observation.
-        changes: how many lasting changes were detected.
+        changes: number of lasting changes that were detected.
     """
 
     fixed_s: float = 0.0
@@ -86,7 +86,10 @@ class StepTimeFit:
         return fit
 
     def _is_predictable(self, samples: int) -> bool:
-        """Return whether the fit is valid for this number of samples: two sizes separate its coefficients."""
+        """Return whether the fit is valid for a number of samples.
+
+        Two sizes are needed to separate coefficients.
+        """
         sizes = [count for count, _ in self._windows]
         return any(not _differ(samples, count) or _differ(sizes[0], count) for count in sizes)
 
@@ -95,14 +98,14 @@ class StepTimeFit:
         return seconds / expected if expected else 1.0
 
     def _rescale(self, ratio: float) -> None:
-        """Discard the observations from before a change. Both coefficients change by the same factor."""
+        """Discard the observations before a change. Both coefficients change by the same factor."""
         self.changes += 1
         self._windows.clear()
         self.fixed_s *= ratio
         self.sample_s = None if self.sample_s is None else self.sample_s * ratio
 
     def _fit(self) -> None:
-        """Fit a proportional function, or an affine one if that explains the observations much better.
+        """Fit a proportional function, or an affine one if it explains the observations much better.
 
         Noise alone would otherwise appear as a fixed time, and the shares would swing.
         """
@@ -134,5 +137,5 @@ class StepTimeFit:
 
 
 def _differ(count: int, other: int) -> bool:
-    """Return whether two numbers of samples differ enough to tell the slope."""
+    """Return whether two numbers of samples differ enough for an estimate of the slope."""
     return max(count, other) > _MIN_SIZE_RATIO * min(count, other)

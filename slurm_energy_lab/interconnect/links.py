@@ -1,8 +1,8 @@
 """Model of a switch whose links have a bandwidth and a latency. Pure.
 
-Each node has one link to the switch. A packet waits for the sender's link, occupies it for its size divided
-by the bandwidth, then occupies the receiver's link (cut-through), and arrives after the latency. Queues have
-no limit; TCP limits them by its windows.
+Each node has one link to the switch. A packet waits for the sender's link, and occupies it for the packet's
+size divided by the bandwidth. It then occupies the receiver's link (cut-through), and arrives after the
+latency. Queues have no limit, but TCP limits them by its windows.
 """
 
 from __future__ import annotations

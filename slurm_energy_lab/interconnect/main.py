@@ -36,11 +36,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class _NodeLink:
-    """A node's end of the network.
+    """The end of the network at a node.
 
     Attributes:
-        tun: descriptor of its TUN device.
-        namespace: descriptor of its network namespace.
+        tun: descriptor of the node's TUN device.
+        namespace: descriptor of the node's network namespace.
         listener: socket that hands out the namespace.
     """
 
@@ -56,7 +56,10 @@ def _check(result: int, what: str) -> None:
 
 
 def _configure(device: str, number: int | None) -> None:
-    """Activate a device of this namespace, and give it the address of a node unless that is None."""
+    """Activate a device of this namespace.
+
+    If `number` is not None, give the device the address of that node.
+    """
     name = device.encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         if number is not None:
@@ -93,7 +96,8 @@ class SwitchProcess:
 
     Args:
         links: latency and bandwidth.
-        sockets: path of each node's socket by the name of the node. The file `hosts` is written next to it.
+        sockets: path of each node's socket, by the name of the node. The file `hosts` is written into the
+            same directory.
     """
 
     def __init__(self, links: LinkSpec, sockets: Mapping[str, Path]) -> None:

@@ -1,6 +1,7 @@
 """Weeks of a small site on a virtual clock, event by event, with the true effect of its settings.
 
-Four emulated nodes run synthetic jobs. Speed and power come from the node model in its settled state. The
-site writes what the product would read: rows of accounting and hourly energy of the nodes, both with
-measurement errors. The effect of a setting is known exactly, because the same jobs run again without it.
+Four emulated nodes run synthetic jobs. Speed and power come from the node model in its steady state. The site
+writes the data that the product would read: rows of accounting and hourly energy of the nodes, both with
+measurement errors. The effect of a setting is known exactly, because the same jobs also run without the
+setting.
 """

@@ -27,13 +27,13 @@ class WeekJob:
     """A job of the synthetic weeks.
 
     Attributes:
-        job_id: number.
+        job_id: number of the job.
         submit_s: submission in seconds since the start of the weeks.
         partition: `ampere` or `hopper`.
         name: name of the program that the user runs, which is the job's name in Slurm.
         program: kernel or program of the node model.
         nodes: number of nodes.
-        seconds: run time untuned.
+        seconds: run time without tuning, in seconds.
         limit_s: requested time limit.
         user, account: owner.
         power_factor: power relative to other runs of the program.
@@ -57,9 +57,9 @@ class WeekMix:
     """Distribution of the jobs.
 
     Attributes:
-        load: node-seconds at full speed that arrive per node and second.
+        load: work that arrives per node and second, in node-seconds at full speed.
         programs: kernel by name of the program.
-        shapes: hours and nodes of possible jobs.
+        shapes: pairs of run time in hours and number of nodes, from which jobs are drawn.
     """
 
     load: float
@@ -80,7 +80,7 @@ def trace_mix(path: Path, load: float = 0.6) -> WeekMix:
     Args:
         path: CSV with the columns `length` in hours and `cpus`. Jobs above 4 CPUs, the largest sixth of the
             PAI trace, get two nodes. Lengths are cut to 12 hours, because the site has four nodes.
-        load: load of the site; the gaps between submissions are drawn, not those of the trace.
+        load: load of the site. The gaps between submissions are drawn at random, not taken from the trace.
     """
     with path.open(encoding="utf-8", newline="") as file:
         rows = [(float(row["length"]), float(row["cpus"])) for row in csv.DictReader(file)]

@@ -49,7 +49,7 @@ def program_truth(
         partition: `ampere` or `hopper`.
         program: kernel or program of the node model.
         objective: objective of tuning, `energy`, `edp` or `ed2p`; empty: untuned.
-        slowdown_limit: limit of the slowdown of `energy`, as a share.
+        slowdown_limit: slowdown limit of the objective `energy`, as a fraction of the untuned time.
     """
     runs = _runs(partition, program)
     untuned = chosen = runs[0]
@@ -64,7 +64,7 @@ def program_truth(
 
 @cache
 def _runs(partition: str, program: str) -> tuple[StaticRun, ...]:
-    """Return the runs of a program at each power limit, the untuned one first."""
+    """Return the runs of a program at each power limit. The untuned run comes first."""
     profile = load_profile(PARTITION_PROFILES[partition])
     assert profile.gpu is not None
     low, high = profile.gpu.min_limit_watts, profile.gpu.default_limit_watts

@@ -29,7 +29,7 @@ _MAX_DAYS: Final = 370
 
 
 class SiteDirectory:
-    """A site in a directory. Its days are computed again at each start, from the modes that were in force.
+    """A site in a directory. At each start its past days are computed again, from the modes then in force.
 
     Args:
         path: an existing site.
@@ -98,13 +98,14 @@ class SiteDirectory:
         *,
         has_effect: bool = True,
     ) -> None:
-        """Run the site for some days, and write `jobs-N.csv` and `energy-N.csv` of all its N days.
+        """Run the site for some days. Write `jobs-N.csv` and `energy-N.csv` with all N days of the site.
 
         Args:
             days: number of days.
-            at_midnight: called at the start of each day, before the configuration is read.
-            fault: account that the site's policy starves while anything is tuned; None: none.
-            has_effect: whether the configuration has an effect; without it, a deployment is a placebo.
+            at_midnight: function that is called at the start of each day, before the configuration is read.
+            fault: account whose jobs do not start while anything is tuned, as a planted fault; None: no
+                fault.
+            has_effect: whether the configuration has an effect. If not, a deployment is a placebo.
         """
         site = StudySite(self._state["seed"], self.jobs, self.epoch_s)
         for number, stored in enumerate(self._state["modes"]):
@@ -121,11 +122,14 @@ class SiteDirectory:
         self._write(site)
 
     def true_saving(self, mode: SiteMode, first_day: int) -> float:
-        """Return the true change of the energy per work by a mode, from a day to the last one."""
+        """Return the true change of energy per work that a mode causes, from a day to the last day."""
         return true_saving(self._state["seed"], self.jobs, mode, first_day, self.days - first_day)
 
     def true_job_saving(self, mode: SiteMode, first_day: int, partition: str) -> float:
-        """Return the true change of the jobs' energy per work in a partition, from a day to the last one."""
+        """Return the true change of the jobs' energy per work that a mode causes in a partition.
+
+        The comparison covers the time from `first_day` to the last day.
+        """
         ratios = []
         for used in (SiteMode(), mode):
             site = StudySite(self._state["seed"], self.jobs, self.epoch_s)

@@ -28,10 +28,11 @@ class SiteMode:
 
     Attributes:
         tuned: partitions whose jobs may be tuned.
-        policy: policy of jobs without an entry below.
-        partition_policy, user_policy: policy by partition and by user; that of the user takes precedence.
-        slowdown_limit: limit of the slowdown of jobs with the policy `energy`, as a share.
-        starved_account: account whose jobs do not start, a planted fault of a policy; None: none.
+        policy: policy of jobs without an entry in `partition_policy` or `user_policy`.
+        partition_policy, user_policy: policy by partition and by user. The policy of the user takes
+            precedence.
+        slowdown_limit: slowdown limit of jobs with the policy `energy`, as a fraction of the untuned time.
+        starved_account: account whose jobs do not start, as a planted fault of a policy; None: no fault.
     """
 
     tuned: frozenset[str] = frozenset()
@@ -53,11 +54,12 @@ def tuned_mode(slowdown_limit: float = 0.05) -> SiteMode:
 
 
 def site_mode(config: Config, fault: str | None = None) -> SiteMode:
-    """Return the effect of a configuration on the site.
+    """Return the mode that a configuration of the site puts in force.
 
     Args:
         config: the site's configuration.
-        fault: account that the site's policy starves as soon as anything is tuned; None: none.
+        fault: account whose jobs do not start as soon as anything is tuned, as a planted fault; None: no
+            fault.
     """
     tuning, defaults = config.tuning, config.defaults
     tuned = frozenset(name for name in PARTITION_PROFILES if tuning.partition.get(name, tuning.mode) == "on")
@@ -75,15 +77,15 @@ def site_mode(config: Config, fault: str | None = None) -> SiteMode:
 
 @dataclass(slots=True)
 class PlacedWeekJob:
-    """A job on nodes.
+    """A job that is placed on nodes.
 
     Attributes:
         job: the job.
-        nodes: names of its nodes.
-        start_s, end_s: start, and the end that follows from its speed.
-        watts: power of each of its nodes before the influence of the room's temperature.
+        nodes: names of the job's nodes.
+        start_s, end_s: start of the job, and the end that follows from the job's speed.
+        watts: power of each of the job's nodes, before the influence of the room's temperature.
         time_ratio: run time relative to the untuned job.
-        is_tuned: whether it runs tuned.
+        is_tuned: whether the job runs tuned.
     """
 
     job: WeekJob
@@ -145,12 +147,12 @@ class StudySite:
         self.now_s = time_s
 
     def job_rows(self) -> list[dict[str, Any]]:
-        """Return all submitted jobs as rows of the columns of a study's jobs table."""
+        """Return all submitted jobs as rows of a study's jobs table."""
         rows = [self._row(entry.job, entry) for entry in self._started]
         return rows + [self._row(job, None) for job in self._queue]
 
     def energy_rows(self) -> list[tuple[float, float, float]]:
-        """Return begin and end in Unix seconds, and measured joules, of each full hour of all nodes."""
+        """Return begin and end in Unix seconds of each full hour, and the measured joules of all nodes."""
         hours = int(self.now_s // HOUR_S)
         joules = self._hourly_joules(hours)
         rows = []
@@ -254,7 +256,7 @@ class StudySite:
         return [value * self._ambient(hour) for hour, value in enumerate(joules)]
 
     def _ambient(self, hour: int) -> float:
-        """Return the factor of power from the room's temperature."""
+        """Return the factor by which the room's temperature changes power in an hour."""
         day = random.Random(f"ambient/{self._seed}/{hour * HOUR_S // DAY_S}").gauss(0.0, _AMBIENT_DAYS)
         return 1.0 + day - _AMBIENT_SWING * math.cos(2.0 * math.pi * (hour % 24 - 3.0) / 24.0)
 
@@ -281,7 +283,9 @@ def _cluster_job(job: WeekJob) -> ClusterJob:
 
 
 def true_saving(seed: int, jobs: Sequence[WeekJob], mode: SiteMode, first_day: int, days: int) -> float:
-    """Return the true relative change of the energy per work by a mode: the same jobs run with and without.
+    """Return the true relative change of energy per work that a mode causes.
+
+    The same jobs run with and without the mode.
 
     Args:
         seed: seed of the room's temperature.

@@ -29,7 +29,7 @@ class ProviderResponseError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class SeriesQuery:
-    """A part of a series to fetch.
+    """A part of a series that is to be fetched.
 
     Attributes:
         zone: zone in the provider's notation.
@@ -69,7 +69,7 @@ class GridProvider(ABC):
         default_url: base URL, if the configuration has none.
         default_zone: zone, if the configuration has none; empty: a zone is required.
         max_window_s: longest span of one request.
-        ahead_s: seconds after now for which the provider has final values, such as day-ahead prices.
+        ahead_s: seconds into the future for which the provider has final values, such as day-ahead prices.
         has_login: whether a request needs the token that `login_request` obtains.
     """
 
@@ -106,7 +106,9 @@ class GridProvider(ABC):
 
     @abstractmethod
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response in internal units; empty: the provider has no values there.
+        """Return the samples of a response in internal units.
+
+        Empty: the provider has no values for that part.
 
         Raises:
             ProviderResponseError: the response is malformed, or its values are implausible.
@@ -190,7 +192,7 @@ def checked(samples: Iterable[Sample], provider: GridProvider) -> list[Sample]:
 
 
 def step_ends(points: Sequence[tuple[float, float]], step_s: float) -> list[Sample]:
-    """Return samples that each hold for `step_s`, from times and values in any order."""
+    """Return samples that each hold for `step_s`. The times and values may be in any order."""
     return [(time_s, time_s + step_s, value) for time_s, value in points]
 
 

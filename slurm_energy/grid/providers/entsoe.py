@@ -70,9 +70,9 @@ class EntsoePrice(GridProvider):
         return _request(query, token, {"documentType": "A44", **zones})
 
     def samples(self, body: bytes, query: SeriesQuery) -> list[Sample]:
-        """Return the samples of a response per kWh. Of several auctions the first one counts.
+        """Return the samples of a response per kWh. If there are several auctions, the first one counts.
 
-        Where products of several lengths exist, the finest one holds.
+        If there are products of several lengths, the product with the shortest intervals counts.
         """
         document = read_document(body)
         if document is None:
@@ -157,7 +157,7 @@ def _kind(series: XmlElement) -> str:
 
 
 def _step_s(series: XmlElement) -> float:
-    """Return the time step of a series in seconds; a day if it has no period."""
+    """Return the time step of a series in seconds. A series without a period has a step of a day."""
     return min((resolution_s(period) for period in series.all("Period")), default=_DAY_S)
 
 
@@ -186,7 +186,7 @@ def _usual_mix(mixes: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _mix_grams(mix: Mapping[str, float], usual: Mapping[str, float]) -> float | None:
-    """Return the mean emissions of a mix; None: it is incomplete, or too much of it has no figure.
+    """Return the mean emissions of a mix. None: too much of the mix is missing, or has no emission factor.
 
     Args:
         mix: generation by type at one time. Types that report late are missing.

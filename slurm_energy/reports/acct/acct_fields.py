@@ -48,8 +48,8 @@ def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
     """Return all columns.
 
     Args:
-        release: release of the installed sacct, whose fields come first, in its order; None: rows come from
-            energy records, which have few of its fields.
+        release: release of the installed sacct. Its fields come first, in the order of sacct. None: the rows
+            come from energy records, which have few of sacct's fields.
     """
     ours = {field.name: field for field in (*map(_of_usage, FIELDS), *ROW_FIELDS)}
     if release is None:
@@ -64,7 +64,7 @@ def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
 def parse_format(text: str, release: Release | None, flag: str = "--format") -> list[Column[AcctRow]]:
     """Return the columns that a list such as `JobID%-20,State,EDP` names.
 
-    Abbreviations have the same meaning as in sacct; a name that only this command has is searched last.
+    Abbreviations have the same meaning as in sacct. Columns that sacct lacks are searched last.
 
     Args:
         text: list of names; `ALL`, `al` and `a` stand for all fields, as in sacct.
@@ -116,7 +116,7 @@ def sacct_names(columns: Iterable[Column[AcctRow]]) -> list[str]:
 
 
 def rows_of_records(jobs: Sequence[JobUsage]) -> list[AcctRow]:
-    """Return the rows for energy records alone, where Slurm's accounting is not in use."""
+    """Return rows that are made from energy records alone. Used where Slurm's accounting is not in use."""
     return [
         AcctRow({name: _cell(usage, name) for name in _CELLS}, usage)
         for job in jobs
@@ -170,7 +170,10 @@ def _of_usage(field: Field[JobUsage]) -> Field[AcctRow]:
 
 
 def _total_quality(rows: Sequence[AcctRow]) -> str:
-    """Return the quality of the sum of the rows' energies; it is partial if a row's quality is unknown."""
+    """Return the quality of the energy summed over the rows.
+
+    The sum is partial if a row's quality is unknown.
+    """
     qualities = [
         (row.usage and row.usage.quality) or Quality.PARTIAL for row in rows if row.usage or row.awaited
     ]

@@ -36,7 +36,7 @@ _VALUES: Final = {
 
 
 def job_cells(jobs: Sequence[Any]) -> Iterator[dict[str, str]]:
-    """Yield the row for each job and step in the list `jobs` of `sacct --json`, a job before its steps.
+    """Yield a row for each job and step in the list `jobs` of `sacct --json`. A job precedes its steps.
 
     Jobs and steps that are not objects are skipped, here and in `add_energy`.
     """
@@ -64,7 +64,7 @@ def add_energy(document: dict[str, Any], rows: Sequence[AcctRow], scope: str, no
 
     Args:
         document: the document, which is changed.
-        rows: rows for `job_cells`, in its order.
+        rows: rows of the jobs and steps, in the order in which `job_cells` yields them.
         scope: whose energy the caller may see.
         notes: texts to add to the warnings.
     """
@@ -91,7 +91,7 @@ def built_document(rows: Sequence[AcctRow], scope: str, notes: Sequence[str]) ->
 
 
 def energy_object(row: AcctRow) -> dict[str, Any] | None:
-    """Return the energy of a job or step; None: it is unknown, or the caller may not see it."""
+    """Return the energy of a job or step. None: the energy is unknown, or the caller may not see it."""
     usage = row.usage
     if usage is None:
         return None
@@ -157,14 +157,14 @@ def _times(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a number of Slurm's documents, which newer releases write as an object; None: it is not set."""
+    """Return a number from a document of sacct, or None if it is not set. Newer releases write objects."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else None
     return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _step_name(step: Mapping[str, Any]) -> str:
-    """Return the name of a step: `batch` and `0` in 22.05, `12.batch` and `12.0` later."""
+    """Return the name of a step, such as `batch` or `0`. Releases after 22.05 write `12.batch` and `12.0`."""
     identity = step.get("step")
     name = identity.get("id") if isinstance(identity, dict) else ""
     return str(name).rpartition(".")[2]

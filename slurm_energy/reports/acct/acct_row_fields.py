@@ -33,7 +33,7 @@ def needs_footprint(columns: Iterable[Column[AcctRow]]) -> bool:
 
 
 def in_currency(columns: Sequence[Column[AcctRow]], rows: Iterable[AcctRow]) -> list[Column[AcctRow]]:
-    """Return the columns with the currency of the rows as unit of the costs."""
+    """Return the columns in a form that states costs in the currency of the rows."""
     currency = next((row.footprint.currency for row in rows if row.footprint), DEFAULT_CURRENCY)
     return [
         dataclasses.replace(column, field=dataclasses.replace(column.field, unit=currency))
@@ -82,7 +82,7 @@ def _of_footprint(value: Callable[[Footprint], Value]) -> Callable[[AcctRow], Va
 
 
 def _without_pue(amount: float | None, footprint: Footprint) -> float | None:
-    """Return the part of emissions or cost that belongs to the computers alone."""
+    """Return emissions or cost of the computers alone, without the overhead of the site that the PUE adds."""
     return None if amount is None else amount / (footprint.pue or 1.0)
 
 
@@ -97,7 +97,7 @@ def _basis(footprint: Footprint) -> Value:
 def _with_raw(
     name: str, widths: tuple[int, int], value: Callable[[AcctRow], Value], doc: str, unit: str
 ) -> tuple[Field[AcctRow], Field[AcctRow]]:
-    """Return two columns of one value: with decimal prefixes, and in the base unit (suffix `Raw`)."""
+    """Return two columns of one value: one with decimal prefixes, and one in the base unit (suffix `Raw`)."""
     raw = f"{name} as a plain number, {unit}"
     return (
         Field(name, widths[0], "scaled", value, f"{doc}, {unit}", unit=unit, additive=True),

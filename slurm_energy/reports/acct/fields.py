@@ -74,14 +74,14 @@ class Field(Generic[Row]):
         left: whether the column is left-justified by default.
         additive: whether a sum over jobs is meaningful.
         unit: unit of the value, without a prefix.
-        expected: function that returns whether a row should have a value. If it should, None means unknown;
-            otherwise None means that the column does not apply to the row.
+        expected: function that returns whether a row should have a value. If `value` returns None for such a
+            row, the value is unknown. For any other row, None means that the column does not apply.
         overflow: treatment of a text that is longer than the column. `cut`: its end is replaced by `+`;
             `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too;
             `cut_date`: the end is dropped; `hash`: the column is filled with `#`.
         slurm: whether this is a column of sacct. Its header is cut to the width, as in sacct.
-        total: function that returns the text below all rows if that is not their sum; None: the sum of an
-            additive column, else nothing.
+        total: function that returns the text below all rows. None: an additive column shows its sum there,
+            and other columns show nothing.
     """
 
     name: str
@@ -176,7 +176,7 @@ def _with_raw_column(
     additive: bool = False,
     expected: Callable[[JobUsage], bool] = always,
 ) -> tuple[Field[JobUsage], Field[JobUsage]]:
-    """Return two columns of one value: with decimal prefixes, and in the base unit (suffix `Raw`).
+    """Return two columns of one value: one with decimal prefixes, and one in the base unit (suffix `Raw`).
 
     The arguments are those of `Field`; `widths` contains the width of each column.
     """

@@ -66,7 +66,7 @@ class AcctRow:
 
     @property
     def awaited(self) -> bool:
-        """Whether energy should be shown: the job or step has used nodes, and is not hidden."""
+        """Whether the row should show energy: the job or step has used nodes and is not hidden."""
         return self.started and not self.hidden
 
     @property
@@ -76,10 +76,10 @@ class AcctRow:
 
 
 def program_of(usage: JobUsage | None) -> ComparableProgram | None:
-    """Return the program of a job with power settings, to compare it with untuned runs; None: not comparable.
+    """Return the program of a job, for a comparison with untuned runs. None: the job is not comparable.
 
-    Not comparable are steps, jobs without power settings, and jobs whose script or the record of a node is
-    missing. The resources are those of `accounting.history.run_history`.
+    Steps, jobs without power settings, jobs without a script, and jobs for which the record of a node is
+    missing are not comparable. The resources are those of `accounting.history.run_history`.
     """
     if usage is None or usage.first.step is not None or not usage.job.user or usage.missing_nodes:
         return None
@@ -116,7 +116,7 @@ class VisibleJobs:
 
     @classmethod
     def from_response(cls, response: Mapping[str, Any], uid: int) -> VisibleJobs:
-        """Return the description in a response of the controller."""
+        """Return the visible jobs as a response of the controller describes them."""
         accounts = response.get("accounts") or ()
         return cls(uid, str(response.get("scope", "all")), frozenset(map(str, accounts)))
 
@@ -182,8 +182,9 @@ class _Join:
 def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | None:
     """Return the run of a job that a row describes.
 
-    Records that the controller has linked to Slurm's accounting have the time of submission, which differs
-    between the runs of a job. Other records are chosen by their times.
+    A record that the controller has linked to Slurm's accounting contains the time of submission. This time
+    identifies the run, because it differs between the runs of a job. Among other records, the nearest in time
+    is chosen.
     """
     submit = seconds_of(cells, "Submit")
     linked = [run for run in runs if run.job.submit is not None and run.job.submit == submit]
@@ -191,7 +192,7 @@ def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | No
 
 
 def _nearest(cells: Mapping[str, str], usages: Sequence[JobUsage]) -> JobUsage | None:
-    """Return the records nearest in time to a row; None: no record is within the clock skew."""
+    """Return the records nearest in time to a row. None: no record is within the tolerated clock skew."""
     start, end = seconds_of(cells, "Start"), seconds_of(cells, "End")
     if start is None:
         start = seconds_of(cells, "Submit") or 0.0

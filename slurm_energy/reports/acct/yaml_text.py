@@ -1,6 +1,6 @@
 """Writer of YAML block documents for plain data: dicts, lists, strings, numbers, booleans and None.
 
-Strings are written in double quotes with all other than printable ASCII characters escaped, so that no text
+Strings are written in double quotes. All characters other than printable ASCII are escaped, so that no text
 can be read as another type, or control a terminal. The output is valid in YAML 1.1 and 1.2.
 """
 
@@ -46,7 +46,7 @@ def _entry(head: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _item(value: Any, indent: str) -> Iterator[str]:
-    """Yield the lines of a list's item, the first of which starts with a dash."""
+    """Yield the lines of one item of a list. The first line starts with a dash."""
     for number, line in enumerate(_block(value, indent + "  ")):
         yield f"{indent}- {line[len(indent) + 2 :]}" if number == 0 else line
 

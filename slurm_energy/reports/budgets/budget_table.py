@@ -190,7 +190,7 @@ def _override_text(override: Row) -> str:
 
 
 def plan_lines(response: Row) -> list[str]:
-    """Return the limits now and their coming steps, one line each, by time."""
+    """Return the present limits and their planned changes in order of time, one line each."""
     begin = float(response.get("unix_s") or 0.0)
     steps = [
         (step["unix_s"], row, step["watts"])
@@ -219,7 +219,7 @@ def change_line(response: Row) -> str:
 
 
 def explanation_lines(response: Row) -> list[str]:
-    """Return the response to `GET /v1/budget/explain` as lines: the sentence, then its figures."""
+    """Return the response to `GET /v1/budget/explain` as lines: the explanation, then its figures."""
     job_id = response.get("job_id")
     lines = textwrap.wrap(f"Job {job_id}: {response.get('explanation')}", WIDTH, subsequent_indent="  ")
     for detail in response.get("details") or []:

@@ -69,7 +69,7 @@ def _jobs(jobs: Sequence[Row], max_rows: int | None) -> list[str]:
 
 
 def _nodes(nodes: Sequence[Row], max_rows: int | None) -> list[str]:
-    """Return the table of nodes: first those that need attention, then by power."""
+    """Return the table of nodes. Nodes in an unhealthy state come first; then the order is by power."""
     if not nodes:
         return ["no node to show"]
     order = sorted(

@@ -19,12 +19,12 @@ _PLOT_ROWS: Final = 8
 
 
 def history_lines(response: Mapping[str, Any], begin: float, end: float, glyphs: Glyphs) -> list[str]:
-    """Return plot and totals of each budget, then the audit trail.
+    """Return a plot and the totals of each budget, then the audit trail.
 
     Args:
         response: response to `GET /v1/budget/history`.
         begin: start of the time range in Unix seconds.
-        end: its end.
+        end: end of the time range in Unix seconds.
         glyphs: characters that the terminal can show.
     """
     lines: list[str] = []

@@ -29,7 +29,7 @@ def page(
     Args:
         response: response to `GET /v1/budget/history`.
         begin: start of the time range in Unix seconds.
-        end: its end.
+        end: end of the time range in Unix seconds.
         remarks: remarks at the top of the page.
         now: current time for the footer; None omits the date.
     """
@@ -49,7 +49,7 @@ def budget_cards(response: Mapping[str, Any], begin: float, end: float) -> list[
     Args:
         response: response to `GET /v1/budget/history`.
         begin: start of the time range in Unix seconds.
-        end: its end.
+        end: end of the time range in Unix seconds.
     """
     return [_budget(series, begin, end) for series in response.get("series") or []]
 

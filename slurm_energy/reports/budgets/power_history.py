@@ -23,7 +23,7 @@ class PowerHistory:
         measured_watts, max_watts: mean and maximum of the measured power.
         committed_watts: maximum of the committed power.
         capped_watts: mean power that limits took from devices.
-        over_s: seconds with the measured power above the limit.
+        over_s: seconds of each interval in which the measured power was above the limit.
     """
 
     budget: str
@@ -56,7 +56,7 @@ def regular_history(series: Mapping[str, Any], begin: float, end: float, interva
     Args:
         series: a series of the response to `GET /v1/budget/history`.
         begin: start of the time range in Unix seconds.
-        end: its end.
+        end: end of the time range in Unix seconds.
         intervals: number of intervals.
     """
     interval_s = (end - begin) / intervals
@@ -103,17 +103,17 @@ def regular_history(series: Mapping[str, Any], begin: float, end: float, interva
 
 
 def highest(values: Sequence[float]) -> float | None:
-    """Return the highest value that is known; None: none is."""
+    """Return the highest known value, or None if all values are unknown."""
     return max((value for value in values if not math.isnan(value)), default=None)
 
 
 def lowest(values: Sequence[float]) -> float | None:
-    """Return the lowest value that is known; None: none is."""
+    """Return the lowest known value, or None if all values are unknown."""
     return min((value for value in values if not math.isnan(value)), default=None)
 
 
 def clock_ticks(begin: float, end: float, count: int, zone: tzinfo | None = None) -> list[float]:
-    """Return times at round local clock times between two times, at most about `count`, in Unix seconds."""
+    """Return at most about `count` round local clock times between `begin` and `end`, in Unix seconds."""
     raw_s = (end - begin) / max(1, count)
     step_s = next((step for step in _STEPS_S if step >= raw_s), math.ceil(raw_s / 86400) * 86400)
     first = datetime.fromtimestamp(begin, zone)

@@ -48,7 +48,7 @@ class UseRow:
 
 
 def use_rows(summary: JobSummary) -> list[UseRow]:
-    """Return the use of CPUs, memory and GPUs, for the whole job and then by GPU if there are several."""
+    """Return the use of CPUs, memory and GPUs for the whole job, then for each GPU if there are several."""
     job = {signal.signal: signal for signal in summary.signals if signal.scope == "job"}
     rows = [*_ratios(job), *_percents(job, "")]
     parts = sorted({s.where for s in summary.signals if s.scope == "part" and s.signal == "gpu_busy_percent"})
@@ -102,7 +102,7 @@ def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
 
 
 def gain_text(advice: FindingAdvice) -> str:
-    """Return the expected gain of an advice, its source and its check as text."""
+    """Return an advice's expected gain, the source of the gain, and the way to check it, as text."""
     parts = [duration_text(advice.seconds_gain)] if advice.seconds_gain else []
     if advice.joules_gain is not None:
         parts.append(with_unit(advice.joules_gain, "J"))

@@ -32,7 +32,7 @@ def diagnosis_document(
 
     Args:
         job: the job.
-        diagnosis: its summary, findings and advice.
+        diagnosis: summary, findings and advice for the job.
         settings: power settings to try.
         config: thresholds, for the classes of variation.
         now: current time for the footer; None omits the date.

@@ -125,7 +125,7 @@ def _max_limits(record: EnergyRecord) -> dict[str, float]:
 
 
 def _limits(record: EnergyRecord) -> dict[str, float]:
-    """Return the power limit of each device in force during the job, in watts."""
+    """Return, for each device, the power limit in watts that was in force during the job."""
     limits = _max_limits(record)
     for setting in record.applied:
         setting_type, instance = split_setting(setting.setting)

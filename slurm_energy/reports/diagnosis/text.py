@@ -34,7 +34,7 @@ def diagnosis_page(
 
     Args:
         job: the job.
-        diagnosis: its summary, findings and advice.
+        diagnosis: summary, findings and advice for the job.
         settings: power settings to try, each with a measured or predicted figure.
         config: thresholds, for the classes of variation.
         glyphs: characters that the terminal can show.
@@ -76,7 +76,7 @@ def _header(job: JobUsage, summary: JobSummary) -> list[str]:
 
 
 def _state(job: JobUsage) -> str:
-    """Return the state of the job, with the exit code or signal of one that failed by itself."""
+    """Return the state of the job. If the job failed by itself, the text includes its exit code or signal."""
     state, status = job.job.state or "unknown", ExitStatus.from_text(job.job.exit_code)
     return f"{state}, {status}" if state == "FAILED" and status and not status.is_success else state
 
@@ -92,7 +92,7 @@ def _pair(name: str, value: str, width: int) -> str:
 
 
 def _column(text: str, width: int) -> str:
-    """Return a text with blanks up to a width in columns of the terminal."""
+    """Return a text, padded with blanks to a width in columns of the terminal."""
     return text + " " * (width - display_width(text))
 
 

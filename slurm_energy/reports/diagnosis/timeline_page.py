@@ -48,8 +48,8 @@ class TimelinePage:
         findings: findings, the most important first.
         overview: time of the processes by phase.
         events: number of events in the overview.
-        process_count: number of processes of which events or steps are known.
-        node_count: number of nodes of which anything is known.
+        process_count: number of processes with known events or steps.
+        node_count: number of nodes about which the page has any data.
         energy_joules: energy of the job; None: unknown.
         remarks: remarks at the top of the page.
     """
@@ -146,7 +146,7 @@ def _power_charts(page: TimelinePage) -> list[dict[str, Any]]:
 
 
 def _signal_cards(page: TimelinePage) -> list[dict[str, Any]]:
-    """Return the charts of all signals with known values within the window, in the order of the registry."""
+    """Return charts of all signals with known values in the shown time, in the order of the registry."""
     window = page.overview.window
     by_name: dict[str, list[ObservedSeries]] = {name: [] for name in SIGNALS}
     for node in page.nodes:

@@ -25,9 +25,10 @@ class WastePattern:
         group: user or account; empty without grouping.
         kind: kind of the findings.
         jobs: number of jobs.
-        seconds_lost: known lost time of all of them.
-        joules_lost: known lost energy of all of them; None if it is unknown for each.
-        example: id of the job that lost most.
+        seconds_lost: lost time of all these findings in seconds, as far as it is known.
+        joules_lost: lost energy of all these findings, as far as it is known; None if it is unknown for each
+            finding.
+        example: id of the job that lost the most energy.
     """
 
     group: str
@@ -81,7 +82,7 @@ def _pattern(group: str, kind: FindingKind, members: Sequence[tuple[str, JobFind
 
 
 def patterns_table(patterns: Sequence[WastePattern], by: str | None) -> list[str]:
-    """Return the patterns as a table."""
+    """Return the patterns as a text table."""
     rows = [
         [
             *([pattern.group] if by else []),

@@ -55,14 +55,15 @@ class ComparedWork:
 
     @property
     def baseline(self) -> PolicyVariant:
-        """The variant that the others are compared with: an untuned one if any exists."""
+        """The variant with which the others are compared. It is an untuned variant if there is one."""
         return self.variants[0]
 
 
 def work_name(job: JobUsage) -> str:
-    """Return a name for the work that a job does, by which jobs are compared.
+    """Return a name for the work of a job. Jobs with the same name are compared.
 
-    It is the value of its flag `--energy-model`, or else of `--energy-tag`, or else its job name or id.
+    The name is the value of the job's flag `--energy-model`, or else of `--energy-tag`, or else the job name
+    or id.
     """
     return job.first.model or job.first.tag or job.job.name or f"job {job.display_id}"
 
@@ -78,7 +79,7 @@ def variant_name(job: JobUsage) -> str:
 
 
 def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
-    """Group jobs by work and nodes, then by energy policy and power caps. The given order is kept.
+    """Group jobs by work and nodes, then by energy policy and power caps. The order of the jobs is kept.
 
     Within the same work, an untuned variant comes first.
     """

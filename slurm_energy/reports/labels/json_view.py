@@ -26,8 +26,8 @@ def document(
 
     Args:
         jobs: the jobs.
-        decisions: by job id, changes that the queue engine made to the job, for `senergy job`; None: not
-            included.
+        decisions: changes that the queue engine made to each job, by job id; the output of `senergy job`
+            contains them. None: not included.
         scope: `scope` field of the controller's response, which states whose records it covers; None: not
             included.
     """

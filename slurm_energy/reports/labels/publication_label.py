@@ -213,7 +213,7 @@ def _component_lines(job: JobUsage) -> list[str]:
 
 
 def _devices(job: JobUsage) -> list[tuple[str, int]]:
-    """Return the products on which the job ran, with the number of GPUs and of nodes with such processors."""
+    """Return the product names of the job's devices, with the number of GPUs, or of nodes per processor."""
     counts = collections.Counter(device.product for record in job.records for device in record.devices)
     return [(product or UNKNOWN, count) for product, count in counts.items()]
 
@@ -247,7 +247,10 @@ def _quality(job: JobUsage) -> str:
 
 
 def _small_with_unit(value: float | None, unit: str) -> str:
-    """Return a number with three significant digits and unit, small ones in thousandths or millionths."""
+    """Return a number with three significant digits and unit.
+
+    Small numbers are in thousandths or millionths.
+    """
     for scale, prefix in ((1.0, ""), (1e3, "m"), (1e6, "µ")):
         if value is None or abs(value) * scale >= 1 or value == 0:
             return with_unit(None if value is None else value * scale, f"{prefix}{unit}")
@@ -255,6 +258,6 @@ def _small_with_unit(value: float | None, unit: str) -> str:
 
 
 def _wrapped(lines: Sequence[str]) -> list[str]:
-    """Return lines that fit into the picture."""
+    """Return the lines, wrapped to the width of the picture."""
     columns = int((_WIDTH - 2 * _MARGIN - 96) / _CHARACTER)
     return [part for line in lines for part in textwrap.wrap(escape_controls(line), columns) or [""]]

@@ -1,7 +1,7 @@
 """Recommended settings for the next run of a job, each with a measured or predicted saving.
 
-Nothing is recommended without a number, or if the devices do not accept the setting. Devices and their limits
-are read from the job's records.
+A setting is recommended only if its saving is known as a number and the devices accept the setting. Devices
+and their limits are read from the job's records.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class PredictedCap:
     Attributes:
         watts: the cap.
         limit_watts: power limit per GPU during the job.
-        time_ratio: predicted time with the cap over that without.
-        energy_ratio: the same ratio of the energy of the GPUs.
-        basis: what the prediction is based on.
+        time_ratio: predicted time with the cap, divided by the predicted time without it.
+        energy_ratio: predicted energy of the GPUs with the cap, divided by their predicted energy without it.
+        basis: data on which the prediction is based.
     """
 
     watts: int
@@ -81,7 +81,7 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
 
 
 def predicted_cap(job: JobUsage, config: Config) -> PredictedCap | None:
-    """Return the power cap of least predicted energy-delay product; None if none can be predicted.
+    """Return the power cap with the lowest predicted energy-delay product. None if no cap can be predicted.
 
     A power cap can be predicted if the job names its model and ran without power settings.
     """
@@ -149,7 +149,7 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
 def _search(
     request: PredictionRequest, limit: float, caps: Sequence[int]
 ) -> tuple[Prediction | None, Prediction | None, int]:
-    """Return the predictions under the current limit and under the best power cap, and this cap in watts.
+    """Return the predictions under the current limit and under the best power cap, and the best cap in watts.
 
     Both predictions are None if the model was never measured on this kind of GPU or does not represent the
     job, or if numpy is not installed.

@@ -1,4 +1,7 @@
-"""The hardware that a job reserved, from its records, for its share of the embodied emissions."""
+"""Hardware that a job reserved, derived from its records.
+
+It determines the job's share of embodied emissions.
+"""
 
 from __future__ import annotations
 

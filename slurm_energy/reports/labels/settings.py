@@ -1,4 +1,4 @@
-"""Short description of a job's power settings, in which equal settings of nodes and devices are merged."""
+"""Short description of a job's power settings. Equal settings of several nodes and devices are merged."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class MergedSetting:
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:
     """Return how much of the energy policy's settings was applied: `all`, `part` or `none`.
 
-    `none` includes energy policies without settings for these nodes, for example `edp` without an entry for
-    the hardware. The notes of the records state the reason. The result is None for `monitor`, which sets
-    nothing.
+    The result is `none` also for energy policies without settings for these nodes, for example `edp` without
+    an entry for the hardware. The notes of the records state the reason. The result is None for `monitor`,
+    which sets nothing.
     """
     applied_flags = [[setting.applied is not None for setting in record.applied] for record in records]
     if not any(applied_flags) and all(record.policy == _MONITOR for record in records):
@@ -64,7 +64,10 @@ def applied_part(records: Sequence[EnergyRecord]) -> str | None:
 
 
 def merge_settings(records: Iterable[EnergyRecord]) -> list[MergedSetting]:
-    """Join settings of the same type and values, in the order of their first application."""
+    """Merge settings of the same type and values.
+
+    The result is in the order in which they were first applied.
+    """
     groups: dict[tuple[object, ...], tuple[dict[str, None], dict[str, None], AppliedSetting]] = {}
     for record in records:
         for setting in record.applied:
@@ -87,9 +90,9 @@ def split_setting(name: str) -> tuple[str, str]:
 
 
 def short_settings(records: Iterable[EnergyRecord]) -> str:
-    """Return the settings as one line, e.g.
+    """Return the settings as one line. A `!` marks a failed setting.
 
-    `gov=powersave freq=800-2100MHz gpu.cap=300W`. `!` marks failures.
+    Example: `gov=powersave freq=800-2100MHz gpu.cap=300W`.
 
     Values that differ between devices are separated by `|`: `gpu.cap=250W|300W`. Auxiliary settings (the time
     window and the enable bit of a limit) are left out.

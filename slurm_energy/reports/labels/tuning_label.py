@@ -45,7 +45,7 @@ _FIELDS = {
 
 
 def explanations(job: JobUsage) -> list[str]:
-    """Return one sentence per setting of a job, and one about tuning that set nothing."""
+    """Return one sentence per setting of a job, and one for each way in which tuning left the job untuned."""
     sentences = [
         sentence for merged in merge_settings(job.records) if (sentence := _setting_sentence(merged, job))
     ]
@@ -73,7 +73,7 @@ def tuning_outcome(records: Sequence[EnergyRecord]) -> str | None:
 
 
 def _setting_sentence(merged: MergedSetting, job: JobUsage) -> str | None:
-    """Return the sentence about a setting; None if it failed or only accompanies another setting."""
+    """Return the sentence about a setting. None if the setting failed or only accompanies another setting."""
     field, flag_key, flag = _FIELDS.get(merged.setting_type, (None, "", ""))
     if field is None or merged.setting.applied is None:
         return None
@@ -89,7 +89,7 @@ def _setting_sentence(merged: MergedSetting, job: JobUsage) -> str | None:
 
 
 def _tuned_value(record: EnergyRecord, field: str) -> str | None:
-    """Return why tuning chose the value of a knob; None if it was not chosen by tuning."""
+    """Return why tuning chose the value of a knob. None if tuning did not choose the value."""
     tuning = record.tuning
     chosen = None if tuning is None else _point(tuning.get("chosen"))
     if tuning is None or chosen is None or tuning["mode"] != "on":
@@ -101,7 +101,7 @@ def _tuned_value(record: EnergyRecord, field: str) -> str | None:
 
 
 def _tuning_sentences(record: EnergyRecord) -> Iterator[str]:
-    """Yield sentences about a tuned job whose settings do not show the work of the tuner."""
+    """Yield sentences about the work of the tuner on a job whose settings do not show this work."""
     tuning = record.tuning
     if tuning is None or tuning["mode"] == "off":
         return

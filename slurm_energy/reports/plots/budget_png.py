@@ -27,8 +27,8 @@ def write_png(response: Mapping[str, Any], begin: float, end: float, path: Path)
     Args:
         response: response to `GET /v1/budget/history`.
         begin: start of the time range in Unix seconds.
-        end: its end.
-        path: the file.
+        end: end of the time range in Unix seconds.
+        path: path of the PNG file.
 
     Raises:
         UnavailableError: matplotlib is not installed.

@@ -73,7 +73,7 @@ class BarGroup:
     Attributes:
         name: the heading.
         bars: the bars.
-        reference: value of full length. A dotted line marks it.
+        reference: value whose bar has full length; a dotted line marks it.
     """
 
     name: str

@@ -16,7 +16,7 @@ _CHARACTER_PIXELS = 6.2
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayer:
-    """One part of all columns.
+    """One layer of a chart of stacked columns: a part of every column.
 
     Attributes:
         name: name in tooltips.
@@ -41,7 +41,7 @@ def column_chart(
     """Draw one column per label, with the layers stacked from the bottom up.
 
     Args:
-        layers: parts of the columns, all with as many values as there are labels.
+        layers: layers of the columns. Each layer has one value per label.
         labels: text below each column; some are left out if there is no room.
         title: title for screen readers.
         unit: unit of the values, at the axis.

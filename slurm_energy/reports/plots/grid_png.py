@@ -18,18 +18,18 @@ _MAX_POINTS: Final = 2000
 
 
 def write_grid_png(factors: GridFactors, start: float, end: float, path: Path) -> None:
-    """Write a plot with one panel for the carbon intensity and one for the price, as far as configured.
+    """Write a plot with one panel for the carbon intensity and one for the price, if both are configured.
 
     Args:
-        factors: the factors.
+        factors: carbon intensity and price over time.
         start: start of the window in Unix time.
         end: end of the window.
-        path: the file.
+        path: path of the PNG file.
 
     Raises:
         UnavailableError: matplotlib is not installed.
         EnergyError: the file cannot be written.
-        NotFoundError: neither is configured.
+        NotFoundError: neither carbon intensity nor price is configured.
     """
     panels = [
         (factor, title)
@@ -83,7 +83,10 @@ def _value(factor: GridFactor, time_s: float) -> float:
 
 
 def _edges(factor: GridFactor, start: float, end: float) -> Sequence[float]:
-    """Return the times in a window at which the series may change, evenly thinned if they are many."""
+    """Return the times in a window at which the series may change.
+
+    If there are many, they are thinned evenly.
+    """
     inside = {start, end}
     if factor.series is not None and not factor.series.is_constant:
         for begin, until, _ in factor.series.samples:

@@ -1,4 +1,4 @@
-"""Series of signals as columns of a chart: equal intervals over the shown part of a job's time."""
+"""Series of signals as columns of a chart, at equal intervals over the shown part of a job's time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from slurm_energy.diagnosis.timeline.window import TimeWindow
 
 
 def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[float]:
-    """Return the mean of the known values in each of `count` equal parts of the window; NaN: none is known.
+    """Return the mean of the known values in each of `count` equal parts of the window. NaN: no known value.
 
-    A part between two values has the value of the interval at its centre.
+    A part that lies between two values of the series has the value of the interval at the centre of the part.
     """
     width_s = (window.to_s - window.from_s) / count
     known = len(series.values)
@@ -30,13 +30,16 @@ def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[
 
 
 def mean_known(values: Iterable[float]) -> float:
-    """Return the mean of the known values; NaN if there are none."""
+    """Return the mean of the known values, or NaN if no value is known."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
 
 
 def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
-    """Return the sum of the known values of each column; NaN where none is known."""
+    """Return the sum of the known values of each column.
+
+    The sum is NaN if no value of the column is known.
+    """
     sums = array("d")
     for values in zip(*columns, strict=True):
         known = [value for value in values if not math.isnan(value)]
@@ -45,7 +48,7 @@ def sum_columns(columns: Sequence[Sequence[float]]) -> array[float]:
 
 
 def range_columns(columns: Sequence[Sequence[float]]) -> tuple[array[float], array[float], array[float]]:
-    """Return minimum, mean and maximum of the known values of each column; NaN where none is known."""
+    """Return minimum, mean and maximum of the known values of each column; NaN if none of them is known."""
     low, mean, high = array("d"), array("d"), array("d")
     for values in zip(*columns, strict=True):
         known = [value for value in values if not math.isnan(value)]

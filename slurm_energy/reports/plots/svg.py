@@ -157,10 +157,10 @@ class Frame:
 
         Args:
             x: scale of the x axis.
-            x_ticks: data values of its ticks.
+            x_ticks: data values of the ticks on the x axis.
             x_text: function that returns the label of a tick.
             y: scale of the y axis.
-            y_ticks: data values of its ticks.
+            y_ticks: data values of the ticks on the y axis.
             y_text: function that returns the label of a tick.
         """
         elements = [

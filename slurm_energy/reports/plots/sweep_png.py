@@ -119,10 +119,10 @@ def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], fl
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return (value of the factor, gain in percent) by metric, for points that differ in this factor only.
+    """Return pairs of factor value and gain in percent, by metric. The points differ in this factor only.
 
     The other factors have the values of the best point by EDP. The result is empty if fewer than two points
-    with a number remain.
+    with a numeric value remain.
     """
     best = result.points[result.best["edp"]].point
     others = [pair for pair in best.settings if pair[0] not in (name, "policy")]

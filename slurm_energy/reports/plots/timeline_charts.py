@@ -42,7 +42,7 @@ _LINE_COLORS: Final = ("v2", "v4", "v3", "v1", "v5", "v6", "v7", "v0")
 
 
 def process_rows(overview: Overview, marks: Sequence[tuple[int, float]]) -> str:
-    """Draw a row per process: the share of time of each phase, stacked, in every column.
+    """Draw a row per process. Each column of a row stacks the phases by their share of the column's time.
 
     Args:
         overview: time by phase and column.
@@ -69,7 +69,7 @@ def process_rows(overview: Overview, marks: Sequence[tuple[int, float]]) -> str:
 
 
 def _merged(shares: dict[str, list[float]], count: int) -> dict[str, list[float]]:
-    """Return the means of `count` neighbouring columns each."""
+    """Average each group of `count` neighbouring columns into one column."""
     return {
         name: [math.fsum(values[index : index + count]) / count for index in range(0, len(values), count)]
         for name, values in shares.items()
@@ -126,7 +126,7 @@ def _mark(mark: int, x: float, frame: Frame) -> tuple[str, str]:
 
 
 def signal_chart(name: str, series: Sequence[ObservedSeries], window: TimeWindow) -> str:
-    """Draw a signal over time: a line per part, or the range and mean of many parts."""
+    """Draw a signal over time: one line per series, or the range and mean if there are many series."""
     columns = [columns_of(one, window, _SIGNAL_COLUMNS) for one in series]
     top = max((value for column in columns for value in column if not math.isnan(value)), default=0.0)
     signal = SIGNALS.get(name)

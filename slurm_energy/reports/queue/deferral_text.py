@@ -15,7 +15,7 @@ _PER_MEGAWATT_HOUR = 1000.0
 
 
 def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
-    """Return why a pending job is deferred, as lines of `senergy prio JOBID`; empty if it is not.
+    """Return why a pending job is deferred, as lines of `senergy prio JOBID`; empty if it is not deferred.
 
     Args:
         job: entry of the job in the response to `GET /v1/priority`.
@@ -32,7 +32,7 @@ def deferral_lines(job: Mapping[str, Any], style: Style) -> list[str]:
 
 
 def deferral_change(decision: Mapping[str, Any], style: Style) -> str:
-    """Return the change by a decision of a kind about deferral or suspension, for `senergy job`."""
+    """Describe a change to a job by a decision about deferral or suspension, for `senergy job`."""
     if decision["kind"] == "not_suspended":
         return "not suspended"
     if decision["kind"] == "release":

@@ -18,7 +18,7 @@ _MAX_PRIORITY: Final = 2**32 - 1
 
 
 def state(job: Job) -> str:
-    """Return why a job's place in the queue has no effect, for example `held`; `ready` if it has one."""
+    """Return `ready`, or the reason why a job's place in the queue has no effect, for example `held`."""
     words = [word for word in ("fixed", "held", "dependent") if job.get(word)]
     return ",".join(words) or "ready"
 

@@ -209,7 +209,7 @@ def _facts(job: Job, style: Style) -> list[str]:
 
 
 def _adjusted_lines(predicted: Mapping[str, Any]) -> list[str]:
-    """Return how lower bound and misprediction factor raised the predicted time; empty if they did not.
+    """Return how lower bound and misprediction factor raised the predicted time. Empty if neither raised it.
 
     Args:
         predicted: predictions of the job in the controller's response.

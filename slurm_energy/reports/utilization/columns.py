@@ -83,7 +83,7 @@ def parse_tres(text: str) -> tuple[Tres, ...]:
 
 
 class Source(StrEnum):
-    """Where the text of a column comes from; other columns show the name of the same dimension."""
+    """Source of the text of a column. Columns without such a source show the value of a dimension."""
 
     CLUSTER = "cluster"
     PROPER = "proper"
@@ -98,16 +98,17 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportColumn:
-    """A column.
+    """A column of `senergy report`.
 
     Attributes:
         name: name for `format=`.
         min_length: minimum length of its abbreviation.
         header: header without unit.
         width: width; amounts are wider if they need it.
-        source: where the text comes from; the name of a dimension: its value.
+        source: source of the text. If it is the name of a dimension, the column shows the value of this
+            dimension.
         tres: the quantity of an amount.
-        part: index of the part of the line that the amount refers to; None: the line itself.
+        part: index in `Line.parts` of the amounts to show; None: the amounts of the whole line.
         fixed: whether the user requested the width.
         left: whether the text is left-justified.
     """
@@ -221,9 +222,10 @@ def report_columns(
 
     Args:
         request: the report.
-        document: response of senergyctld, which tells whether emissions and cost are known; None: they are
-            not among the default columns.
-        with_tres: whether -T is given: one line per quantity instead of a column for each.
+        document: response of senergyctld, which states whether emissions and cost are known; None: emissions
+            and cost are not among the default columns.
+        with_tres: whether -T is given. The report then has one line per quantity instead of one column per
+            quantity.
 
     Raises:
         UsageError: a column of `format=` is unknown, or its width is wrong.

@@ -1,4 +1,4 @@
-"""Report of the savings of deferral: actual costs, costs of running at once, and the difference."""
+"""Report of the savings of deferral: actual costs, costs of starting each job at once, and the difference."""
 
 from __future__ import annotations
 

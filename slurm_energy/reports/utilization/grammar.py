@@ -17,7 +17,10 @@ DEFAULT_SIZES: Final = (50, 250, 500, 1000)
 
 
 class ReportKind(StrEnum):
-    """A report. The value is its name after the word for its type."""
+    """A report of `senergy report`.
+
+    The value is the report's name, without the word for the type of report.
+    """
 
     UTILIZATION = "Utilization"
     ACCOUNT_BY_USER = "AccountUtilizationByUser"
@@ -316,7 +319,7 @@ class _Conditions:
 
 
 def _unquoted(value: str) -> str:
-    """Return a value without quotes around it, which remain if a word is quoted twice."""
+    """Return a value without its outer quotes. Such quotes remain if the user has quoted a word twice."""
     return value[1:-1] if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0] else value
 
 

@@ -52,7 +52,7 @@ class Line:
         kind: `job`, `idle`, `unattributed` or `total`.
         names: values of the columns of names.
         amounts: amounts of the line.
-        whole: amounts of which percentages are taken: of the cluster in the interval.
+        whole: amounts of the cluster in the interval, relative to which percentages are computed.
         depth: depth of the account in the hierarchy.
         parts: amounts by size class, or of jobs, idle and unattributed energy in `Utilization`.
     """
@@ -124,7 +124,7 @@ def report_lines(
         request: the report.
         document: response of senergyctld, grouped by `dimensions(request)`.
         sort: order of users and of other groups; None: by CPU time as in sreport, or by energy.
-        with_meter: whether idle and unattributed energy and the total are lines of their own.
+        with_meter: whether idle energy, unattributed energy and the total have lines of their own.
     """
     lines: list[Line] = []
     filtered = bool(request.accounts or request.users or request.partitions)
@@ -210,7 +210,10 @@ class _Block:
         return request.kind is ReportKind.SIZES_BY_ACCOUNT or self._is_in_accounts(row)
 
     def _is_in_accounts(self, row: UsageRow) -> bool:
-        """Return whether the account of a row is requested; AccountUtilizationByUser includes those below."""
+        """Return whether the account of a row is requested.
+
+        AccountUtilizationByUser includes the accounts below.
+        """
         wanted = {name.lower() for name in self._request.accounts}
         account = (row.names.get("account") or "").lower()
         if not wanted or account in wanted:
@@ -329,7 +332,7 @@ class _Block:
         ]
 
     def _size_account(self, account: str) -> str | None:
-        """Return the account in whose line a job of an account counts; None: in none."""
+        """Return the account whose line counts the jobs of `account`. None: no line counts them."""
         request = self._request
         wanted = {name.lower() for name in request.accounts}
         chain = self._ancestors(account)

@@ -32,14 +32,14 @@ _SIZE_WIDTH, _SIZE_WIDTH_PERCENT, _CLUSTER_SHARE_WIDTH = 13, 20, 12
 
 @dataclass(frozen=True, slots=True)
 class CellStyle:
-    """How cells are written.
+    """Format of the cells of a report.
 
     Attributes:
         units: units of time and energy.
         exact: whether amounts are written for programs: exact, and empty if unknown.
         currency: currency of the cost.
-        time_text: writes a Unix time.
-        proper_name: returns the real name of a user; empty: unknown.
+        time_text: function that returns a Unix time as text.
+        proper_name: function that returns the real name of a user; empty: unknown.
     """
 
     units: ReportUnits
@@ -81,9 +81,9 @@ def report_table(
 
     Args:
         lines: lines of the report.
-        columns: its columns.
+        columns: columns of the report.
         intervals: start and end of each interval.
-        tres: the quantities of -T, one row for each; empty: one row per line.
+        tres: quantities of -T. Each has a row of its own; empty: one row per line.
         style: how cells are written.
         tree: indent accounts by their depth.
     """
@@ -222,7 +222,7 @@ def amount_text(tres: Tres, value: float | None, whole: float | None, style: Cel
     Args:
         tres: the quantity.
         value: microjoules, seconds, grams or currency units; None: unknown.
-        whole: amount of which percentages are taken.
+        whole: amount relative to which the percentage is computed.
         style: how cells are written.
         decimals: decimals of energies, unless they are exact.
     """

@@ -115,7 +115,7 @@ class ReportUnits:
         The time format alone also sets the unit of energy: `Seconds` J, `Hours` Wh, the others kWh.
 
         Raises:
-            UsageError: a word is neither, or two words set the same unit.
+            UsageError: a word is neither a time format nor a unit of energy, or two words set the same unit.
         """
         energy: EnergyUnit | None = None
         time: tuple[TimeUnit, PercentMode] | None = None
@@ -173,5 +173,5 @@ def energy_decimals(values: Iterable[int], unit: EnergyUnit) -> int:
 
 
 def percent_text(value: float, total: float) -> str:
-    """Return a percentage as sreport prints it; for a total of 0, the percentage of a total of 1."""
+    """Return a percentage as sreport prints it. A total of 0 is replaced by a total of 1."""
     return f"{100 * value / (total or 1):.2f}%"

@@ -113,8 +113,8 @@ class UsageRow:
         cluster: name of the cluster.
         interval: index of the interval.
         kind: `job`, `idle` or `unattributed`.
-        names: by dimension (`account`, `user`, ...), the group's value of the dimension; None: unknown or
-            none.
+        names: the group's value of each dimension (`account`, `user`, ...), by dimension; None: unknown, or
+            the group has no value.
         cpus: number of CPUs of the jobs, if the request groups by size; None: unknown.
         amounts: the sums.
     """

@@ -57,7 +57,10 @@ def _command_output(command: list[str], timeout_s: float = 20) -> str:
 
 
 def missing_requirement(distributed: bool = False) -> str | None:
-    """Return the missing requirement to compile the trainer and the way to install it, or None."""
+    """Return the missing requirement for compiling the trainer, and how to install it.
+
+    None: none is missing.
+    """
     for tool, package in (("gcc", "gcc"), ("pkg-config", "pkg-config")):
         if shutil.which(tool) is None:
             return f"{tool} is not installed: apt-get install {package}"
@@ -103,7 +106,7 @@ def _is_own_file(path: Path) -> bool:
 
 
 def _processor_features() -> str:
-    """Return the instruction sets: hosts with one home directory may have unlike processors."""
+    """Return the instruction sets of the processor. Hosts that share a home may have unlike processors."""
     with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
         flags = [line for line in lines if line.startswith(("flags", "Features"))]
     return platform.machine() + (flags[0] if flags else "")

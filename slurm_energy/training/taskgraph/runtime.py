@@ -1,4 +1,4 @@
-"""StarPU in this process: one runtime, whose networks live as long as its number of workers."""
+"""StarPU in this process: one runtime. Its networks are closed when its number of workers changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OVERHEAD_TASKS = 600
 class NativeNetwork:
     """A network in the C library.
 
-    The arrays whose pointers are in the stages must outlive it.
+    The arrays to which the stages point must outlive the network.
 
     Args:
         stages: the stages.
@@ -43,7 +43,7 @@ class NativeNetwork:
 
     @property
     def is_open(self) -> bool:
-        """Whether the network can still be used: not after a change of the number of workers."""
+        """Whether the network can still be used. A change of the number of workers closes it."""
         return bool(self._pointer)
 
     def close(self) -> None:
@@ -76,7 +76,10 @@ class NativeNetwork:
         losses: Any = None,
         outputs: Any = None,
     ) -> None:
-        """Submit all batches of the samples in `order` and wait for them; arrays must be contiguous."""
+        """Submit all batches of the samples in `order` and wait for their end.
+
+        The arrays must be contiguous.
+        """
         pointers = [None if array is None else array.ctypes.data for array in (images, labels, order)]
         ends = [None if array is None else array.ctypes.data for array in (losses, outputs)]
         _check(self._library.tg_run(self._pointer, mode, *pointers, len(order), learning_rate, *ends))
@@ -98,11 +101,12 @@ class _Runtime:
         return self.library().tg_rank(), self.library().tg_ranks()
 
     def start(self, workers: int, distributed: bool = False) -> None:
-        """Start StarPU with a number of workers; networks of another number are closed.
+        """Start StarPU with a number of workers. Networks that were built for another number are closed.
 
         Args:
             workers: number of workers.
-            distributed: with StarPU-MPI, whose number of workers cannot change: MPI starts once in a process.
+            distributed: use StarPU-MPI. Its number of workers cannot change, because MPI starts once in a
+                process.
         """
         if (workers, distributed) == (self.workers, self.is_distributed):
             return

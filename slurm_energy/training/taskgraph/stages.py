@@ -1,7 +1,8 @@
 """Stages: layers that one kernel computes together, so that the values between them stay in the cache.
 
-A convolution takes the ReLU and the pooling that follow it, a dense layer the ReLU. The order of ReLU and
-pooling does not matter: both are monotone, and no gradient passes a window whose maximum is not positive.
+A convolution includes the ReLU and the pooling that follow it. A dense layer includes the ReLU that follows
+it. The order of ReLU and pooling does not matter: both are monotone, and no gradient passes a window whose
+maximum is not positive.
 """
 
 from __future__ import annotations

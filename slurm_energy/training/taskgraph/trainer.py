@@ -49,11 +49,11 @@ class Trainer:
         learning_rate: factor of the gradient in an update.
         batch_size: samples per update; the last batch of an epoch may be smaller.
         dtype: "float32" or "float64".
-        workers: StarPU workers; by default the processors that this process may use. All trainers of a
-            process share one StarPU: the last one used sets the number.
-        granularity: "auto", the number of chunks of a batch, or this and the number of groups of features in
-            each stage of a chunk. With numbers, results are equal bit by bit in all runs; "auto" measures, so
-            that sums may be formed in another order.
+        workers: number of StarPU workers; by default the number of processors that this process may use. All
+            trainers of a process share one StarPU. The trainer that was used last sets the number.
+        granularity: "auto", the number of chunks of a batch, or a pair of this number and the number of
+            groups of features in each stage of a chunk. With numbers, results are equal bit by bit in all
+            runs. "auto" depends on measurements, so that sums may be formed in another order.
         distributed: share each batch among the processes that srun or mpirun started (StarPU-MPI). All
             processes call the same functions with the same values and keep equal parameters.
     """
@@ -91,13 +91,14 @@ class Trainer:
         model.convert(self._dtype)
 
     def fit(self, images: Any, labels: Any, epochs: int = 1, shuffle_seed: int | None = None) -> Losses:
-        """Train and return the mean loss of each batch, before its update.
+        """Train, and return the mean loss of each batch before the update with that batch.
 
         Args:
             images: array (samples, channels, height, width).
             labels: class of each sample, from 0.
             epochs: passes over the samples.
-            shuffle_seed: seed of the order of the samples, another one in each epoch; None keeps the order.
+            shuffle_seed: seed of the order of the samples, which is different in each epoch; None keeps the
+                order.
 
         Raises:
             UsageError: the shapes, the labels or the model do not fit.
@@ -124,7 +125,7 @@ class Trainer:
         return outputs
 
     def gradients(self, images: Any, labels: Any) -> tuple[float, dict[str, Array]]:
-        """Return the mean loss of one batch and its gradients by the keys of the parameters; no update."""
+        """Return the mean loss of one batch, and its gradients by parameter key. Nothing is updated."""
         if len(images) > self.batch_size:
             raise UsageError(f"{len(images)} samples", f"more than the batch size {self.batch_size}")
         images, labels, network = self._prepare(images, labels)
