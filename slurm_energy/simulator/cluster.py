@@ -22,17 +22,18 @@ class NodeKind:
     Attributes:
         name: name of the kind.
         nodes: number of nodes.
-        units: GPUs (or cores) of a node that jobs can hold; 1 where jobs hold whole nodes.
+        units: number of units per node. Jobs allocate units: GPUs, cores, or whole nodes. It is 1 for whole
+            nodes.
         idle_watts: power of a node that is on and idle.
-        unit_idle_watts: part of the idle power that belongs to one unit. It counts as power of a job while
-            the job holds the unit.
-        unit_min_watts: lowest power limit of a unit; 0: units have no power limit.
+        unit_idle_watts: idle power of one unit, a part of `idle_watts`. While a job holds the unit, this
+            power counts as power of the job.
+        unit_min_watts: lowest power limit that can be set for a unit. 0 means that units have no power limit.
         off_watts: power of a node that is off.
         boot_s, boot_watts: duration in seconds and power of booting.
         shutdown_s, shutdown_watts: duration in seconds and power of shutting down.
         failures_per_s: failure rate of one node.
         repair_s: seconds from a failure to the end of the repair.
-        memory_gib: memory of a node; infinity: unlimited.
+        memory_gib: memory of a node in GiB; infinity means no limit.
     """
 
     name: str
@@ -51,7 +52,7 @@ class NodeKind:
     memory_gib: float = math.inf
 
     def watts(self, state: NodePowerState) -> float:
-        """Return the watts that a node of this kind draws in a power state without any job."""
+        """Return the power in watts of a node of this kind in a power state, without any job."""
         powers = {
             NodePowerState.ON: self.idle_watts,
             NodePowerState.OFF: self.off_watts,
@@ -77,9 +78,9 @@ class Cluster:
 
     Attributes:
         kinds: the k kinds of nodes.
-        free: free units by kind on usable nodes, shape (k,). Nodes that are off are usable.
-        total: all units by kind, shape (k,).
-        watts: power of all nodes without jobs.
+        free: number of free units on usable nodes, by kind, shape (k,). Nodes that are off are usable.
+        total: number of all units by kind, shape (k,).
+        watts: power that all nodes would draw in their current states without jobs.
     """
 
     def __init__(self, kinds: Sequence[NodeKind]) -> None:
@@ -99,7 +100,7 @@ class Cluster:
         """Allocate the units that `plan` chooses and return the allocation.
 
         Args:
-            kind: number of the kind of nodes.
+            kind: index of the kind of nodes in `kinds`.
             units: number of units.
 
         Returns:
@@ -114,10 +115,10 @@ class Cluster:
         """Choose free units on as few nodes as possible, without allocating them.
 
         If one node can hold the whole job, choose the fullest such node. Otherwise fill the emptiest nodes
-        first. Nodes that are on go before nodes that are off.
+        first. Nodes that are on are preferred to nodes that are off.
 
         Args:
-            kind: number of the kind of nodes.
+            kind: index of the kind of nodes in `kinds`.
             units: number of units.
 
         Returns:
@@ -157,7 +158,7 @@ class Cluster:
                 self.free[self.kind_of[node]] += count
 
     def usable(self, node: int) -> bool:
-        """Return whether jobs can get units of a node: it is on, booting, or off and can be booted."""
+        """Return whether jobs can get units of a node: the node is on, booting, or off and can be booted."""
         return self.state[node] in (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
 
     def is_free(self, node: int) -> bool:
@@ -165,7 +166,7 @@ class Cluster:
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
     def change(self, node: int, state: NodePowerState) -> None:
-        """Change the power state of a node. Free units and power of the cluster are updated."""
+        """Change the power state of a node, and update the free units and the power of the cluster."""
         kind = self.kind_of[node]
         was_usable = self.usable(node)
         self.watts += self.kinds[kind].watts(state) - self.kinds[kind].watts(self.state[node])

@@ -22,7 +22,7 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSelection:
-    """Interruptions of running jobs by which a pending job meets its deadline.
+    """Interruptions of running jobs that let a pending job meet its deadline.
 
     Attributes:
         shape: row of the shape (way to run the job) in which the pending job starts.
@@ -36,7 +36,7 @@ class PreemptionSelection:
 
 
 class DeadlinePreemption:
-    """Interrupts jobs without a deadline where a pending job would otherwise miss its deadline.
+    """Preemption of jobs without a deadline where a pending job would otherwise miss its deadline.
 
     Args:
         jobs: all jobs.
@@ -45,7 +45,7 @@ class DeadlinePreemption:
         runs: the running jobs.
         events: the simulated clock.
         demand: resources that jobs need.
-        left_watts: function that returns the power that the budget leaves.
+        left_watts: function that returns the power in watts that the budget leaves.
         interrupt: function that interrupts a running job.
         start: function that starts a job in a shape.
         constrained: selection of jobs under constraints; None: only units and power bind jobs.
@@ -77,11 +77,11 @@ class DeadlinePreemption:
         self._constrained = constrained
 
     def at_risk_s(self, job: int) -> float:
-        """Return the time in seconds from which a pending job's deadline is at risk."""
+        """Return the time in seconds from which the deadline of a pending job is at risk."""
         return at_risk_s(self._jobs, job, self._rules)
 
     def run(self, pending: Iterable[int]) -> None:
-        """Start those pending jobs, given by row, that would otherwise miss their deadline.
+        """Start each pending job, given by row, that would otherwise miss its deadline.
 
         Source: thesis, Algorithm 7.
         """
@@ -96,7 +96,7 @@ class DeadlinePreemption:
             self._start(job, selection.shape)
 
     def _may_start(self, job: int, selection: PreemptionSelection) -> bool:
-        """Return whether budget and constraints permit that a job replaces those it interrupts."""
+        """Return whether budget and constraints permit a job to replace the jobs that it interrupts."""
         shape = selection.shape
         expected_s = self._runs.expected_s(job, shape)
         candidate = Candidate(job, shape, self._demand.need(shape), expected_s)
@@ -124,7 +124,7 @@ def deadline_preemption(
     start: Callable[[int, int], object],
     constrained: ConstrainedSelection | None,
 ) -> DeadlinePreemption | None:
-    """Return the preemption for deadlines; None if the settings do not permit it."""
+    """Return the preemption for deadlines. Return None if the settings do not permit preemption."""
     if settings.preemption is None:
         return None
     return DeadlinePreemption(
@@ -142,9 +142,10 @@ def deadline_preemption(
 
 
 def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
-    """Return the time in seconds from which a pending job's deadline is at risk; infinity without deadline.
+    """Return the time in seconds from which a pending job's deadline is at risk.
 
-    It is the deadline minus the job's shortest predicted run time and minus `rules.margin_s`.
+    This time is the deadline minus the job's shortest predicted run time and minus `rules.margin_s`. It is
+    infinity for a job without a deadline.
     """
     deadline_s = float(jobs.deadline_s[job])
     if np.isnan(deadline_s):
@@ -155,7 +156,7 @@ def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
 
 
 def all_at_risk_s(jobs: Workload, margin_s: float) -> Floats:
-    """Return the result of `at_risk_s` for all n jobs, shape (n,)."""
+    """Return the time from which each deadline is at risk, for all n jobs, shape (n,). See `at_risk_s`."""
     if not jobs.count:
         return np.zeros(0)
     fastest_s = np.minimum.reduceat(jobs.predicted_time_s, jobs.first[:-1])
@@ -166,7 +167,7 @@ def all_at_risk_s(jobs: Workload, margin_s: float) -> Floats:
 def select_preemption(
     jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
 ) -> PreemptionSelection | None:
-    """Return the interruptions with the lowest loss of energy by which a job at risk meets its deadline.
+    """Return the interruptions that let a job at risk meet its deadline with the lowest loss of energy.
 
     The result is None if the job is not at risk, if free units suffice, or if no interruption lets the job
     meet its deadline. Source: thesis, Algorithm 7.
@@ -201,7 +202,7 @@ def select_preemption(
 
 
 def _interruptible(jobs: Workload, runs: RunningJobs, now_s: float) -> list[Running]:
-    """Return the running jobs without a deadline, with the energy that each would lose."""
+    """Return the running jobs without a deadline, with the energy that each would lose by an interruption."""
     return [
         Running(
             job_id=run.job,

@@ -1,4 +1,4 @@
-"""The simulation engine. It runs events in order of time and then lets the scheduler examine the queue."""
+"""Simulation engine: runs events in order of time, then lets the scheduler examine the queue."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ class Simulation:
     def steps(self) -> Generator[Queue, Ranking, SimulationResult]:
         """Simulate like `run`, but yield the queue of each scheduling pass and wait for its ranking.
 
-        The generator returns the result of the simulation. `state` describes the cluster at each pass.
+        The caller sends the ranking of each queue to the generator. The generator's return value is the
+        result of the simulation. `state` describes the cluster at each pass.
         """
         if self._jobs.count:
             self._events.add(float(self._jobs.submit_s[0]), EventKind.ARRIVAL, self._arrive, 0)
@@ -152,7 +153,7 @@ class Simulation:
         return self._result(self._events.now_s if horizon_s is None else horizon_s)
 
     def state(self) -> SimulationState:
-        """Return the present state of the cluster and of the jobs."""
+        """Return the current state of the cluster and of the jobs."""
         now_s = self._events.now_s
         power = self._watts(), self._meter.energy_joules(now_s)
         return state_of(now_s, *power, self._jobs, self._cluster, self._runs)
@@ -176,7 +177,7 @@ class Simulation:
         )
 
     def _power_saving(self) -> PowerSavingControl | None:
-        """Return the control of power saving by forecast; None without it."""
+        """Return the control of power saving by forecast; None if the settings do not use it."""
         saving = self._settings.power_saving
         if saving is None:
             return None
@@ -184,7 +185,7 @@ class Simulation:
         return PowerSavingControl(saving, *parts)
 
     def _deferral_control(self) -> DeferralControl | None:
-        """Return the control of deferral; None without it."""
+        """Return the control of deferral; None if the settings do not use it."""
         settings = self._settings
         if settings.deferral is None:
             return None
@@ -209,7 +210,7 @@ class Simulation:
         return len(self._pending) + len(self._runs.running) + self._arrivals_left + held
 
     def _interrupt_node(self, node: int) -> None:
-        """Interrupt all jobs that hold units of the failed node number `node`."""
+        """Interrupt all jobs that hold units of the failed node `node`."""
         for run in [run for run in self._runs.running.values() if node in dict(run.allocation)]:
             self._interrupt(run, failure=True)
 
@@ -239,7 +240,7 @@ class Simulation:
         return any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes)
 
     def _expect_window(self, _: None = None) -> None:
-        """Request a scheduling pass at each begin and end of a reservation."""
+        """Request a scheduling pass at each begin and end of a reservation's window."""
         if self._constrained is not None:
             for job in self._constrained.expired(list(self._pending)):
                 del self._pending[job]
@@ -340,7 +341,10 @@ class Simulation:
         self._open_pass = self._scheduling.steps(self._pending)
 
     def _allocate(self, job: int, shape: int) -> Allocation | None:
-        """Return free units for a job in a shape, not yet taken; None: it cannot start."""
+        """Choose free units for a job in a shape, without allocating them.
+
+        Return None if the job cannot start.
+        """
         if self._constrained is not None:
             return self._constrained.place_now(job, shape)
         return self._cluster.plan(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))

@@ -1,4 +1,4 @@
-"""State of the column engine, and the start, end and interruption of a job, compiled."""
+"""State of the column engine, and compiled functions that start, end and interrupt jobs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _PENDING, _RUNNING, _COMPLETED, _TIMEOUT = (
 
 
 class Accounts(NamedTuple):
-    """Times and energies of n jobs.
+    """Times and energies of n jobs, as real and integer columns.
 
     Attributes:
-        real: shape (n, 8).
-        whole: shape (n, 3).
+        real: the columns of real numbers, shape (n, 8).
+        whole: the columns of integers, shape (n, 3).
     """
 
     real: Floats
@@ -54,18 +54,18 @@ class Accounts(NamedTuple):
 
 
 class SimulationColumns(NamedTuple):
-    """State of the simulation that the kernels change.
+    """State of the simulation that the compiled functions modify.
 
     Attributes:
         free: free units by kind of nodes.
-        offered: free units from which packing chooses shapes in a pass.
-        pending, running, users, accounts: jobs and users.
+        offered: units that are free at the start of a pass, from which packing chooses shapes.
+        pending, running, users, accounts: pending jobs, running jobs, usage of users, and accounts of jobs.
         plan: planned starts, for `metis`.
         jobs_watts: power of running jobs above the idle power of their units, shape (1,).
-        pass_due_s: time of the next scheduling pass in seconds, infinity: none, shape (1,).
+        pass_due_s: time in seconds of the next scheduling pass, shape (1,). Infinity if none is scheduled.
         last_s: time of the last events, and the latest time of an event without effect, shape (2,).
-        progress: numbers of jobs that have arrived, of deadlines that have come at risk, of scheduling
-            passes, and of steps of the power, shape (4,).
+        progress: four counts, shape (4,): arrived jobs, deadlines that have come at risk, scheduling passes,
+            and steps of the cluster's power.
     """
 
     free: Ints
@@ -118,7 +118,10 @@ def start_job(
 
 @compiled
 def end_job(jobs: JobColumns, state: SimulationColumns, now_s: float) -> None:
-    """End the running job that ends first; its end is now. It is done, or killed at its time limit."""
+    """End the running job that ends first, at the current time.
+
+    The job is done, or is killed at its time limit.
+    """
     job = pop(state.running)
     stop(jobs, state, now_s, job)
     killed = _work_done_s(jobs, state, job) > now_s + ROUNDING_S
@@ -128,7 +131,7 @@ def end_job(jobs: JobColumns, state: SimulationColumns, now_s: float) -> None:
 
 @compiled
 def _work_done_s(jobs: JobColumns, state: SimulationColumns, job: int) -> float:
-    """Return the time at which the work of a running job is done, in seconds."""
+    """Return the time in seconds at which the work of a running job would be done."""
     begin_s, shape = state.accounts.real[job, BEGIN_S], state.accounts.whole[job, SHAPE]
     work_s = jobs.real[job, LEFT] * jobs.load[shape, RUN_TIME_S]
     return float(begin_s + jobs.real[job, RESTART_S] + work_s)
@@ -138,7 +141,7 @@ def _work_done_s(jobs: JobColumns, state: SimulationColumns, job: int) -> float:
 def interrupt_job(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
 ) -> None:
-    """Interrupt a running job for another job. Work up to its last checkpoint is kept."""
+    """Interrupt a running job in favour of another job. Work up to its last checkpoint is kept."""
     lost_joules, saved = loss(policy, jobs, state, now_s, job)
     state.last_s[1] = max(state.last_s[1], state.accounts.real[job, STOP_S])
     withdraw(state.running, job)
@@ -155,7 +158,7 @@ def interrupt_job(
 
 @compiled
 def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> None:
-    """Account for the run of a job that no longer holds its units from now on."""
+    """Account for the run of a job that releases its units now."""
     real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
     units, run_s = jobs.need[shape, UNITS], now_s - real[job, BEGIN_S]
     state.free[jobs.need[shape, KIND]] += units
@@ -171,9 +174,9 @@ def stop(jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> 
 def loss(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int
 ) -> tuple[float, float]:
-    """Return the joules that an interruption of a running job would waste, and the fraction it would save.
+    """Return the joules that an interruption of a running job would waste, and the fraction of work kept.
 
-    It is computed as in `RunningJobs.loss`.
+    Both values are computed as in `RunningJobs.loss`.
     """
     real, shape = state.accounts.real, state.accounts.whole[job, SHAPE]
     worked_s = now_s - real[job, BEGIN_S]

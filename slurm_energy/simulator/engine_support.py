@@ -1,4 +1,4 @@
-"""Settings that only the general engine simulates. The compiled engines fall back to it."""
+"""Detection of settings that only the general engine simulates; compiled engines fall back to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 def needs_general_engine(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> bool:
-    """Return whether more than units and time limits decide the schedule: power, failures, constraints.
+    """Return whether anything besides units and time limits decides the schedule.
+
+    Such influences are power, node failures and constraints.
 
     Args:
         jobs: all jobs.

@@ -1,4 +1,4 @@
-"""Future events of a simulation in the order of time, and the simulated clock."""
+"""Queue of the future events of a simulation in order of time, and the simulated clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class EventKind(IntEnum):
-    """Kinds of events.
+    """Kinds of simulated events.
 
-    At equal times they run in the order of their numbers, so that resources are freed before they are
-    requested.
+    Events of equal time run in the numeric order of their kinds. This order frees resources before other
+    events request them.
     """
 
     END = 0

@@ -1,7 +1,7 @@
-"""Admission of simulated jobs under a power budget, by the functions that also admit jobs live.
+"""Admission of simulated jobs under a power budget, by the functions that also admit live jobs.
 
-A job is admitted if it fits while all running jobs have their economic limits. It starts once the limits in
-force leave the power free, at its economic limit or above.
+A job is admitted if its power fits under the budget while all running jobs have their economic limits. An
+admitted job starts once the limits in force leave this power free. It starts at its economic limit or above.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 class JobAdmission:
-    """Power that jobs need, and power that the budget leaves for them.
+    """Admission rules: the power that jobs need, and the power that the budget leaves for them.
 
     Args:
         jobs: all jobs.
         kinds: kinds of nodes.
-        rules: how the budget is kept.
+        rules: rules by which the budget is kept.
         columns: builder of the columns of jobs.
     """
 
@@ -45,12 +45,12 @@ class JobAdmission:
         self._reducible_watts: dict[int, float] = {}
 
     def added_watts(self, shapes: Sequence[int], room_watts: float) -> list[float]:
-        """Return the power that jobs add by their start at their economic limits, in watts.
+        """Return the power in watts that jobs add when they start at their economic limits.
 
         Args:
             shapes: row of the shape in which each job starts.
-            room_watts: power that the budget leaves for one job if no other job runs. A job without a
-                slowdown limit that needs more starts with a lower limit, but not below its floor.
+            room_watts: power that the budget leaves for one job if no other job runs. A job that needs more
+                power and has no slowdown limit starts with a lower limit, but not below its floor.
         """
         unknown = sorted({shape for shape in shapes if shape not in self._added_watts})
         if unknown:
@@ -69,12 +69,12 @@ class JobAdmission:
     def headroom_watts(
         self, working: Sequence[RunningJob], limit_watts: float, fixed_watts: float, now_s: float
     ) -> float:
-        """Return the power that new jobs may add, in watts. It is negative above the limit.
+        """Return the power in watts that new jobs may add. It is negative if the limit is exceeded.
 
         Args:
             working: the running jobs that draw power.
             limit_watts: limit of the budget.
-            fixed_watts: all other power.
+            fixed_watts: power of the cluster that does not belong to `working` jobs.
             now_s: current time in seconds.
         """
         if not working:
@@ -83,7 +83,7 @@ class JobAdmission:
         return float(headroom_watts(groups, whole_cluster(groups, limit_watts, fixed_watts))[0])
 
     def admit(self, watts: float, headroom_watts: float) -> tuple[bool, float]:
-        """Return whether a job fits in the headroom, and the headroom that it leaves in watts.
+        """Return whether a job fits in the headroom, and the headroom in watts that remains after the job.
 
         Args:
             watts: power that the start of the job adds.
@@ -93,12 +93,12 @@ class JobAdmission:
         return bool(admitted.fits[0]), float(admitted.headroom_watts[0])
 
     def start_point(self, job: int, shape: int, left_watts: float) -> PowerPoint:
-        """Return the limit at which an admitted job starts.
+        """Return the power limit at which an admitted job starts, and its effect.
 
         Args:
             job: row of the job.
             shape: row of the shape in which it starts.
-            left_watts: power that the job may add, at least the power with which it was admitted.
+            left_watts: power that the job may add. It is at least the power with which the job was admitted.
         """
         groups = self._columns.pending([job], [shape])
         idle_watts = self._idle_watts[self._jobs.hardware[[shape]]]
@@ -108,7 +108,7 @@ class JobAdmission:
         return self._columns.responses.response(job, shape).point(limit_watts)
 
     def floors_watts(self, working: Sequence[RunningJob], committed_watts: float) -> float:
-        """Return the committed power if all working jobs were limited to their floors, in watts.
+        """Return the committed power in watts if all working jobs were limited to their floors.
 
         Args:
             working: the running jobs that draw power.
@@ -123,7 +123,7 @@ class JobAdmission:
         return committed_watts - math.fsum(saved)
 
     def reducible_watts(self, job: int, shape: int) -> float:
-        """Return the power that limits can take from a job down to its floor, in watts."""
+        """Return the power in watts that limits can take from a job, down to the job's floor."""
         watts = self._reducible_watts.get(shape)
         if watts is None:
             levels = self._columns.responses.response(job, shape).level_watts

@@ -1,4 +1,4 @@
-"""Search for the first pending job in the order of the policy, compiled."""
+"""Compiled search for the first pending job in the order of the policy."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from slurm_energy.simulator.workloads.job_columns import (
 
 
 class HeadReservation(NamedTuple):
-    """Reservation of the first job that cannot start.
+    """Reservation of the first job in the order of the policy that cannot start.
 
     Attributes:
-        kind: kind of nodes; -1: there is no reservation.
-        start_s: its expected start in seconds.
-        spare: units of this kind that are free then and that the job does not need.
+        kind: index of the kind of nodes; -1 if there is no reservation.
+        start_s: expected start of the reserved job in seconds.
+        spare: units of this kind that are free at `start_s` and that the reserved job does not need.
     """
 
     kind: int
@@ -67,9 +67,9 @@ def first_job(
     held: HeadReservation,
     fitting: bool,
 ) -> tuple[int, int]:
-    """Return the first pending job in the order of the policy, and its shape; (-1, -1): there is none.
+    """Return the first pending job in the order of the policy, and its shape; (-1, -1) if there is none.
 
-    If `fitting`, only jobs count that fit in the free units now without delaying the reservation.
+    With `fitting`, only jobs are considered that fit in the free units now without delaying the reservation.
     """
     column = NODE_KEYS
     if policy.discipline == PACKING:
@@ -127,7 +127,7 @@ def first_job(
 def _bound(
     policy: PolicyRules, nodes: Floats, traits: Ints, node: int, now: Moment, column: int
 ) -> tuple[float, float]:
-    """Return a pair of tier and score that no job below a node falls below."""
+    """Return a lower bound of the tier and score of all jobs below a tree node."""
     wait_s = max(0.0, now.now_s - nodes[node, NODE_SUBMIT])
     if wait_s >= policy.wait_bound_s:
         return 0.0, nodes[node, NODE_PLACE]
@@ -144,7 +144,7 @@ def _bound(
 
 @compiled
 def _room(free: Ints, held: HeadReservation) -> tuple[Ints, int, int]:
-    """Return the free units, their maximum over the kinds, and this maximum for a job of any length."""
+    """Return the free units, their maximum over the kinds, and this maximum for jobs of unlimited length."""
     most, most_long = 0, 0
     for kind in range(len(free)):
         most = max(most, free[kind])
@@ -162,7 +162,7 @@ def _counts(
     held: HeadReservation,
     fitting: bool,
 ) -> bool:
-    """Return whether a tree node has pending jobs; with `fitting`, whether one of them may fit."""
+    """Return whether a tree node has pending jobs. With `fitting`, return whether one of them may fit."""
     if not fitting:
         return bool(nodes[node, NODE_SUBMIT] < np.inf)
     units, kind = nodes[node, NODE_SIZE], traits[node, TRAIT_KIND]
@@ -175,7 +175,7 @@ def _counts(
 
 @compiled
 def fits(jobs: JobColumns, job: int, shape: int, now_s: float, free: Ints, held: HeadReservation) -> bool:
-    """Return whether a job fits in the free units in a shape without delaying the reservation."""
+    """Return whether a job in a shape fits in the free units without delaying the reservation."""
     if shape < 0:
         return False
     kind, units = jobs.need[shape, KIND], jobs.need[shape, UNITS]

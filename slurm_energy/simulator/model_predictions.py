@@ -25,7 +25,7 @@ def predict(
         hardware: name of the GPU's hardware file.
         gpus: number of GPUs.
         batch: batch size per GPU.
-        cap_watts: power limit per GPU; infinite: none.
+        cap_watts: power limit per GPU in watts; infinity means no limit.
 
     Returns:
         The prediction; None if the batch does not fit in the GPU's memory, or the GPU does not support the

@@ -1,4 +1,4 @@
-"""Running jobs of the column engine, compiled: a heap of their ends, and their expected ends in order."""
+"""Compiled table of the running jobs of the column engine: a heap of ends, and a list of expected ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm_energy.simulator.kernels.compiled import compiled
 
 
 class RunningColumns(NamedTuple):
-    """Running jobs; each array has room for all jobs that can run at once.
+    """Running jobs. Each array has room for the maximum number of jobs that can run at once.
 
     Attributes:
-        end_s, number, job: heap by end and number of the start.
-        expected_s, expected_shape, expected_job: sorted by expected end.
+        end_s, number, job: heap ordered by the time of the end; ties are ordered by the number of the start.
+        expected_s, expected_shape, expected_job: list of the same jobs, sorted by expected end.
         tally: number of running jobs, and number of starts so far, shape (2,).
     """
 
@@ -37,7 +37,7 @@ def no_running_jobs(most: int) -> RunningColumns:
 
 @compiled
 def next_end_s(running: RunningColumns) -> float:
-    """Return the time at which the first running job ends, in seconds; infinity: no job runs."""
+    """Return the time in seconds at which the first running job ends; infinity if no job runs."""
     return float(running.end_s[0]) if running.tally[0] > 0 else np.inf
 
 
@@ -47,10 +47,10 @@ def push(running: RunningColumns, end_s: float, expected_s: float, job: int, sha
 
     Args:
         running: the running jobs.
-        end_s: time of its end in seconds.
-        expected_s: time of its expected end in seconds.
+        end_s: time in seconds at which the job ends.
+        expected_s: time in seconds at which the job is expected to end.
         job: row of the job.
-        shape: row of its shape.
+        shape: row of the job's shape.
     """
     size = running.tally[0]
     running.tally[0] += 1
@@ -116,7 +116,7 @@ def withdraw(running: RunningColumns, job: int) -> None:
 
 @compiled
 def _forget(running: RunningColumns, job: int, size: int) -> None:
-    """Remove a job from the expected ends; `size` jobs remain."""
+    """Remove a job from the list of expected ends. `size` jobs remain."""
     slot = 0
     while running.expected_job[slot] != job:
         slot += 1

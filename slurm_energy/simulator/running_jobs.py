@@ -1,6 +1,6 @@
 """State of the running jobs: allocation, progress, power and energy.
 
-Jobs can be interrupted or get new power limits.
+Running jobs can be interrupted or get new power limits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ROUNDING_S = 1e-6
 
 
 class PowerPoint(NamedTuple):
-    """Effect of a power limit on a job.
+    """Power limit of a job, and the effect of this limit.
 
     Attributes:
-        limit_watts: power limit per unit; infinity: none.
-        time_ratio: run time under the limit divided by that without a limit.
-        power_ratio: power under the limit divided by that without a limit.
+        limit_watts: power limit per unit in watts; infinity means no limit.
+        time_ratio: run time under the limit divided by the run time without a limit.
+        power_ratio: power under the limit divided by the power without a limit.
     """
 
     limit_watts: float
@@ -47,23 +47,24 @@ class RunningJob:
     Attributes:
         job: row of the job in the workload.
         shape: row of the shape (way to run the job) in the workload.
-        allocation: units of nodes that it holds.
-        start_s: time at which it got its nodes.
-        ready_s: time at which its last node was on and work began.
-        end_s: time at which its work will be done.
-        kill_s: time at which it is killed; infinity: never.
-        limit_s: seconds for which it is expected to hold its nodes, from `start_s` on.
-        watts: power while it works.
-        extra_watts: part of `watts` above the idle power of its units; may be negative.
+        allocation: units of nodes that the job holds.
+        start_s: time at which the job got its nodes.
+        ready_s: time at which the job's last node is on and its work begins.
+        end_s: time at which the job's work will be done.
+        kill_s: time at which the job is killed; infinity means never.
+        limit_s: seconds for which the job is expected to hold its nodes, from `start_s` on.
+        watts: power while the job works.
+        extra_watts: `watts` minus the idle power of the job's units; may be negative.
         whole_s: run time of the whole job under the current power limit.
         point: the current power limit and its effect.
         restart_s: seconds at the start of the run in which it restarts after an interruption, without
             progress.
-        earlier: parts of the run under earlier power limits, in order. Each has the seconds of work, the run
-            time of the whole job under the limit in seconds, and watts.
-        done: fraction of the whole job's work done in `earlier`.
+        earlier: intervals of the run under earlier power limits, in order. Each entry has the seconds of
+            work, the run time in seconds of the whole job under that limit, and the power in watts.
+        done: fraction of the whole job's work that was done in the intervals of `earlier`.
         restart_joules: energy of restarts under earlier power limits.
-        working: whether it draws power. Other events at `ready_s` may precede the start of its work.
+        working: whether the job draws power. The job may not draw power yet at `ready_s`, because other
+            events of this time may be processed first.
     """
 
     job: int
@@ -85,23 +86,23 @@ class RunningJob:
     working: bool = False
 
     def worked_s(self, now_s: float) -> float:
-        """Return the seconds until `now_s` for which the job has drawn power in this run."""
+        """Return for how many seconds the job has drawn power in this run, up to `now_s`."""
         return max(0.0, now_s - self.ready_s)
 
 
 class RunningJobs:
-    """All running jobs, their power, and the energy accounts of jobs and users.
+    """All running jobs with their power, and the energy accounts of jobs and users.
 
     Attributes:
-        running: running jobs by row of the workload.
+        running: running jobs by row of the job in the workload.
         accounts: energy accounts of all n jobs.
         left: fraction of each job's work that remains, shape (n,).
         held_s: time for which each job was held by deferral, shape (n,); None: no job is held.
         watts: power of all running jobs in excess of the idle power of their units.
-        lent_watts: power by which jobs that draw less than their idle units lower `watts`. The power returns
-            when these jobs end.
+        lent_watts: amount by which `watts` is lowered by jobs that draw less power than their units do when
+            idle. This power returns when these jobs end.
         joules: energy of all finished runs.
-        segments: times in which jobs drew power; None: there are no signals.
+        segments: record of the intervals in which jobs drew power; None if the simulation has no signals.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, settings: ScheduleSettings) -> None:
@@ -132,15 +133,15 @@ class RunningJobs:
         ready_s: float,
         point: PowerPoint = UNLIMITED,
     ) -> RunningJob:
-        """Start a job on an allocation; it draws power only after `work`.
+        """Start a job on an allocation. The job draws power only after `work` is called.
 
         Args:
             job: row of the job.
-            shape: row of the shape (way to run the job) in which it starts.
-            allocation: units that it holds.
+            shape: row of the shape (way to run the job) in which the job starts.
+            allocation: units that the job gets.
             now_s: current time in seconds.
-            ready_s: time in seconds at which its work begins.
-            point: power limit with which it starts.
+            ready_s: time in seconds at which the job's work begins.
+            point: power limit with which the job starts, and its effect.
         """
         workload, accounts = self._workload, self.accounts
         restart_s = self._restart_s(job)
@@ -174,8 +175,8 @@ class RunningJobs:
 
         Args:
             job: row of the job.
-            shape: row of the shape in which it starts.
-            point: power limit with which it starts.
+            shape: row of the shape in which the job starts.
+            point: power limit with which the job starts, and its effect.
         """
         whole_s = self._workload.limit_s(job, shape) * self._expected_ratio(job, point)
         if self._kill_after_s(job) < math.inf:
@@ -183,12 +184,12 @@ class RunningJobs:
         return self._restart_s(job) + float(self.left[job]) * whole_s
 
     def _kill_after_s(self, job: int) -> float:
-        """Return the seconds of work after which a job is killed; infinity if it is not."""
+        """Return the seconds of work after which a job is killed; infinity if the job is never killed."""
         limit_s = float(self._workload.time_limit_s[job])
         return limit_s if self._settings.kill_at_limit and limit_s == limit_s else math.inf
 
     def _restart_s(self, job: int) -> float:
-        """Return the extra seconds of the next start of a job."""
+        """Return the extra seconds that the next start of a job takes for a restart."""
         if job in self._resume_s:
             return self._resume_s[job]
         restarted = self.accounts.preemptions[job] + self.accounts.failures[job] > 0
@@ -198,7 +199,7 @@ class RunningJobs:
     def work(self, run: RunningJob, now_s: float) -> None:
         """Start the work of a run.
 
-        From the time `now_s` on it draws power and counts as usage of its user.
+        From the time `now_s` on, the job draws power and adds to the usage of its user.
         """
         run.working = True
         self._rate(run, now_s, 1.0)
@@ -225,7 +226,7 @@ class RunningJobs:
         self.accounts.failures[run.job] += failure
 
     def suspend(self, run: RunningJob, now_s: float, restart_s: float) -> None:
-        """End a run after a checkpoint, which keeps all of its work.
+        """End a run after a checkpoint that saves all work of the run.
 
         Args:
             run: the run.
@@ -287,12 +288,12 @@ class RunningJobs:
         self._stop(run, now_s)
 
     def loss(self, run: RunningJob, now_s: float, checkpoint_s: float | None = None) -> tuple[float, float]:
-        """Return the energy that an interruption of a run now would waste, and the work that it would keep.
+        """Return the energy that an interruption of a run now would waste, and the work that would be kept.
 
         Args:
             run: the run.
             now_s: current time in seconds.
-            checkpoint_s: interval of checkpoints; None: that of the settings.
+            checkpoint_s: interval of checkpoints in seconds; None means the interval in the settings.
 
         Returns:
             Wasted joules, and the fraction of the job's work that a checkpoint has saved.
@@ -318,7 +319,7 @@ class RunningJobs:
         return Users(self._shares, self._unit_s.copy(), self._joules.copy())
 
     def capacity(self) -> UnitCapacity:
-        """Return the free units, and the units of running jobs with the jobs' expected ends."""
+        """Return the capacity: free units, and the units and expected ends of running jobs."""
         runs = list(self.running.values())
         shapes = np.array([run.shape for run in runs], np.int64)
         return UnitCapacity(
@@ -330,15 +331,15 @@ class RunningJobs:
         )
 
     def extra_watts(self, shape: int) -> float:
-        """Return the watts that a job in the shape with row `shape` adds to the cluster's power."""
+        """Return the watts that a job adds to the cluster's power in the shape with row `shape`."""
         return float(self._extra_watts[shape])
 
     def _extra_at(self, shape: int, watts: float) -> float:
-        """Return the part of a job's power `watts` above the idle power of its units."""
+        """Return a job's power `watts` minus the idle power of the job's units."""
         return float(self._extra_watts[shape] - self._workload.power_watts[shape]) + watts
 
     def _expected_ratio(self, job: int, point: PowerPoint) -> float:
-        """Return the factor by which a limit extends the expected time; 1 for a job with a time limit."""
+        """Return the factor by which a power limit extends the expected time. It is 1 with a time limit."""
         return point.time_ratio if math.isnan(self._workload.time_limit_s[job]) else 1.0
 
     def _stop(self, run: RunningJob, now_s: float) -> None:
@@ -349,7 +350,7 @@ class RunningJobs:
     def _account(self, run: RunningJob, now_s: float) -> None:
         """Add the time, energy and unit seconds of a run until `now_s` to the accounts.
 
-        The run stops drawing power at `now_s`.
+        The run draws no more power from `now_s` on.
         """
         worked_s = run.worked_s(now_s)
         if run.working:
@@ -371,7 +372,8 @@ class RunningJobs:
     def _settle(self, now_s: float) -> None:
         """Bring every user's decayed usage up to `now_s`.
 
-        The result is exact, since rates of use are constant in between and decay is exponential.
+        The result is exact, because the rates of use are constant between two calls and the decay is
+        exponential.
         """
         elapsed_s = now_s - self._settled_s
         if elapsed_s <= 0:
@@ -388,11 +390,12 @@ class RunningJobs:
 
 
 def _saved_s(useful_s: float, checkpoint_s: float) -> float:
-    """Return the seconds of work that were done before the last checkpoint.
+    """Return the seconds of work before the last checkpoint, which the checkpoint has saved.
 
     Args:
         useful_s: seconds of work done.
-        checkpoint_s: interval of checkpoints in seconds. 0: all work is saved; infinity: none.
+        checkpoint_s: interval of checkpoints in seconds. 0 means that all work is saved, infinity that no
+            work is saved.
     """
     if checkpoint_s == 0:
         return useful_s

@@ -1,4 +1,4 @@
-"""Scenario files: cluster, workload and schedule in TOML; a file may extend another."""
+"""Scenario files in TOML: cluster, workload and schedule. A scenario file may extend another one."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Scenario:
     Attributes:
         name: name of the file without suffix.
         path: path of the file.
-        text: text of the file and of the files that it extends. A stored result is valid only for the same
-            text.
-        title: title for people.
+        text: text of the file and of all files that it extends. A stored result is valid only for an
+            identical text.
+        title: title in reports and plots.
         kinds: kinds of nodes by name.
         workload: section of the workload.
         trace: selection of jobs from workload files.
@@ -73,11 +73,11 @@ class Scenario:
         deferral: section of the deferral of jobs with slack.
         models: neural networks that jobs train.
         constraints: tables of partitions, QOS, reservations and licenses.
-        sites: clusters of their own by name; empty: all nodes are one cluster.
+        sites: sites by name, each of which is a separate cluster. If empty, all nodes form one cluster.
         placement: section of the placement of jobs among the sites.
         sweep: axes of a sweep; every combination of their points is simulated.
         label: label of this variant if the scenario is one of a sweep; empty otherwise. See `sweeps`.
-        point: keys and values that this variant of a sweep has; empty otherwise.
+        point: values of the sweep's keys in this variant; empty if the scenario is no variant of a sweep.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Scenario:
 
     @property
     def policy_names(self) -> list[str]:
-        """Names of the compared variants: scheduling policies; with several sites, `POLICY@PLACEMENT`."""
+        """Return the names of the compared policies; with several sites, of pairs `POLICY@PLACEMENT`."""
         policies = self.schedule.policies
         if not self.sites:
             return policies
@@ -110,7 +110,7 @@ class Scenario:
 
     @property
     def heading(self) -> str:
-        """Title of the scenario, followed by the label of the sweep variant."""
+        """Return the title of the scenario, followed by the label of the sweep variant."""
         return f"{self.title}: {self.label}" if self.label else self.title
 
     def variant_folder(self, folder: Path) -> Path:
@@ -125,7 +125,7 @@ class Scenario:
         return folder / name if name else folder
 
     def workload_files(self) -> list[Path]:
-        """Return the paths of the workload files; empty: all jobs are generated from models."""
+        """Return the paths of the workload files; empty if all jobs are generated from models."""
         names = self.workload.files or [self.workload.file]
         return [self.beside(name) for name in names if name]
 
@@ -139,7 +139,10 @@ class Scenario:
         return [_kind(name, section) for name, section in self.kinds.items()]
 
     def settings(self, seed: int, deferral_policy: str = "") -> ScheduleSettings:
-        """Return the engine's settings for one seed and a deferral policy; empty: the one of the scenario."""
+        """Return the engine's settings for one seed and a deferral policy.
+
+        An empty `deferral_policy` stands for the policy of the scenario.
+        """
         schedule, power = self.schedule, self.power
         infinite = float("inf")
         checkpoint_s = infinite if schedule.checkpoint_s < 0 else schedule.checkpoint_s
@@ -174,7 +177,7 @@ class Scenario:
         return PowerSaving(section.rules(), section.reserve_nodes, section.reserve_percent / 100)
 
     def budget(self) -> StepFunction | None:
-        """Return the power budget over time; None if there is none."""
+        """Return the power budget over time; None if the scenario has no budget."""
         if self.power.budget_file:
             return read_steps(self.beside(self.power.budget_file), "watts")
         return StepFunction.constant(self.power.budget_watts) if self.power.budget_watts else None
@@ -192,12 +195,12 @@ class Scenario:
         )
 
     def beside(self, name: str) -> Path:
-        """Return the path of a file that the scenario names, relative to the folder of the scenario file."""
+        """Return the path of a file named in the scenario, relative to the folder of the scenario file."""
         return self.path.parent / name
 
 
 def read(name: str) -> Scenario:
-    """Read a scenario by its name, if it is one of the package, or from a file.
+    """Read a scenario: a shipped scenario of the given name, or else a file.
 
     Args:
         name: name of a shipped scenario, or path of a file.
@@ -267,7 +270,7 @@ def _sweep(table: object, reader: TableReader) -> tuple[SweepAxis, ...]:
 
 
 def check(scenario: Scenario, reader: TableReader) -> None:
-    """Check the conditions that involve several keys of a scenario; `reader` reports a violation."""
+    """Check the conditions that involve several keys of a scenario. Violations are reported by `reader`."""
     check_sites(scenario.sites, scenario.placement, scenario.kinds, scenario.power, reader)
     check_tables(scenario.constraints, scenario.nodes(), reader)
     if scenario.sites and scenario.constraints:

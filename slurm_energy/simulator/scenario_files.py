@@ -27,7 +27,7 @@ def shipped() -> list[str]:
 
 
 def locate(name: str) -> Path:
-    """Return the path of a scenario: a shipped one of this name, or else the file."""
+    """Return the path of a scenario: the shipped scenario of this name, or else the file `name`."""
     return _SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
 
 
@@ -83,7 +83,10 @@ def with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
 
 
 def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
-    """Make `files` of an extended scenario absolute, and remove its file or files if `own` names others."""
+    """Make the paths in `files` of the extended scenario absolute.
+
+    If `own` names other workload files, remove the file or files of the extended scenario.
+    """
     if not isinstance(base, dict):
         return
     if isinstance(base.get("files"), list):
@@ -94,7 +97,7 @@ def _inherit_workload_files(base: Any, own: Any, folder: Path) -> None:
 
 
 def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `base` in which the values of `data` replace or extend those with the same keys.
+    """Return a copy of `base` in which values from `data` replace or extend values with the same keys.
 
     Tables are merged recursively; lists are replaced as a whole.
     """

@@ -16,13 +16,13 @@ from slurm_energy.simulator.power.step_function import StepFunction
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Preemption of running jobs for jobs whose deadline is at risk.
+    """Settings of preemption: running jobs are interrupted for jobs whose deadline is at risk.
 
     Attributes:
-        checkpoint_s: interval of checkpoints in seconds. Infinity: an interrupted job loses all its work.
-            0: it loses no work.
-        restart_s: extra time of each start after an interruption.
-        margin_s: a job with less slack than this is at risk.
+        checkpoint_s: interval of checkpoints in seconds. With infinity, an interrupted job loses all its
+            work. With 0, it loses no work.
+        restart_s: extra seconds that each start after an interruption takes.
+        margin_s: slack in seconds below which the deadline of a job is at risk.
     """
 
     checkpoint_s: float = float("inf")
@@ -36,12 +36,16 @@ class BudgetRules:
 
     Attributes:
         distribution: name of the policy that distributes the budget among running jobs.
-        period_s: control period in seconds, after which decided limits are in force. 0: at once.
-        floor_share: share of the range of a unit's power limit, above its minimum, that running jobs keep.
-        slowdown_limit: slowdown of a job, as a fraction, that the budget causes only if it must; NaN: none.
-        announced: whether steps of the budget are known ahead.
-        interrupts: whether jobs are interrupted where lower limits do not suffice. Otherwise running jobs
-            keep their floors, and no job starts whose floor would exceed the budget within its time limit.
+        period_s: control period in seconds. Decided limits are in force one period after the decision. With 0
+            they are in force at once.
+        floor_share: floor of running jobs, as a fraction of a unit's range of power limits: 0 is the lowest
+            limit, 1 the highest.
+        slowdown_limit: slowdown limit of jobs, as a fraction. The budget slows a job further only if it must.
+            NaN means no limit.
+        announced: whether steps of the budget are known before they apply.
+        interrupts: whether jobs are interrupted if lower limits do not suffice. If not, running jobs keep
+            their floors, and a job does not start if its floor would exceed the budget within the job's time
+            limit.
     """
 
     distribution: str = "least-edp"
@@ -58,8 +62,9 @@ class PowerSaving:
 
     Attributes:
         rules: parameters of the rule.
-        reserve_nodes: warm reserve of each kind of nodes, in nodes.
-        reserve_share: warm reserve as a share of each kind of nodes; the larger reserve applies.
+        reserve_nodes: warm reserve of each kind of nodes: number of idle nodes that stay on.
+        reserve_share: warm reserve as a fraction of the nodes of each kind. The larger of both reserves
+            applies.
     """
 
     rules: PowerSavingRules = field(default_factory=PowerSavingRules)
@@ -73,8 +78,8 @@ class Deferral:
 
     Attributes:
         policy: deferral policy.
-        options: its parameters.
-        signal: signal by which running checkpointable jobs are suspended.
+        options: parameters of the deferral policy.
+        signal: signal that decides when running checkpointable jobs are suspended.
     """
 
     policy: DeferralPolicy
@@ -87,7 +92,7 @@ class ScheduleSettings:
     """Settings of one simulation in addition to cluster, workload and policy.
 
     Attributes:
-        discipline: rule by which ranked jobs may start.
+        discipline: rule that decides which ranked jobs may start.
         interval_s: seconds between two scheduling passes; 0: a pass after each event.
         horizon_s: end of the simulation; None: when all jobs are done.
         budget_watts: power budget over time; None: no budget.
@@ -96,11 +101,11 @@ class ScheduleSettings:
         budget_rules: how the budget is kept.
         preemption: settings of preemption for policies that preempt; None: no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None: nodes stay on.
-        power_saving: power saving by the forecast of idle gaps; None: nodes are not switched off by it.
+        power_saving: power saving by the forecast of idle gaps; None if it is not used.
         deferral: deferral of jobs with slack; None: no job is held.
         signals: price, carbon intensity and other signals; None: none is known.
         half_life_s: half life of the users' usage, for fair shares.
-        shares: fair shares by user name; other users have 1.
+        shares: fair shares by user name. A user without an entry has the share 1.
         options: options of the policy.
         kill_at_limit: whether jobs end at their time limit. Otherwise only backfill uses limits.
         constraints: licenses, partitions, QOS and reservations; None: only units and memory bind jobs.

@@ -25,7 +25,7 @@ PassSteps = Generator[Queue, Ranking, None]
 
 
 class SchedulingPass:
-    """Selection of the pending jobs that start now.
+    """Scheduling pass: selects the pending jobs that start now.
 
     Args:
         jobs: all jobs.
@@ -33,12 +33,12 @@ class SchedulingPass:
         settings: discipline, budget and options of the policy.
         runs: the running jobs.
         events: the simulated clock.
-        demand: resources that jobs need.
-        commitment: power that the cluster may reach.
+        demand: resources that jobs need, and resources that are free.
+        commitment: committed power of the cluster, see `PowerCommitment`.
         control: control loop of the power budget; None: no budget.
         start: function that starts a job in a shape.
         constrained: selection of jobs under constraints; None: only units and power bind jobs.
-        looks_ahead: whether queues contain the capacity of the cluster.
+        looks_ahead: whether the queue for the policy contains the capacity of the cluster.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class SchedulingPass:
         self._size = jobs.sizes(cluster.total)
 
     def steps(self, pending: Iterable[int]) -> PassSteps:
-        """Yield the queue of the pending jobs, given by row; start those that may start under its ranking.
+        """Yield the queue of the pending jobs, given by row; then start jobs under the ranking of the queue.
 
-        The ranking is sent to the generator. The caller gets it from the policy, or from a learning agent.
+        The caller gets the ranking from the policy, or from a learning agent, and sends it to the generator.
         """
         rows = np.fromiter(pending, np.int64)
         now_s = self._events.now_s
@@ -93,7 +93,7 @@ class SchedulingPass:
     def _chosen(
         self, candidates: Sequence[Candidate], now_s: float
     ) -> Iterator[tuple[Candidate, Allocation | None]]:
-        """Yield the jobs that start now, with their units if constraints determine these."""
+        """Yield the jobs that start now. If constraints determine their units, yield the units as well."""
         discipline = self._settings.discipline
         if self._constrained is not None:
             yield from self._constrained.choose(discipline, candidates)
@@ -151,9 +151,10 @@ class SchedulingPass:
                 return  # no other job may delay it
 
     def _may_start(self, candidate: Candidate) -> bool:
-        """Return whether the budget admits a job and the limits in force leave its power free.
+        """Return whether the budget admits a job, and the limits in force leave enough free power for it.
 
-        If only the latter fails, limits are lowered so that the job may start in a later pass.
+        If the job is admitted but too little power is free, limits are lowered so that the job may start in a
+        later pass.
         """
         if self._control is None:
             return True

@@ -42,12 +42,12 @@ class SimulationState:
 def state_of(
     now_s: float, watts: float, energy_joules: float, jobs: Workload, cluster: Cluster, runs: RunningJobs
 ) -> SimulationState:
-    """Return the present state of the cluster and of the jobs.
+    """Return the current state of the cluster and of the jobs.
 
     Args:
         now_s: simulated time in seconds.
         watts: power of the cluster.
-        energy_joules: its energy so far.
+        energy_joules: energy of the cluster so far.
         jobs: all jobs.
         cluster: the nodes.
         runs: the running jobs.

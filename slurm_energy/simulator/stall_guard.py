@@ -1,4 +1,4 @@
-"""Detection of a simulation in which no job makes progress any more although events continue."""
+"""Detection of a simulation in which no job makes progress although events continue."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _RUN_TIMES: Final = 20.0
 class StallGuard:
     """Limit of the simulated time without progress, for simulations without a horizon.
 
-    Failures of nodes and power saving cause events for ever, so that the events alone do not end a simulation
-    in which a job can never start or never end. Progress is the arrival, release or end of a job, and work
-    that is kept at an interruption. The limit is 30 days, or 20 times the longest run time or transition of a
-    node, or twice the bound on waiting if one of these is longer. It begins after the last submission,
-    latest start, step of the budget and window of a reservation that does not recur.
+    Node failures and power saving cause events without end. A simulation in which a job can never start or
+    never end would therefore not stop by itself. Progress is the arrival, release or end of a job, or work
+    that is kept at an interruption. The limit is the longest of three times: 30 days, 20 times the longest
+    run time or node transition, and twice the bound on waiting. The time without progress is counted at the
+    earliest from the last change that is known ahead: submission, latest start, step of the budget, or window
+    of a reservation that does not recur.
 
     Args:
         work: all jobs.
@@ -49,12 +50,12 @@ class StallGuard:
         self._progress_s = max(self._progress_s, now_s)
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether the limit has passed at the time of the next event, `now_s`."""
+        """Return whether the limit is exceeded at `now_s`, the time of the next event."""
         return now_s > self._progress_s + self._limit_s
 
 
 def _last_change_s(work: Workload, settings: ScheduleSettings) -> float:
-    """Return the last time that is known ahead and at which a waiting job may become able to start."""
+    """Return the last time, among those known ahead, at which a waiting job may become able to start."""
     times = [float(np.max(work.submit_s, initial=0.0))]
     times.append(float(np.max(np.nan_to_num(work.latest_start_s(np.arange(work.count))), initial=0.0)))
     if settings.budget_watts is not None:

@@ -1,1 +1,1 @@
-"""Many simulations: repetitions, sweeps over parameters, their results and plots."""
+"""Campaigns of simulations: repetitions, sweeps over parameters, and the tables and plots of the results."""

@@ -1,4 +1,4 @@
-"""Axes of a sweep: keys of a scenario and the values that they take. Pure."""
+"""Axes of a sweep: the scenario keys that vary, and the values of each key. No input or output."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class SweepAxis:
 
     @property
     def title(self) -> str:
-        """The keys as text."""
+        """Return the keys of the axis as text, for headings."""
         return ", ".join(self.keys)
 
 
 def axes_of_table(table: Mapping[str, Any]) -> tuple[SweepAxis, ...]:
-    """Return the axes of a table `[sweep]`, in its order.
+    """Return the axes of the table `[sweep]`, in the order of its entries.
 
     Raises:
-        ValueError: an entry has another form. The text names the key.
+        ValueError: an entry is malformed. The message names its key.
     """
     axes = tuple(axis(name, values) for name, values in table.items())
     keys = [key for one in axes for key in one.keys]
@@ -55,11 +55,11 @@ def axis(name: str, values: Any) -> SweepAxis:
 
     Args:
         name: one key, or several keys separated by commas, which change together.
-        values: list of values, in which a text such as `"0.5:1.0:0.1"` is a range with its end; or one such
-            text. For several keys: a list with one list of values per point.
+        values: a list of values, or one range. A range is a text such as `"0.5:1.0:0.1"` and includes its
+            end. Lists may contain ranges. With several keys, `values` has one list of values per point.
 
     Raises:
-        ValueError: the entry has another form. The text names the key.
+        ValueError: the entry is malformed. The message names its key.
     """
     keys = tuple(key.strip() for key in name.split(","))
     if not all(keys):
@@ -78,10 +78,11 @@ def axis(name: str, values: Any) -> SweepAxis:
 def axis_of_option(text: str) -> SweepAxis:
     """Return the axis of an option `KEY=VALUE,...`.
 
-    Values are in TOML syntax. A word without quotation marks is a text, and `0.5:1.0:0.1` is a range.
+    Values are in TOML syntax. A word without quotation marks is read as a string. A text such as
+    `0.5:1.0:0.1` is read as a range.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text is malformed.
     """
     name, _, values = text.partition("=")
     items = [_value(item.strip()) for item in _split(values)]
@@ -89,7 +90,7 @@ def axis_of_option(text: str) -> SweepAxis:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas outside brackets and quotation marks."""
+    """Split a text at its commas, except at commas inside brackets or quotation marks."""
     items, depth, quote, begin = [], 0, "", 0
     for index, mark in enumerate(text):
         if quote:
@@ -116,7 +117,7 @@ def _value(text: str) -> Any:
 
 
 def _expanded(name: str, item: Any) -> Sequence[Any]:
-    """Return the values of a range; other items are values by themselves."""
+    """Return the values of a range. For an item that is no range, return the item alone."""
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
     if match is None:
         return [item]

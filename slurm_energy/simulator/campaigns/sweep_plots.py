@@ -1,4 +1,4 @@
-"""Plots of a sweep: each total as lines over one axis or as maps over two axes. Needs matplotlib."""
+"""Plots of a sweep: each total as lines over one axis, or as maps over two axes. Requires matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_energy.simulator.results.plots import labelled_figure, policy_colour
 
 
 def sweep_figures(axes: Sequence[SweepAxis], results: VariantResults) -> dict[str, Figure]:
-    """Return one figure per total by file name; none if the sweep has more than two axes."""
+    """Return one figure per total, by file name. Return no figure for a sweep with more than two axes."""
     grouped: dict[str, list[SweepMap]] = {}
     for one in maps(axes, results):
         grouped.setdefault(one.total, []).append(one)

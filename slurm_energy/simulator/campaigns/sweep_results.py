@@ -1,4 +1,4 @@
-"""Results of a sweep as tables: one row per variant and policy, or per simulation, and maps over two axes."""
+"""Results of a sweep: tables by variant and policy, tables by simulation, and maps over two axes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAP_TOTALS: Final = {
 
 
 def table_rows(results: VariantResults) -> list[list[str]]:
-    """Return the cells of a table: a header, then one row per variant and policy, with means over seeds."""
+    """Return the cells of a table of means over seeds: a header, then one row per variant and policy."""
     combined: dict[str, Means] = {}
     keys: dict[str, tuple[list[str], str]] = {}
     for number, (scenario, runs) in enumerate(results):
@@ -41,7 +41,7 @@ def table_rows(results: VariantResults) -> list[list[str]]:
 
 
 def run_columns(results: VariantResults) -> dict[str, list[Any]]:
-    """Return one row per simulation as columns by name: keys of the sweep, policy, seed, all totals."""
+    """Return one row per simulation, as columns by name: keys of the sweep, policy, seed and all totals."""
     runs = [(scenario, run) for scenario, listed in results for run in listed]
     columns: dict[str, list[Any]] = {
         name: [_plain(dict(scenario.point)[name]) for scenario, _ in runs] for name, _ in results[0][0].point
@@ -60,8 +60,8 @@ class SweepMap:
         policy: name of the policy.
         total: name of the total.
         rows: labels of the points of the first axis.
-        columns: labels of the points of the second axis; one empty label if there is one axis only.
-        values: mean over the seeds at each point, as rows of columns; None: unknown.
+        columns: labels of the points of the second axis. A sweep with one axis has one empty label here.
+        values: mean of the total over the seeds, by row and column. None marks an unknown mean.
     """
 
     policy: str
@@ -72,11 +72,11 @@ class SweepMap:
 
 
 def maps(axes: Sequence[SweepAxis], results: VariantResults) -> list[SweepMap]:
-    """Return a map for each total and policy; none if the sweep has more than two axes.
+    """Return a map for each total and policy. Return no map for a sweep with more than two axes.
 
     Args:
         axes: axes of the sweep.
-        results: results in the order of `sweeps.variants`.
+        results: results of each variant, in the order of `sweeps.variants`.
     """
     if not 1 <= len(axes) <= 2:
         return []
@@ -94,7 +94,7 @@ def maps(axes: Sequence[SweepAxis], results: VariantResults) -> list[SweepMap]:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value of a sweep as text, without quotation marks around a text."""
+    """Return a value of a sweep as text. Strings are shown without quotation marks."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: variants of a scenario, one for each combination of the points of its axes."""
+"""Sweeps: one variant of a scenario for each combination of the points of the sweep's axes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAX_RUNS: Final = 10_000
 
 
 def parse(texts: Sequence[str]) -> tuple[SweepAxis, ...]:
-    """Return the axes of options `SECTION.KEY=VALUE,...`.
+    """Return the axes that options of the form `SECTION.KEY=VALUE,...` define.
 
     Raises:
-        UsageError: a text has another form, or a key occurs twice.
+        UsageError: a text is malformed, or a key occurs twice.
     """
     axes = []
     for text in texts:
@@ -42,7 +42,7 @@ def parse(texts: Sequence[str]) -> tuple[SweepAxis, ...]:
 
 
 def variants(scenario: Scenario, max_runs: int = MAX_RUNS) -> list[Scenario]:
-    """Return one scenario per combination of the points of all axes; without axes, the scenario alone.
+    """Return one scenario per combination of the points of all axes. Without axes, return the scenario alone.
 
     Args:
         scenario: the scenario with its axes.
@@ -67,11 +67,12 @@ def variants(scenario: Scenario, max_runs: int = MAX_RUNS) -> list[Scenario]:
 
 
 def with_values(scenario: Scenario, values: dict[str, Any]) -> Scenario:
-    """Return a copy of a scenario with new values of the given keys, and with a label that states them.
+    """Return a copy of a scenario with new values of the given keys. The copy's label states these values.
 
     Args:
         scenario: the scenario.
-        values: value by key, as `SECTION.KEY`; `model.KEY` changes the key of every model.
+        values: new values by key. A key has the form `SECTION.KEY`; `model.KEY` changes this key of every
+            model.
 
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
@@ -113,7 +114,7 @@ def _with_value(scenario: Scenario, name: str, value: Any) -> Scenario:
 
 
 def _with_constraint(scenario: Scenario, section: str, inner: str, value: Any) -> ConstraintTables:
-    """Return the tables of constraints with another value of one key."""
+    """Return the scenario's tables of constraints with a new value for one key."""
     tables = dataclasses.asdict(scenario.constraints)
     table, _, name = section.partition(".")
     known = tables[table] if table == "licenses" else tables[table].get(name)

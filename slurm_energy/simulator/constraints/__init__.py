@@ -1,1 +1,1 @@
-"""Memory, licenses, partitions, QOS and reservations in a simulation."""
+"""Constraints in a simulation: memory, licenses, partitions, QOS and reservations."""

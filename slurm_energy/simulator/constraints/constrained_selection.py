@@ -1,4 +1,4 @@
-"""Selection of jobs on single nodes, where memory, licenses, partitions, QOS or reservations bind jobs."""
+"""Selection of jobs and their nodes under constraints: memory, licenses, partitions, QOS, reservations."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 class ConstrainedSelection:
-    """Selection of the jobs that may start now, and of their nodes.
+    """Selection of the jobs that may start now, and of the nodes for each job.
 
-    A job gets nodes of its partition, and of its reservation, with enough free units and memory. While it
-    runs, by its time limit, no other reservation claims its nodes. A job whose partition or QOS is at a limit
-    waits without delaying others, and so does a job whose reservation is not open.
+    A job gets nodes of its partition and of its reservation that have enough free units and memory. No other
+    reservation may claim these nodes before the job's time limit. A job waits without delaying other jobs if
+    its partition or QOS is at a limit, or if its reservation is not open.
 
     Args:
-        work: all jobs, with default time limits.
+        work: all jobs; those without a time limit have the default limit.
         cluster: the nodes.
         constraints: constraints of the cluster.
         runs: the running jobs.
         events: the simulated clock.
-        demand: power that jobs need and that is free.
-        may_boot: whether nodes may be off. Then the time of a boot counts before each start.
+        demand: resources that jobs need, and resources that are free, including power.
+        may_boot: whether nodes may be off. If so, each start is preceded by the time of a boot.
     """
 
     def __init__(
@@ -61,7 +61,10 @@ class ConstrainedSelection:
         self._refused: Counter[str] = Counter()
 
     def accepts(self, job: int) -> bool:
-        """Return whether an arriving job can ever run; determine its possible shapes, and count refusals."""
+        """Return whether an arriving job can ever run.
+
+        Determine the possible shapes of the job, and count refused jobs.
+        """
         reasons = []
         for shape in self._work.shapes(job):
             reason = self._rules.refusal(job, shape)
@@ -78,14 +81,14 @@ class ConstrainedSelection:
         return not all(reasons)
 
     def possible(self, shapes: Ints) -> Bools:
-        """Return which shapes of accepted jobs are possible on the empty cluster."""
+        """Return which shapes of accepted jobs could start on the empty cluster."""
         return self._possible[shapes]
 
     def possible_now(self, jobs: Ints, shapes: Ints) -> Bools:
-        """Return which shapes could start now, power excepted.
+        """Return which shapes could start now if power were unlimited.
 
         Args:
-            jobs: row of the job of each shape.
+            jobs: for each shape, the row of its job.
             shapes: rows of the shapes.
         """
         timeline, usage, now_s = self._timeline(), self._usage(), self._events.now_s
@@ -101,12 +104,14 @@ class ConstrainedSelection:
         )
 
     def place_now(self, job: int, shape: int, victims: Collection[int] = ()) -> Allocation | None:
-        """Return the units that a job gets if it starts now outside a pass; None: it cannot.
+        """Return the units that a job gets if it starts now, between two passes.
+
+        Return None if it cannot start.
 
         Args:
             job: row of the job.
             shape: row of the shape.
-            victims: rows of running jobs that are interrupted for it; their units are free already.
+            victims: rows of the running jobs that are interrupted for this job. Their units are already free.
         """
         if not self._is_open(job) or not self._usage(victims).permits(job, shape):
             return None
@@ -116,7 +121,9 @@ class ConstrainedSelection:
     def choose(
         self, discipline: Discipline, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Allocation]]:
-        """Yield the jobs that start now, in order, with their units. The caller starts each before the next.
+        """Yield the jobs that start now, in order, each with its units.
+
+        The caller must start each job before it requests the next one.
 
         Args:
             discipline: scheduling discipline.
@@ -150,7 +157,7 @@ class ConstrainedSelection:
                 usage.add(candidate.job, candidate.shape)  # no job below it may take its place under a limit
 
     def expired(self, jobs: Iterable[int]) -> list[int]:
-        """Return the jobs whose reservation has no window any more, and count them as refused."""
+        """Return the jobs whose reservation has no further window, and count these jobs as refused."""
         now_s = self._events.now_s
         passed = [
             job
@@ -163,7 +170,7 @@ class ConstrainedSelection:
         return passed
 
     def next_change_s(self) -> float:
-        """Return the next begin or end of a reservation in seconds; infinity: there is none."""
+        """Return the time in seconds of the next begin or end of a reservation; infinity if there is none."""
         return min(
             (one.next_change_s(self._events.now_s) for one, _ in self._rules.reservations), default=np.inf
         )
@@ -173,7 +180,7 @@ class ConstrainedSelection:
         return self._rules.notes(self._refused)
 
     def _by_priority(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return aged jobs first, then jobs by the priority of their partition and QOS, else as ranked."""
+        """Return aged jobs first, then the others by priority of partition and QOS. Ties keep the ranking."""
 
         def place(candidate: Candidate) -> tuple[bool, int, int]:
             partition, qos = self._rules.priority(candidate.job)
@@ -194,7 +201,7 @@ class ConstrainedSelection:
         )
 
     def _is_open(self, job: int) -> bool:
-        """Return whether the reservation of a job is open, or it has none."""
+        """Return whether a job has no reservation, or its reservation is open."""
         number = self._rules.reservation(job)
         if number < 0:
             return True
@@ -220,7 +227,7 @@ class ConstrainedSelection:
         )
 
     def _empty(self) -> NodeTimeline:
-        """Return the timeline of the cluster without any job."""
+        """Return the timeline of free resources of the cluster without any job."""
         rules = self._rules
         shared = np.append(rules.total_licenses, np.inf)
         free = FreeResources(rules.total_units.copy(), rules.memory_gib.copy(), shared)
@@ -267,12 +274,14 @@ def constrained_selection(
     *,
     has_budget: bool,
 ) -> ConstrainedSelection | None:
-    """Return the selection of jobs on single nodes; None: only units and power bind jobs.
+    """Return the selection of jobs under constraints. Return None if only units and power bind jobs.
 
-    Further arguments are those of `ConstrainedSelection`; `has_budget` states whether a power budget applies.
+    `has_budget` states whether a power budget applies. The other arguments are those of
+    `ConstrainedSelection`.
 
     Raises:
-        UsageError: a budget applies, nodes are switched off, and constraints choose the nodes of jobs.
+        UsageError: the scenario combines a budget, nodes that are switched off, and constraints that choose
+            the nodes of jobs. This combination is not supported.
     """
     if not needs_constraints(work, cluster.kinds, settings.constraints):
         return None

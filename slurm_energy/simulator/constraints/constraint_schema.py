@@ -53,7 +53,7 @@ class PartitionSection(QosSection):
 
 @dataclass(frozen=True, slots=True)
 class ReservationSection:
-    """Nodes that only the jobs that request the reservation may use, `[reservation.NAME]`."""
+    """Nodes that only jobs with this reservation may use, `[reservation.NAME]`."""
 
     nodes: list[str] = key([], _NODES)
     begin_hours: float = key(0.0, "Begin, from the start of the simulation.", _not_negative)
@@ -80,7 +80,10 @@ _SECTIONS: Final = {"partition": PartitionSection, "qos": QosSection, "reservati
 
 
 def read_tables(data: Mapping[str, Any], reader: TableReader) -> ConstraintTables:
-    """Return the tables of constraints in a scenario file; `reader` reports a fault with file and line."""
+    """Return the tables of constraints in a scenario file.
+
+    Faults are reported with file and line by `reader`.
+    """
     tables: dict[str, Any] = {}
     for name, section in _SECTIONS.items():
         entries = data.get(name, {})
@@ -101,7 +104,7 @@ def read_tables(data: Mapping[str, Any], reader: TableReader) -> ConstraintTable
 
 
 def check_tables(tables: ConstraintTables, kinds: Sequence[NodeKind], reader: TableReader) -> None:
-    """Check the conditions that involve several keys; `reader` reports a fault with file and line."""
+    """Check conditions that involve several keys. Faults are reported with file and line by `reader`."""
     for name, partition in tables.partition.items():
         table = f"partition.{name}"
         _numbers(partition.nodes, kinds, table, reader)
@@ -119,7 +122,7 @@ def check_tables(tables: ConstraintTables, kinds: Sequence[NodeKind], reader: Ta
 def constraints_of(
     tables: ConstraintTables, kinds: Sequence[NodeKind], reader: TableReader
 ) -> Constraints | None:
-    """Return the constraints that the engine applies; None: the scenario has none.
+    """Return the constraints that the engine applies. Return None if the scenario has no constraints.
 
     Args:
         tables: the tables of the scenario.
@@ -168,7 +171,7 @@ def _limits(section: QosSection) -> JobLimits:
 def _numbers(
     names: Sequence[str], kinds: Sequence[NodeKind], table: str, reader: TableReader
 ) -> tuple[int, ...] | None:
-    """Return the numbers of nodes that kinds and node sets name; None: all nodes."""
+    """Return the numbers of the nodes that kinds and node sets name. Return None for all nodes."""
     if not names:
         return None
     ranges: dict[str, range] = {}
@@ -186,7 +189,7 @@ def _numbers(
 
 
 def _node_set(text: str, ranges: Mapping[str, range], table: str, reader: TableReader) -> list[int]:
-    """Return the numbers of the nodes in a text such as `gpu-[0-3],cpu-7`."""
+    """Return the numbers of the nodes that a text such as `gpu-[0-3],cpu-7` names."""
     todo = f"a kind ({shown(', '.join(ranges))}), or its nodes such as {next(iter(ranges))}-[0-3]"
     try:
         nodes = expand_hostlist(text, "nodes")

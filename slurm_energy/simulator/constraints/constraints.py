@@ -1,4 +1,4 @@
-"""Constraints of a cluster besides free units: licenses, partitions, QOS and reservations. Plain data."""
+"""Constraints of a cluster in addition to free units: licenses, partitions, QOS, reservations. Plain data."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from itertools import islice
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Limits of a partition or a QOS. 0 is no limit.
+    """Limits of a partition or a QOS. A limit of 0 means that there is no limit.
 
     Attributes:
-        priority: jobs with a higher priority go before all others, whatever the policy ranks.
-        max_jobs, max_units: running jobs, and units that they hold.
-        max_jobs_per_user, max_units_per_user: the same for the jobs of one user.
-        max_units_per_job: size of a job.
-        max_time_s: time limit of a job; infinity: none.
+        priority: jobs with a higher priority are ranked before jobs with a lower one, regardless of the
+            scheduling policy.
+        max_jobs, max_units: maximum number of running jobs, and of the units that these jobs hold.
+        max_jobs_per_user, max_units_per_user: the same limits for the jobs of each single user.
+        max_units_per_job: maximum number of units of one job.
+        max_time_s: maximum time limit that a job may request; infinity means no maximum.
     """
 
     priority: int = 0
@@ -35,9 +36,9 @@ class Partition:
 
     Attributes:
         name: name that jobs request.
-        limits: limits of its jobs.
-        nodes: numbers of its nodes; None: all nodes.
-        default_time_s: time limit of jobs that request none; infinity: the maximum.
+        limits: limits of the jobs in this partition.
+        nodes: numbers of the nodes of this partition; None means all nodes.
+        default_time_s: time limit of jobs that request none. Infinity means that such jobs get `max_time_s`.
     """
 
     name: str
@@ -56,13 +57,14 @@ class Qos:
 
 @dataclass(frozen=True, slots=True)
 class NodeReservation:
-    """Nodes that are reserved for the jobs that request the reservation, in one or several windows of time.
+    """Nodes that are reserved, in one or several windows of time, for the jobs that request the reservation.
 
     Attributes:
         name: name that jobs request. A maintenance is a reservation that no job requests.
-        nodes: numbers of its nodes; None: all nodes.
-        begin_s, length_s: first window on the simulated clock.
-        every_s: time between the begins of two windows; 0: there is one window.
+        nodes: numbers of the reserved nodes; None means all nodes.
+        begin_s, length_s: begin and length of the first window, in seconds on the simulated clock.
+        every_s: time in seconds between the begins of successive windows. 0 means that there is only one
+            window.
     """
 
     name: str
@@ -72,7 +74,10 @@ class NodeReservation:
     every_s: float = 0.0
 
     def windows(self, now_s: float) -> Iterator[tuple[float, float]]:
-        """Yield begin and end of the windows that end after `now_s`, in order; endless if they recur."""
+        """Yield begin and end of each window that ends after `now_s`, in order.
+
+        If windows recur, the sequence is endless.
+        """
         if not self.every_s:
             if self.begin_s + self.length_s > now_s:
                 yield self.begin_s, self.begin_s + self.length_s
@@ -85,17 +90,17 @@ class NodeReservation:
             index += 1
 
     def next_change_s(self, now_s: float) -> float:
-        """Return the first begin or end of a window after `now_s`; infinity: there is none."""
+        """Return the time of the first begin or end of a window after `now_s`; infinity if there is none."""
         times = (time_s for window in islice(self.windows(now_s), 2) for time_s in window)
         return min((time_s for time_s in times if time_s > now_s), default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Constraints of the cluster. A request for a name that is not among them has no effect.
+    """Constraints of the cluster. A job's request for a name that is not defined here has no effect.
 
     Attributes:
-        partitions, qos, reservations: by the names that jobs request.
+        partitions, qos, reservations: the definitions, by the names that jobs request.
         licenses: number of licenses by name.
     """
 
@@ -105,5 +110,5 @@ class Constraints:
     licenses: tuple[tuple[str, int], ...] = ()
 
     def next_change_s(self, now_s: float) -> float:
-        """Return the first begin or end of a window after `now_s`; infinity: there is none."""
+        """Return the time of the first begin or end of a window after `now_s`; infinity if there is none."""
         return min((one.next_change_s(now_s) for one in self.reservations), default=math.inf)

@@ -1,4 +1,4 @@
-"""Constraints of the cluster that bind each job: nodes, memory, licenses and limits."""
+"""Constraints of the cluster that apply to each job: nodes, memory, licenses and limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def needs_constraints(work: Workload, kinds: Sequence[NodeKind], constraints: Co
 
 
 def with_default_limits(work: Workload, constraints: Constraints) -> Workload:
-    """Return the workload in which jobs without a time limit get the default of their partition and QOS."""
+    """Return the workload with time limits for all jobs whose partition or QOS has a default limit."""
     partition_s = [
         math.inf if one is None else min(one.default_time_s, one.limits.max_time_s)
         for one in _requested(work.partitions, constraints.partitions)
@@ -51,7 +51,7 @@ def with_default_limits(work: Workload, constraints: Constraints) -> Workload:
 
 
 class JobConstraints:
-    """The constraints that bind each job.
+    """Constraints that apply to each job of a workload.
 
     Args:
         work: all jobs.
@@ -59,8 +59,8 @@ class JobConstraints:
         constraints: constraints of the cluster.
 
     Attributes:
-        reservations: the reservations with their nodes as masks, shape (nodes,).
-        total_licenses: licenses of the cluster, shape (l,).
+        reservations: the reservations. Each has a mask of its nodes, shape (nodes,).
+        total_licenses: number of licenses of the cluster by kind of license, shape (l,).
         memory_gib: memory by node, shape (nodes,); infinity: unlimited.
         total_units: units by node, shape (nodes,).
     """
@@ -90,19 +90,19 @@ class JobConstraints:
         ).tolist()
 
     def partition(self, job: int) -> int:
-        """Return the number of the partition of a job; -1: none that binds it."""
+        """Return the index of the partition that limits a job; -1 if no partition does."""
         return self._partition[int(self._work.partition[job])]
 
     def qos(self, job: int) -> int:
-        """Return the number of the QOS of a job; -1: none that binds it."""
+        """Return the index of the QOS that limits a job; -1 if no QOS does."""
         return self._qos[int(self._work.qos[job])]
 
     def reservation(self, job: int) -> int:
-        """Return the number of the reservation that a job requests; -1: none."""
+        """Return the index of the reservation that a job requests; -1 if the job requests none."""
         return self._reservation[int(self._work.reservation[job])]
 
     def limits(self, job: int) -> list[tuple[str, JobLimits]]:
-        """Return the limits that bind a job, each with a name for people."""
+        """Return the limits that apply to a job, each with a name for messages."""
         partition, qos = self.partition(job), self.qos(job)
         known = self._limits.get((partition, qos))
         if known is not None:
@@ -120,7 +120,7 @@ class JobConstraints:
         return named
 
     def priority(self, job: int) -> tuple[int, int]:
-        """Return the priority of the partition and of the QOS of a job."""
+        """Return the priority of a job's partition and the priority of the job's QOS."""
         partition, qos = self.partition(job), self.qos(job)
         return (
             self._constraints.partitions[partition].limits.priority if partition >= 0 else 0,
@@ -128,7 +128,7 @@ class JobConstraints:
         )
 
     def nodes(self, job: int, shape: int) -> Ints:
-        """Return the numbers of the nodes on which a job may run in a shape, shape (e,)."""
+        """Return the numbers of the e nodes on which a job may run in a shape, shape (e,)."""
         key = (self.partition(job), self.reservation(job), int(self._work.hardware[shape]))
         if key not in self._nodes:
             partition, reservation, kind = key
@@ -141,20 +141,20 @@ class JobConstraints:
         return self._nodes[key]
 
     def unit_memory_gib(self, job: int) -> float:
-        """Return the memory that each unit of a job needs; 0: none."""
+        """Return the memory in GiB that each unit of a job needs; 0 if the job requests none."""
         return self._unit_memory_gib[job]
 
     def licenses(self, job: int) -> Floats:
-        """Return the licenses that a job holds while it runs, shape (l,)."""
+        """Return the number of licenses that a job holds while it runs, by kind of license, shape (l,)."""
         if not self._holds_licenses:
             return self._no_licenses
         own = self._work.licenses[job]
         return np.array([own[column] if column >= 0 else 0 for column in self._license_columns], np.float64)
 
     def refusal(self, job: int, shape: int) -> str:
-        """Return why a job can never run in a shape, even on the empty cluster; empty: it can.
+        """Return why a job can never run in a shape, even on the empty cluster.
 
-        Windows of reservations do not count.
+        The reason is empty if it can run. The windows of reservations are ignored.
         """
         units, limit_s = int(self._work.units[shape]), float(self._work.time_limit_s[job])
         for name, limits in self.limits(job):

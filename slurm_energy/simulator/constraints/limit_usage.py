@@ -1,4 +1,4 @@
-"""Jobs and units that run under the limits of each partition and QOS."""
+"""Running jobs, and the units that they hold, counted against the limits of each partition and QOS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALL_USERS = -1
 
 
 class LimitUsage:
-    """Running jobs and their units, by limited partition or QOS and by user.
+    """Numbers of running jobs and of the units that they hold, by limited partition or QOS, and by user.
 
     Args:
         work: all jobs.
@@ -28,7 +28,7 @@ class LimitUsage:
             self.add(run.job, run.shape)
 
     def add(self, job: int, shape: int) -> None:
-        """Count a job that starts in a shape."""
+        """Count a job that starts in a shape against its limits."""
         units = int(self._work.units[shape])
         for name, _ in self._rules.limits(job):
             for user in (_ALL_USERS, int(self._work.user[job])):
@@ -36,7 +36,7 @@ class LimitUsage:
                 self._used[name, user] = jobs + 1, held + units
 
     def permits(self, job: int, shape: int) -> bool:
-        """Return whether the limits permit that a job starts in a shape."""
+        """Return whether the limits permit a job to start in a shape."""
         units = int(self._work.units[shape])
         for name, limits in self._rules.limits(job):
             for user, max_jobs, max_units in (

@@ -1,1 +1,1 @@
-"""Deferrable jobs in a simulation, and the costs of its energy."""
+"""Deferrable jobs in a simulation, and the cost and emissions of the energy used."""

@@ -1,4 +1,4 @@
-"""Deferral in the simulation: arriving jobs with slack are held until the start that the policy plans."""
+"""Deferral in a simulation: an arriving job with slack is held until its planned start."""
 
 from __future__ import annotations
 
@@ -24,24 +24,27 @@ _MAX_ARRIVALS = 5000
 
 
 class DeferralControl:
-    """Holds deferrable jobs until their planned start, and suspends checkpointable ones in expensive slots.
+    """Control loop that holds deferrable jobs until their planned start.
 
-    New jobs are planned when they arrive. All held jobs are planned again in each slot, with the forecasts of
-    that time. No job is held after its latest start.
+    Checkpointable jobs are suspended in expensive slots.
+
+    New jobs are planned when they arrive. All held jobs are planned again in each slot, with the forecasts
+    available at that time. No job is held after its latest start.
 
     Args:
         deferral: deferral policy and its options.
-        feed: signals and their forecasts.
+        feed: price, carbon intensity and other signals, and their forecasts.
         settings: options of the scheduling policy.
         workload: all jobs.
         cluster: the nodes.
-        policy: scheduling policy, which chooses the shape of jobs that have several.
+        policy: scheduling policy, which chooses the shape of each job that has several shapes.
         runs: the running jobs.
-        pending: rows of the jobs that wait for nodes; it changes during the simulation.
+        pending: rows of the jobs that wait for nodes. The collection changes during the simulation.
         events: the simulated clock, and the queue for events.
         release: function that makes a held job pending.
         suspend: function that ends a run; the job is held afterwards.
-        left_watts: returns the power that the budget leaves; infinity: no budget.
+        left_watts: function that returns the power in watts that the budget leaves; infinity without a
+            budget.
     """
 
     def __init__(
@@ -76,13 +79,13 @@ class DeferralControl:
         self.suspensions = np.zeros(workload.count, np.int64)
 
     def started(self, job: int, shape: int) -> None:
-        """Record that a job has started in a shape; both are given by row."""
+        """Record that the job with row `job` has started in the shape with row `shape`."""
         self._shape[job] = shape
         if self._deferral.options.suspend and self._workload.checkpointable[job]:
             self._request_cycle()
 
     def takes(self, job: int) -> bool:
-        """Take an arriving job, given by row; return False if it is not deferrable."""
+        """Hold an arriving job, given by row. Return False if the job is not deferrable."""
         self._arrived = job + 1
         if not self._latest_s[job] > self._events.now_s:
             return False
@@ -145,12 +148,13 @@ class DeferralControl:
                 self._events.add(start_s, EventKind.DEFERRAL, self._due, job)
 
     def _queue(self, rows: Ints, urgent: int, others: list[int]) -> DeferralQueue:
-        """Return the table for the deferral policy.
+        """Return the queue table from which the deferral policy plans starts.
 
         Args:
             rows: rows of the jobs in the workload.
-            urgent: number of jobs at the beginning that are pending already, and therefore not deferrable.
-            others: held jobs that keep their plan; they take their resources from the capacity.
+            urgent: number of jobs at the beginning of `rows` that are already pending and therefore not
+                deferrable.
+            others: held jobs that keep their planned start. Their resources are subtracted from the capacity.
         """
         now_s, work = self._events.now_s, self._workload
         self._choose_shapes(rows[urgent:])
@@ -190,7 +194,7 @@ class DeferralControl:
         self._shape[several[chosen]] = shapes[ranking.choice[chosen]]
 
     def _capacity(self, until_s: float, others: list[int]) -> Capacity:
-        """Return the units that running jobs and the given held jobs leave free, by slot."""
+        """Return the number of units, by slot, that running jobs and the given held jobs leave free."""
         step_s = self._deferral.options.slot_s
         start_s = math.floor(self._events.now_s / step_s) * step_s
         runs = list(self._runs.running.values())
@@ -220,7 +224,7 @@ class DeferralControl:
         )
 
     def _arrivals(self, step_s: float, slots: int) -> ArrivalDemand:
-        """Return the demand of jobs that have not arrived yet, by kind of nodes and slot."""
+        """Return the expected demand of jobs that have not arrived yet, by kind of nodes and slot."""
         work, now_s = self._workload, self._events.now_s
         first = int(np.searchsorted(work.submit_s, now_s - _HISTORY_S))
         first = max(first, self._arrived - _MAX_ARRIVALS)
@@ -234,7 +238,7 @@ class DeferralControl:
         return arrival_demand(history, now_s, step_s, slots, len(self._cluster.free))
 
     def _suspend_expensive(self) -> None:
-        """Suspend the checkpointable jobs for which it pays to wait for a later slot."""
+        """Suspend the checkpointable jobs that are cheaper to continue in a later slot."""
         now_s, work = self._events.now_s, self._workload
         runs = [
             run
@@ -262,7 +266,7 @@ class DeferralControl:
             self._latest_s[run.job] = self._resume_by_s(run.job)
 
     def _left_s(self, run: RunningJob, now_s: float) -> float:
-        """Return the predicted remaining run time of a run."""
+        """Return the predicted remaining run time of a run in seconds."""
         useful_s = max(0.0, run.worked_s(now_s) - run.restart_s)
         left = max(0.0, float(self._runs.left[run.job]) - run.done - useful_s / run.whole_s)
         return left * float(self._workload.predicted_time_s[run.shape])
@@ -271,7 +275,7 @@ class DeferralControl:
         return self._workload.latest_start_s(rows)
 
     def _resume_by_s(self, job: int) -> float:
-        """Return the time by which a suspended job must resume to end as late as its slack permits."""
+        """Return the latest time at which a suspended job can resume and still end within its slack."""
         whole_s = float(self._workload.predicted_time_s[self._shape[job]])
         end_s = float(self._original_latest_s(np.array([job]))[0]) + whole_s
         return end_s - float(self._runs.left[job]) * whole_s - self._deferral.options.restart_s

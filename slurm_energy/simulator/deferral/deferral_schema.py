@@ -1,4 +1,4 @@
-"""Sections `[signals]` and `[deferral]` of a scenario, and their use in the simulation."""
+"""Sections `[signals]` and `[deferral]` of a scenario, and the simulation inputs made from them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class DeferralSection:
 
 
 def deferral_of(section: DeferralSection, name: str) -> Deferral | None:
-    """Return the deferral by a policy; None for `off`.
+    """Return the deferral under the named policy; None for the name `off`.
 
     Raises:
         NotFoundError: there is no deferral policy of that name.
@@ -127,9 +127,10 @@ def deferral_of(section: DeferralSection, name: str) -> Deferral | None:
 
 
 def split_policy(name: str, default_ranking: str = "fcfs") -> tuple[str, str]:
-    """Return ranking and deferral of a policy such as `zeus+cheapest`; an empty deferral: the scenario's.
+    """Split a policy name such as `zeus+cheapest` into ranking and deferral policy.
 
-    A deferral policy alone goes with the default ranking.
+    A name that is only a deferral policy gets the default ranking. A name that is only a ranking yields an
+    empty deferral policy, which stands for the scenario's deferral policy.
     """
     ranking, plus, deferred = name.partition("+")
     if plus:
@@ -138,9 +139,9 @@ def split_policy(name: str, default_ranking: str = "fcfs") -> tuple[str, str]:
 
 
 def mark_jobs(work: Workload, section: DeferralSection, seed: int) -> Workload:
-    """Return the workload with the slack and the marks that `[deferral]` gives to jobs.
+    """Return the workload with the slack and the checkpointable marks that `[deferral]` gives to jobs.
 
-    Slack in the workload itself is kept, up to the maximum.
+    Slack that the workload file states is kept, up to the maximum slack.
     """
     slack_s, checkpointable = work.slack_s, work.checkpointable
     marks = section.deadline_is_slack or section.share or section.checkpointable_share
@@ -165,7 +166,7 @@ def mark_jobs(work: Workload, section: DeferralSection, seed: int) -> Workload:
 
 
 def signal_feed(section: SignalsSection, location: str, beside: Callable[[str], Path]) -> SignalFeed | None:
-    """Return the signals of a scenario on the simulated clock; None: it names no file.
+    """Return the scenario's signals on the simulated clock. Return None if the scenario names no signal file.
 
     Args:
         section: the section `[signals]`.
@@ -201,7 +202,7 @@ def signal_feed(section: SignalsSection, location: str, beside: Callable[[str], 
 
 
 def check_signals(section: SignalsSection, location: str) -> ForecastMode:
-    """Return the mode of the forecasts after checking the section.
+    """Check the section, and return the mode of the forecasts.
 
     Raises:
         ConfigError: a key is wrong.

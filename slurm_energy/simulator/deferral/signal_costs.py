@@ -1,4 +1,4 @@
-"""Cost and emissions of jobs and of the cluster in a simulation, from the actual values of the signals."""
+"""Cost and emissions of jobs and of the cluster in a simulation, computed from actual signal values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from slurm_energy.simulator.results.simulation_result import SimulationResult
 
 @dataclass(frozen=True, slots=True)
 class SignalCosts:
-    """Cost, or emissions in grams, of a simulation.
+    """Cost of a simulation, or emissions in grams.
 
     Attributes:
-        jobs: those of the energy of each job, shape (n,); NaN: the signal is unknown in a part of its run.
-        cluster: those of all energy, idle nodes included; NaN: unknown.
+        jobs: cost or emissions of each job's energy, shape (n,). NaN if the signal is unknown for a part of
+            the run.
+        cluster: cost or emissions of all energy, including idle nodes; NaN if unknown.
     """
 
     jobs: Floats
@@ -28,9 +29,10 @@ class SignalCosts:
 
 
 def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: SignalName) -> SignalCosts | None:
-    """Return the cost by price, or the emissions by carbon intensity; None: the signal has no source.
+    """Return the cost by the price signal, or the emissions by carbon intensity.
 
-    Both include the PUE where the outside temperature is known.
+    Return None if the signal has no source. Cost and emissions include the PUE where the outside temperature
+    is known.
     """
     series = None if feed is None else feed.actual(name)
     if feed is None or series is None:
@@ -45,7 +47,7 @@ def signal_costs(result: SimulationResult, feed: SignalFeed | None, name: Signal
 
 
 def _with_pue(series: SignalSeries, feed: SignalFeed) -> SignalSeries:
-    """Return the signal per energy of the computers instead of the site."""
+    """Convert a signal per kWh of the site to one per kWh of the computers, by multiplying by the PUE."""
     outside = feed.actual(SignalName.OUTSIDE)
     if outside is None:
         return series
@@ -56,7 +58,7 @@ def _with_pue(series: SignalSeries, feed: SignalFeed) -> SignalSeries:
 
 
 def _between(series: SignalSeries, start_s: Floats, end_s: Floats) -> Floats:
-    """Return the integral between times; NaN where the signal is unknown for a part of the time."""
+    """Return the integral of a signal between two times; NaN if a part of the signal is unknown."""
     known = SignalSeries(series.start_s, series.step_s, np.isfinite(series.values).astype(np.float64))
     known_s = known.integral(end_s) - known.integral(start_s)
     integral = series.integral(end_s) - series.integral(start_s)
@@ -64,7 +66,7 @@ def _between(series: SignalSeries, start_s: Floats, end_s: Floats) -> Floats:
 
 
 def _segments(result: SimulationResult) -> tuple[np.ndarray, Floats, Floats, Floats]:
-    """Return job, start, end and watts of each time in which a job drew power."""
+    """Return job, start, end and watts of each interval in which a job drew power."""
     if result.segments is not None:
         return result.segments
     # Without recorded segments no job was interrupted, and each drew a constant power until its end.

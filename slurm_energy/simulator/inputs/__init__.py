@@ -1,4 +1,4 @@
-"""Readers of workload files: SWF, CSV, and output of sacct and `senergy acct`.
+"""Readers of workload files: SWF, CSV, and the output of sacct and `senergy acct`.
 
 Unusable lines are skipped and reported.
 """

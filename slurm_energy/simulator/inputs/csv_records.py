@@ -29,14 +29,15 @@ def records(
 ) -> Iterator[Record]:
     """Yield the fields of each record. Empty lines are left out.
 
-    A quoted field may span at most `_MAX_LINES` lines. If a quotation mark is not closed within them, the
-    line with the mark is skipped and the next one is read by itself.
+    A quoted field may span at most `_MAX_LINES` lines. If a quotation mark is not closed within these lines,
+    the line with the mark is skipped, and reading continues with the next line.
 
     Args:
         lines: number and text of each line.
         delimiter: character between two fields.
         problems: records the lines that are skipped.
-        quotes: whether a quotation mark is special. sacct never quotes: there it is part of a job's name.
+        quotes: whether quotation marks enclose fields. sacct never quotes, so a mark in its output is part of
+            a job's name.
     """
     waiting: deque[tuple[int, str]] = deque()
     while (line := waiting.popleft() if waiting else next(lines, None)) is not None:
@@ -62,7 +63,7 @@ def records(
 def _lines_of_record(
     used: list[tuple[int, str]], waiting: deque[tuple[int, str]], lines: Iterator[tuple[int, str]]
 ) -> Iterator[str]:
-    """Yield the first line of a record, then further ones, which are appended to `used`."""
+    """Yield the first line in `used`, then further lines. Append each further line to `used`."""
     yield used[0][1] + "\n"
     while len(used) < _MAX_LINES:
         line = waiting.popleft() if waiting else next(lines, None)

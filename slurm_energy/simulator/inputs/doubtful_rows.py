@@ -1,4 +1,4 @@
-"""Rows that are wrong in comparison with the others: repeated jobs, dates far from all other dates."""
+"""Detection of doubtful rows: repeated jobs, and dates far from all other dates."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ _FEW: Final = 0.01
 
 
 def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Sequence[Path]) -> WorkloadRows:
-    """Return the rows without repeated rows and rows with wrong dates. Both are recorded as skipped.
+    """Return the rows without repeated rows and without rows with wrong dates.
+
+    Both are recorded in `problems` as skipped.
 
     Args:
         rows: usable rows of all files.
-        problems: records the rows.
-        paths: the files, by the number in `rows.file`.
+        problems: record to which skipped rows are added.
+        paths: paths of the files; `rows.file` has indices into this list.
     """
     repeated, renamed = _repeated(rows)
     _record(rows, repeated, "the same job as on an earlier line", problems, paths)
@@ -37,7 +39,7 @@ def without_doubtful_rows(rows: WorkloadRows, problems: InputProblems, paths: Se
 
 
 def _repeated(rows: WorkloadRows) -> tuple[Bools, Bools]:
-    """Return the mask of rows that equal an earlier row, and of rows that share only its job id."""
+    """Return the masks of rows that equal an earlier row, and of rows that share only its job id."""
     nothing = np.zeros(rows.count, np.bool_)
     head = rows.heads()
     named = rows.identity[head]
@@ -65,7 +67,7 @@ def _codes(texts: Sequence[str]) -> Ints:
 
 
 def _wrong_dates(submit_s: Floats) -> Bools:
-    """Return the mask of submissions that a gap of more than a year separates from nearly all others."""
+    """Return the mask of submit times that are more than a year away from nearly all others."""
     order = np.argsort(submit_s, kind="stable")
     breaks = np.flatnonzero(np.diff(submit_s[order]) > _GAP_S) + 1
     parts = np.split(order, breaks)

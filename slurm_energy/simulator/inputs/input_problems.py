@@ -1,4 +1,4 @@
-"""Record of the problems found in input files, and the bound on their rows."""
+"""Record of problems found in input files, and the maximum number of input rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_ROWS = 20_000_000
 
 @dataclass(slots=True)
 class InputProblems:
-    """Problems of input files: lines that were skipped, or used in spite of a problem.
+    """Problems of input files: lines that were skipped, and lines that were used in spite of a problem.
 
     Attributes:
-        path: the file that is read now.
+        path: path of the file that is being read.
         strict: whether the first line that would be skipped raises an error instead.
         counts: number of lines by file and problem.
-        examples: numbers of the first lines by file and problem.
+        examples: line numbers of the first affected lines, by file and problem.
         skipped: number of skipped lines.
-        rejected: the files and problems whose lines were skipped.
-        max_rows: maximum number of rows of all files, which are in memory together.
+        rejected: pairs of file and problem whose lines were skipped.
+        max_rows: maximum total number of rows of all files, because all rows are in memory together.
         rows: number of rows read.
     """
 
@@ -39,10 +39,10 @@ class InputProblems:
     rows: int = 0
 
     def add_rows(self, count: int) -> None:
-        """Count rows that a reader keeps.
+        """Add `count` rows to the number of rows read.
 
         Raises:
-            UsageError: there are more than `max_rows`.
+            UsageError: there are more than `max_rows` rows.
         """
         self.rows += count
         if self.rows > self.max_rows:

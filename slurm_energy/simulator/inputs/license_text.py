@@ -14,7 +14,7 @@ _LICENSE = re.compile(r"([A-Za-z_][^\s:=,;|]{0,127})(?:[:=]([0-9]{1,9}))?")
 
 
 def parse_licenses(text: str) -> dict[str, int] | None:
-    """Return the number of licenses by name; None: the text has another form."""
+    """Return the number of licenses by name. Return None if the text is malformed."""
     licenses: dict[str, int] = {}
     for part in text.split(",") if text else ():
         match = _LICENSE.fullmatch(part.strip())
@@ -25,10 +25,10 @@ def parse_licenses(text: str) -> dict[str, int] | None:
 
 
 def license_columns(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the licenses of n jobs as columns, shape (n, l), and the names of the l columns.
+    """Return the licenses of n jobs, shape (n, l), and the names of the l licenses.
 
     Args:
-        texts: requests of the jobs, each readable by `parse_licenses`.
+        texts: license requests of the jobs. `parse_licenses` must be able to read each of them.
     """
     requests = {text: parse_licenses(text) or {} for text in dict.fromkeys(texts)}
     names = tuple(dict.fromkeys(name for request in requests.values() for name in request))

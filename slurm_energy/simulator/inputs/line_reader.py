@@ -1,7 +1,7 @@
-"""Lines of a text file of any usual encoding and compression, in bounded memory.
+"""Reader of the lines of a text file of any usual encoding and compression, in bounded memory.
 
-A file may be compressed (gzip, bzip2, xz, Zstandard) and encoded in UTF-8 or UTF-16. Both are recognised by
-the first bytes, not by the name. Line ends are LF, CRLF or CR.
+A file may be compressed (gzip, bzip2, xz, Zstandard) and encoded in UTF-8 or UTF-16. Compression and encoding
+are recognised by the first bytes of the file, not by the file name. Line ends are LF, CRLF or CR.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _MARKS: Final = (
 def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the lines of a file in blocks, each with the number of its first line, counted from 1.
 
-    Lines are UTF-8 bytes without line end. A line longer than `MAX_LINE_BYTES` and a line with a NUL byte are
-    empty and recorded in `problems` as skipped. Of many blank lines in succession `MAX_BLANK_LINES` are.
-    If compressed data are damaged, the lines before the damage are used.
+    Lines are UTF-8 bytes without line end. A line that is longer than `MAX_LINE_BYTES` or has a NUL byte is
+    replaced by an empty line and recorded in `problems` as skipped. Of successive blank lines, at most
+    `MAX_BLANK_LINES` are read. If compressed data are damaged, the lines before the damage are used.
 
     Raises:
         OSError: the file cannot be read.
@@ -86,7 +86,7 @@ def line_blocks(path: Path, problems: InputProblems) -> Iterator[tuple[int, list
 
 
 def _clean(first: int, lines: list[bytes], problems: InputProblems) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield a block of lines without those that are too long or binary."""
+    """Return a block of lines in which lines that are too long or binary are empty."""
     if not lines:
         return
     if max(map(len, lines)) > MAX_LINE_BYTES:
@@ -116,7 +116,7 @@ def text_lines(path: Path, problems: InputProblems) -> Iterator[tuple[int, str]]
 
 
 def document(path: Path) -> bytes:
-    """Return the contents of a file as UTF-8 bytes.
+    """Return the contents of a whole file as UTF-8 bytes.
 
     Raises:
         OSError: the file cannot be read.
@@ -142,7 +142,7 @@ def document(path: Path) -> bytes:
 
 
 def plain_suffix(path: Path) -> str:
-    """Return the suffix of a file name in lower case, ignoring the suffix of a compression."""
+    """Return the suffix of a file name in lower case. A suffix of a compression is ignored."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     while suffixes and suffixes[-1] in (".gz", ".bz2", ".xz", ".zst"):
         suffixes.pop()
@@ -150,7 +150,7 @@ def plain_suffix(path: Path) -> str:
 
 
 def _open(path: Path) -> _Utf8:
-    """Open a file and return a stream of its text in UTF-8 without byte order mark."""
+    """Open a file, and return a stream of its text in UTF-8 without byte order mark."""
     return _Utf8(_decompressed(path))
 
 
@@ -180,7 +180,7 @@ def _zstandard(path: Path) -> Any:
 
 
 def _encoding(sample: bytes) -> tuple[str, int]:
-    """Return the encoding of a text by its first bytes, and the length of its byte order mark.
+    """Return the encoding of a text, detected from its first bytes, and the length of its byte order mark.
 
     UTF-16 without a mark is recognised by its zero bytes, at odd or even positions only.
     """
@@ -195,13 +195,13 @@ def _encoding(sample: bytes) -> tuple[str, int]:
 
 
 class _Utf8:
-    """Contents of a stream in UTF-8, without byte order mark.
+    """Reader of a stream that yields UTF-8 without byte order mark.
 
     Args:
-        raw: the stream; it is closed with this object.
+        raw: the underlying stream, which is closed when this object is closed.
 
     Attributes:
-        damage: the reason why the rest of the stream cannot be decompressed; empty: no damage.
+        damage: the reason why the rest of the stream cannot be decompressed; empty if there is no damage.
     """
 
     def __init__(self, raw: Any) -> None:
@@ -221,7 +221,10 @@ class _Utf8:
         self._raw.close()
 
     def block(self) -> bytes:
-        """Return the next part of the contents, at most about `_BLOCK_BYTES`; empty at the end."""
+        """Return the next block of the contents, of about `_BLOCK_BYTES` at most.
+
+        The block is empty at the end.
+        """
         parts: list[bytes] = []
         size = 0
         while size < _BLOCK_BYTES:

@@ -1,4 +1,4 @@
-"""Reader of the JSON of `senergy acct --json` and `senergy job --json`. It contains measured energies."""
+"""Reader of the JSON output of `senergy acct --json` and `senergy job --json`, with measured energies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def is_ours(document: object) -> bool:
 
 
 def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
-    """Return the values of one job of the document, named as in our columns.
+    """Return the values of one job of the document by the column names of `WorkloadRows`.
 
     Args:
         job: entry of the list `jobs`.
         units: unit of the jobs' sizes: `nodes`, `cpus` or `gpus`.
 
     Raises:
-        KeyError, TypeError, AttributeError: the job has another structure.
+        KeyError, TypeError, AttributeError: the structure of the job is not as expected.
     """
     return _line(_of_acct(job), units)
 
@@ -27,7 +27,7 @@ def line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
 def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a job of `senergy acct --json` with the keys of `senergy job --json`.
 
-    The keys of Slurm contain times and names, and the key `energy` the measured values.
+    Slurm's keys hold times and names. The key `energy` holds the measured values.
     """
     if "energy" not in job:
         return job

@@ -1,7 +1,7 @@
 """Reader of the Standard Workload Format (SWF) of the Parallel Workloads Archive.
 
-Source: Feitelson, "The Standard Workload Format", version 2.2: 18 numbers per line, -1 for unknown, `;`
-starts a comment.
+Each line has 18 numbers; -1 stands for an unknown number, and `;` starts a comment. Source: Feitelson, "The
+Standard Workload Format", version 2.2.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _STATES = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
 def read(path: Path, problems: InputProblems) -> WorkloadRows:
     """Read an SWF file in blocks, so that only the required columns are in memory.
 
-    A line without 18 numbers is skipped. The size of a job is its number of processors: the requested number,
-    or the allocated one if that is unknown.
+    A line without 18 numbers is skipped. The size of a job is the requested number of processors. If this
+    number is unknown, the size is the allocated number.
     """
     lines: list[np.ndarray] = []
     parts: list[Floats] = []
@@ -64,9 +64,9 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
 
 
 def _names(numbers: Floats, names: Mapping[int, str] | None = None) -> list[str]:
-    """Return numbers as names; `names` replaces the names of the numbers that it contains.
+    """Return numbers as names. The mapping `names` gives other names to some of the numbers.
 
-    An unknown number has an empty name. Equal names share one string object.
+    The name of an unknown number is empty. Equal names share one string object.
     """
     distinct, rows = np.unique(numbers, return_inverse=True)
     texts = [str(int(number)) if 0 <= number < _MAX_NUMBER else "" for number in distinct.tolist()]
@@ -76,7 +76,7 @@ def _names(numbers: Floats, names: Mapping[int, str] | None = None) -> list[str]
 
 
 def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.ndarray, Floats]:
-    """Return the line numbers and the values of those lines of a chunk that describe jobs.
+    """Return the line numbers and the values of those lines in a block that describe jobs.
 
     Args:
         first: line number of the first line.

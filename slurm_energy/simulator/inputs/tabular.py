@@ -1,4 +1,7 @@
-"""Readers of CSV files with one shape (way to run a job) per line, of sacct and of `senergy acct`."""
+"""Readers of CSV files and of the output of sacct and `senergy acct`.
+
+Each line of a CSV file is one shape of a job, that is, one way to run it.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +75,11 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
     Args:
         path: the file.
         problems: records skipped lines.
-        renamed: by column name of `WorkloadRows`, the name of the column in the file.
-        units: unit of job sizes in sacct output, `nodes`, `cpus` or `gpus`; not used for other CSV files.
+        renamed: maps column names of `WorkloadRows` to column names in the file.
+        units: unit of job sizes in sacct output: `nodes`, `cpus` or `gpus`. Ignored for other CSV files.
 
     Raises:
-        UsageError: the file is empty, or has an unknown column or lacks a required one.
+        UsageError: the file is empty, has an unknown column, or lacks a required column.
     """
     lines = text_lines(path, problems)
     head = next(((number, text) for number, text in lines if text.strip()), None)
@@ -96,7 +99,10 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
 
 
 def _csv_lines(rows: Iterator[Record], names: list[str], columns: Mapping[str, str]) -> Iterator[Line]:
-    """Yield the values of each record by our column names; a record of another length has a value None."""
+    """Yield the values of each record by column name of `WorkloadRows`.
+
+    In a record with a wrong number of fields, one value is None.
+    """
     indices = {own: names.index(name) for own, name in columns.items()}
     for number, fields in rows:
         whole = len(fields) == len(names)
@@ -106,11 +112,11 @@ def _csv_lines(rows: Iterator[Record], names: list[str], columns: Mapping[str, s
 def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
     """Read the output of `sacct --json` (Slurm 22.05 and later) or `senergy acct --json`.
 
-    The content of the document shows which of the two it is. A job of another structure is skipped; its line
-    number is its position in the document, from 1.
+    The reader recognises the program from the contents of the document. A job with an unexpected structure is
+    skipped. The line number of a job is its position in the document, counted from 1.
 
     Raises:
-        UsageError: the document is neither.
+        UsageError: the document is the output of neither program.
     """
     try:
         document = json.loads(document_of(path))
@@ -134,11 +140,11 @@ def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
 
 
 def _file_columns(names: list[str], renamed: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return by column name of `WorkloadRows` the name of the column in the file.
+    """Map column names of `WorkloadRows` to the column names in the file.
 
     Args:
         names: column names in the header of the file.
-        renamed: names that the user has given for columns with other names.
+        renamed: mapping that the user has given for columns with other names.
         where: file and line of the header, for error messages.
     """
     columns = (*NUMBERS, *TEXTS)
@@ -161,7 +167,7 @@ def _file_columns(names: list[str], renamed: Mapping[str, str], where: str) -> d
 
 
 def _refuse_repeated(names: list[str], where: str) -> None:
-    """Raise an error if a column name occurs twice in a header. The choice of a column would be a guess."""
+    """Raise an error if a column name occurs twice in a header, because the choice would be a guess."""
     repeated = [name for name in names if name and names.count(name) > 1]
     if repeated:
         raise UsageError(f"{where}: column '{shown(repeated[0])}' occurs twice", todo="remove one")
@@ -202,7 +208,7 @@ def _rows(lines: Iterable[Line], problems: InputProblems, *, several_shapes: boo
 
 
 class _RowBlock:
-    """Some rows of a file. Packed columns take a fifth of the memory of Python objects."""
+    """Block of rows of a file. Packed columns take a fifth of the memory of Python objects."""
 
     def __init__(self) -> None:
         self.numbers: Any = []
@@ -216,7 +222,7 @@ class _RowBlock:
         self._texts.append([str(row.get(name) or "")[:_MAX_TEXT] for name in TEXTS])
 
     def packed(self) -> _RowBlock:
-        """Convert the rows to columns `table`, `words` and `identity`, and return the block."""
+        """Convert the rows to the columns `table`, `words` and `identity`, and return this block."""
         self.numbers = np.array(self.numbers, np.int64)
         self.table = np.array(self._values, np.float64).reshape(-1, len(NUMBERS))
         texts = {name: [row[index] for row in self._texts] for index, name in enumerate(TEXTS)}
@@ -228,14 +234,14 @@ class _RowBlock:
 
 
 def _identity(job_id: str) -> int:
-    """Return a number that stands for a job id; -1 for an empty one."""
+    """Return a number that identifies a job id; -1 for an empty id."""
     if not job_id:
         return -1
     return int(job_id) if job_id.isdecimal() and len(job_id) < 18 else hash(job_id)
 
 
 def _unreadable(row: Mapping[str, Any]) -> str:
-    """Return the problem that makes a line's values unusable; an empty string if there is none."""
+    """Return the problem that makes a line's values unusable; an empty string if there is no problem."""
     if None in row.values():
         return "not as many columns as the header has"
     for name in NUMBERS:
@@ -247,16 +253,16 @@ def _unreadable(row: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> float:
-    """Return a value as a float. An empty text is unknown and gives NaN."""
+    """Return a value as a float. An empty text means unknown, and yields NaN."""
     if value in (None, "", "Unknown", "None"):
         return float("nan")
     return float(value)
 
 
 def _sacct_lines(rows: Iterator[Record], names: list[str], where: str, units: str) -> Iterator[Line]:
-    """Yield the jobs in sacct's parsable output.
+    """Yield the jobs in the parsable output of sacct.
 
-    Steps are skipped, because their jobs already contain them.
+    Job steps are skipped, because the line of a job already includes its steps.
     """
     sizes = {"cpus": ("AllocCPUS", "NCPUS"), "gpus": ("AllocTRES", "ReqTRES")}.get(units)
     columns = _SACCT if sizes is None else {k: v for k, v in _SACCT.items() if v != "units"}
@@ -289,7 +295,7 @@ def _sacct_lines(rows: Iterator[Record], names: list[str], where: str, units: st
 
 
 def _scaled(text: str) -> str:
-    """Return a number of sacct, such as `1.50K`, without its suffix. Other text is returned unchanged."""
+    """Return a number of sacct such as `1.50K` with its suffix resolved. Return other text unchanged."""
     factor = _SUFFIXES.get(text[-1:].upper())
     try:
         return text if factor is None else str(float(text[:-1]) * factor)
@@ -298,13 +304,16 @@ def _scaled(text: str) -> str:
 
 
 def _gpus(text: str) -> str:
-    """Return the number of GPUs in a TRES text, such as `cpu=4,gres/gpu=2`; 0: none."""
+    """Return the number of GPUs in a TRES text such as `cpu=4,gres/gpu=2`; 0 if it names no GPU."""
     match = _GPUS.search(text)
     return match[1] if match else "0"
 
 
 def _converted(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values of sacct in our units: time limit in seconds, and power computed from the energy."""
+    """Convert values of sacct to the quantities and units of `WorkloadRows`.
+
+    The time limit is converted to seconds, and the energy to mean power.
+    """
     minutes = values.pop("limit_minutes", "")
     if minutes and str(minutes).isdecimal():
         values["time_limit_s"] = 60.0 * float(minutes)
@@ -328,13 +337,16 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gib(text: str) -> float | None:
-    """Return the memory of a job in GiB; None: unknown, or per node or CPU as before Slurm 21.08."""
+    """Return the memory of a whole job in GiB. Return None if it is unknown.
+
+    Before Slurm 21.08, the value is per node or per CPU. Such a value counts as unknown.
+    """
     match = _MEMORY.fullmatch(text)
     return float(match[1]) * _MEMORY_GIB[match[2].upper()] if match else None
 
 
 def _unix_seconds(text: str) -> str:
-    """Return a time as printed by sacct as Unix seconds in text form. Other text is returned unchanged."""
+    """Convert a time as printed by sacct to Unix seconds, as text. Return other text unchanged."""
     try:
         return str(datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError, OSError):
@@ -342,7 +354,7 @@ def _unix_seconds(text: str) -> str:
 
 
 def _duration(text: str) -> str:
-    """Return the seconds of `[days-][hours:]minutes:seconds` as text; empty for `UNLIMITED` and the like."""
+    """Convert `[days-][hours:]minutes:seconds` to seconds, as text; empty for texts such as `UNLIMITED`."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return "" if text.isalpha() or text == "Partition_Limit" else text
@@ -351,7 +363,7 @@ def _duration(text: str) -> str:
 
 
 def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
-    """Return the values of one job of `sacct --json`, named as in our columns."""
+    """Return the values of one job of `sacct --json` by column name of `WorkloadRows`."""
     time = job["time"]
     limit = _plain(time.get("limit"))
     size = job.get("allocation_nodes") if units == "nodes" else _requested_cpus(job)
@@ -373,7 +385,7 @@ def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
 
 
 def _state(state: Any) -> str:
-    """Return the state of a job in the JSON of sacct; newer releases print a list of states."""
+    """Return the state of a job in the JSON of sacct. Newer Slurm releases print a list of states."""
     current = state.get("current") if isinstance(state, Mapping) else state
     return str((current[0] if current else "") if isinstance(current, list) else current or "")
 
@@ -390,7 +402,7 @@ def _or_empty(value: float | None) -> float | str:
 
 
 def _plain(value: Any) -> float | None:
-    """Return the number in a JSON value of sacct; None if the value has none.
+    """Return the number in a JSON value of sacct. Return None if no number is set.
 
     Newer releases of Slurm print numbers as `{"set": true, "number": 5}`.
     """

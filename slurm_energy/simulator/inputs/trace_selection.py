@@ -1,4 +1,4 @@
-"""Selection of jobs from workload files: filters, window of time, bounds on size and time, samples."""
+"""Selection of jobs from workload files by filters, time window, bounds on size and time, and samples."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[WorkloadRows, list[str]]:
-    """Return the jobs that the section `[trace]` selects, and a remark for the user if it removes any.
+    """Return the jobs that the section `[trace]` selects, and a remark for the user if jobs were removed.
 
-    The order is: filters, window, bounds, sample, maximum number of jobs. Either all shapes of a job are
-    kept or none; with `outliers = "clip"`, sizes and times beyond a bound are set to the bound.
+    Settings apply in this order: filters, window, bounds, sample, maximum number of jobs. Either all shapes
+    of a job are kept, or none. With `outliers = "clip"`, sizes and times beyond a bound are set to the bound.
 
     Args:
         rows: usable rows.
         section: the settings.
-        seed: seed of the simulation. With `sample_seed` it determines the sample.
+        seed: seed of the simulation. This seed and `sample_seed` together determine the sample.
 
     Raises:
         UsageError: a setting is invalid, names a column that the file lacks, or no job is left.
@@ -59,7 +59,7 @@ def select(rows: WorkloadRows, section: TraceSection, seed: int) -> tuple[Worklo
 
 @dataclass(slots=True)
 class _Selection:
-    """Rows selected so far, and the number of jobs that each setting removed or clipped."""
+    """Rows that are still selected, and the number of jobs that each setting removed or clipped."""
 
     rows: WorkloadRows
     counts: dict[str, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class _Selection:
             self.rows = _clipped(self.rows, column, np.where(outside, bound, values))
 
     def keep_sample(self, section: TraceSection, seed: int) -> None:
-        """Keep a random sample, and of it the first jobs up to the maximum number."""
+        """Keep a random sample of the jobs, then only its first jobs up to the maximum number."""
         heads = self.rows.heads()
         if section.sample < 1:
             draw = np.random.default_rng([section.sample_seed, seed]).random(len(heads))
@@ -103,7 +103,7 @@ class _Selection:
 
 
 def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
-    """Return a mask that keeps a job only if `kept` keeps all its shapes."""
+    """Return the mask of the jobs whose shapes are all selected in `kept`."""
     heads = rows.heads()
     whole = np.logical_and.reduceat(kept, heads)
     mask: Bools = np.repeat(whole, np.diff([*heads, rows.count]))
@@ -111,7 +111,10 @@ def _of_jobs(rows: WorkloadRows, kept: Bools) -> Bools:
 
 
 def _matching(name: str, patterns: Sequence[str], texts: Sequence[str]) -> Bools:
-    """Return which texts match one of the patterns. A pattern with a leading `!` excludes its matches."""
+    """Return the mask of the texts that match a pattern.
+
+    A pattern with a leading `!` excludes its matches.
+    """
     if not any(texts):
         raise UsageError(f"[trace] {name}", "the workload file has no such column")
     try:
@@ -129,7 +132,7 @@ def _matching(name: str, patterns: Sequence[str], texts: Sequence[str]) -> Bools
 
 
 def _instant(name: str, text: str, begin_s: float) -> float:
-    """Return a time that is given as a date, or as a duration since the first submission."""
+    """Return the time in seconds for a date, or for a duration since the first submission."""
     match = re.fullmatch(r"\+?(\d+(?:\.\d+)?)([smhdw]?)", text)
     if match:
         return begin_s + float(match[1]) * _SECONDS[match[2] or "s"]
@@ -144,7 +147,7 @@ def _instant(name: str, text: str, begin_s: float) -> float:
 
 
 def _clipped(rows: WorkloadRows, column: str, values: Floats) -> WorkloadRows:
-    """Return the rows with new sizes or run times. The power per unit does not change."""
+    """Return the rows with new sizes or run times. The power per unit stays the same."""
     if column == "time_s":
         return replace(rows, time_s=values)
     return replace(rows, units=values, power_watts=rows.power_watts * values / rows.units)

@@ -1,4 +1,4 @@
-"""Reading of workload files of any supported format."""
+"""Reader of workload files of any supported format."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkload:
-    """A workload with the problems found in its files and remarks about the selection of jobs.
+    """A workload, the problems found in its files, and remarks about the selection of jobs.
 
-    `begin_s` is the first submission on the clock of the files, which is 0 in the workload.
+    `begin_s` is the time of the first submission on the clock of the files. In the workload, this submission
+    is at time 0.
     """
 
     workload: Workload
@@ -38,16 +39,17 @@ class LoadedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFormat:
-    """How to read workload files.
+    """Format of workload files, and conversions of the values in them.
 
     Attributes:
-        form: format, one of `FORMATS`; empty: by the file name (`.swf`, `.json`, else CSV).
-        renamed: by column name of `WorkloadRows`, the name of the column in a CSV file.
-        watts_per_unit: power of a job per unit if the file contains no power.
+        form: format, one of `FORMATS`. If empty, the suffix of the file name selects it (`.swf`, `.json`,
+            else CSV).
+        renamed: maps column names of `WorkloadRows` to column names in a CSV file.
+        watts_per_unit: power of a job per unit in watts if the file contains no power.
         units: unit of job sizes in accounting files: `nodes`, `cpus`, or `gpus`.
-        time_scale: factor for all times.
-        appended: whether each further file begins where the one before it ends. Otherwise all files have
-            the same clock.
+        time_scale: factor by which all times are multiplied.
+        appended: whether each file begins where the previous file ends. Otherwise all files have the same
+            clock.
         max_rows: maximum number of rows of all files.
     """
 
@@ -73,9 +75,9 @@ def read_workload(
 
     Args:
         path: the file, or several files whose jobs are merged.
-        kinds: names of the kinds of nodes; empty: the hardware in the files is ignored.
-        how: the format; None: the defaults.
-        selection: jobs to use; None: all.
+        kinds: names of the kinds of nodes. If empty, the hardware in the files is ignored.
+        how: format and conversions; None means the defaults.
+        selection: settings that select jobs; None selects all jobs.
         seed: seed of the simulation, for samples.
         strict: whether the first unusable line raises an error instead of being skipped.
 
@@ -124,7 +126,7 @@ def _scaled(rows: WorkloadRows, factor: float) -> WorkloadRows:
 
 
 def _appended(tables: Sequence[WorkloadRows]) -> list[WorkloadRows]:
-    """Return the tables with shifted times: each table begins at the last submission of the previous one."""
+    """Return the tables with shifted times: each begins at the last submission of the previous table."""
     shifted: list[WorkloadRows] = []
     end_s = 0.0
     for rows in tables:

@@ -1,4 +1,4 @@
-"""Table that every reader of workload files returns, its common checks, and its conversion to a workload."""
+"""Table of workload rows that every reader returns, checks of the rows, and conversion to a workload."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _MAX_GIB = 1e12
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """Rows of workload files, one per shape of a job (way to run it: hardware, size, batch, times).
+    """Rows of workload files. Each row is one shape of a job: a way to run it (hardware, size, batch, times).
 
     All columns have shape (r,). NaN marks values that the file does not contain. Times are in seconds.
 
     Attributes:
-        line: line number in the file.
-        job: number of the job. Adjacent rows with the same number are shapes of one job.
-        identity: number that stands for the job id in the file; -1: the file has none.
+        line: line number of the row in its file.
+        job: number of the row's job. Adjacent rows with the same number are shapes of one job.
+        identity: number that identifies the job id in the file; -1 if the file has no job id.
         hardware: name of the kind of nodes; empty: none.
         user: name of the user; empty: none.
         name: Slurm's name of the job; empty: none.
-        slack_s: time after submission up to which the start may be deferred.
-        checkpointable: whether the job can be suspended and resumed: not 0.
+        slack_s: maximum time after submission by which the start may be deferred.
+        checkpointable: nonzero if the job can be suspended and resumed.
         partition, account, qos: names in Slurm; empty: none.
         state: Slurm's state of the job, such as COMPLETED; empty: none.
         unit_memory_gib: memory that the job requests per unit.
         reservation: name of the requested reservation; empty: none.
         licenses: requested licenses as in Slurm, such as `a:2,b`; empty: none.
-        file: number of the file among the files that are read together.
+        file: index of the row's file among the files that are read together.
     """
 
     line: Ints
@@ -74,16 +74,16 @@ class WorkloadRows:
         return len(self.line)
 
     def heads(self) -> Ints:
-        """Return the first row of each job."""
+        """Return the index of the first row of each job."""
         new = np.concatenate([[True], self.job[1:] != self.job[:-1]]) if self.count else np.zeros(0, np.bool_)
         return np.flatnonzero(new)
 
     def memory_gib(self) -> Floats:
-        """Return the requested memory per unit, shape (r,); NaN: none."""
+        """Return the requested memory per unit in GiB, shape (r,); NaN where a job requests none."""
         return np.full(self.count, np.nan) if self.unit_memory_gib is None else self.unit_memory_gib
 
     def take(self, kept: Bools) -> WorkloadRows:
-        """Return the rows that a mask selects, shape (r,)."""
+        """Return the rows selected by a mask, shape (r,)."""
         if np.all(kept):
             return self
         rows: list[int] = np.flatnonzero(kept).tolist()
@@ -91,7 +91,7 @@ class WorkloadRows:
 
 
 def _columns(rows: WorkloadRows) -> dict[str, Any]:
-    """Return the columns of a table by name, without those that are missing."""
+    """Return the columns of a table by name. Missing columns are left out."""
     values = {spec.name: getattr(rows, spec.name) for spec in fields(rows)}
     return {name: value for name, value in values.items() if value is not None and len(value)}
 
@@ -126,12 +126,12 @@ Line = tuple[int, Mapping[str, Any]]
 
 
 def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Workload:
-    """Return the workload of usable rows. Times are shifted so that the first submission is at 0.
+    """Build the workload from usable rows. Times are shifted so that the first submission is at 0.
 
     Args:
         rows: at least one row, each of them usable.
         kinds: names of the kinds of nodes. A row without a kind belongs to the first one.
-        watts_per_unit: power of a job per unit if the file contains no power.
+        watts_per_unit: power of a job per unit in watts if the file contains no power.
     """
     head = rows.heads()
     jobs: list[int] = head.tolist()
@@ -180,7 +180,7 @@ def build(rows: WorkloadRows, kinds: Sequence[str], watts_per_unit: float) -> Wo
 
 
 def _numbered(texts: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the number of each text among the distinct ones, and these; an empty text has the number -1."""
+    """Return the distinct texts, and for each text its index among them; an empty text has the index -1."""
     names = [name for name in dict.fromkeys(texts) if name]
     numbers = {"": -1} | {name: number for number, name in enumerate(names)}
     return np.array([numbers[text] for text in texts], np.int64), tuple(names)
@@ -194,7 +194,7 @@ def usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) ->
     Args:
         rows: rows of a reader.
         problems: records skipped rows.
-        kinds: names of the kinds of nodes; empty: any.
+        kinds: names of the kinds of nodes that jobs may use. If empty, jobs may use any kind.
     """
     kept = np.ones(rows.count, np.bool_)
     available = np.array([not name or not kinds or name in kinds for name in rows.hardware], np.bool_)
@@ -244,14 +244,14 @@ def _readable_licenses(rows: WorkloadRows) -> Bools:
 
 
 def _unit_hint(times: Floats) -> str:
-    """Return a hint if most times would be Unix times of our age if they were milliseconds."""
+    """Return a hint that times may be in milliseconds, if they would then be Unix times of recent decades."""
     finite = times[np.isfinite(times)]
     plausible = (finite > 3e11) & (finite < 4e12)
     return ": milliseconds? set time_scale = 0.001" if np.sum(plausible) > 0.5 * max(1, len(finite)) else ""
 
 
 def _whole(values: Floats) -> np.ndarray:
-    """Return for each value whether it is unknown (NaN) or an integer within the permitted range."""
+    """Return the mask of values that are unknown (NaN) or integers within the permitted range."""
     whole: np.ndarray = np.isnan(values) | (
         (values >= 0) & (values <= _MAX_UNITS) & (np.floor(values) == values)
     )

@@ -1,1 +1,1 @@
-"""Compiled loops of the simulation engine, and the data structures that they share."""
+"""Compiled loops of the simulation engine, and data structures shared by these loops."""

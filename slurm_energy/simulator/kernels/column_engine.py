@@ -1,7 +1,7 @@
 """Compiled simulation of the built-in policies, without a budget, node power states and node failures.
 
-It covers all built-in policies and disciplines, rigid and malleable jobs on several kinds of nodes,
-preemption and a horizon. It yields exactly the schedule of the general engine; tests compare them.
+This engine covers all built-in policies and disciplines, rigid and malleable jobs on several kinds of nodes,
+preemption and a horizon. Its schedule is exactly that of the general engine; tests compare the two schedules.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ _COMPILED_FROM_JOBS, _CACHED_FROM_JOBS = 20_000, 1000
 
 
 def pays(jobs: int) -> bool:
-    """Return whether this module simulates this number of jobs faster than the general engine.
+    """Return whether this module is faster than the general engine for this number of jobs.
 
-    Its compilation, once per installation, takes as long as the general engine takes for 20,000 jobs.
+    The compilation, once per installation, takes as long as the general engine takes for 20,000 jobs.
     """
     return jobs >= (_CACHED_FROM_JOBS if is_cached(_run) else _COMPILED_FROM_JOBS)
 
@@ -140,7 +140,10 @@ def _shares(scoring: PolicyRules, jobs: Workload, settings: ScheduleSettings) ->
 
 
 def _effort(jobs: Workload, unit_idle_watts: Floats, scoring: PolicyRules) -> Floats:
-    """Return the effort of each shape for `metis`, shape (m,); of size 0 for other policies."""
+    """Return the effort of each of the m shapes for `metis`, shape (m,).
+
+    The array is empty for other policies.
+    """
     if scoring.code != METIS:
         return np.zeros(0)
     idle_watts = unit_idle_watts[jobs.hardware] * jobs.units
@@ -148,7 +151,10 @@ def _effort(jobs: Workload, unit_idle_watts: Floats, scoring: PolicyRules) -> Fl
 
 
 def _risks_s(jobs: JobColumns, scoring: PolicyRules, is_runnable: Bools) -> Floats:
-    """Return the times from which deadlines are at risk, ascending, for policies that preempt."""
+    """Return the times from which deadlines are at risk, ascending.
+
+    The result is empty for policies that do not preempt.
+    """
     if not scoring.preempts:
         return np.zeros(0)
     risk_s = jobs.real[is_runnable, RISK_S]
@@ -156,7 +162,7 @@ def _risks_s(jobs: JobColumns, scoring: PolicyRules, is_runnable: Bools) -> Floa
 
 
 def _accounts(accounts: Accounts, jobs: JobColumns) -> EnergyAccounts:
-    """Return the accounts of the jobs in the order of the workload."""
+    """Return the accounts of the jobs, reordered to the order of the workload."""
     real, whole = np.empty_like(accounts.real), np.empty_like(accounts.whole)
     real[jobs.whole[:, ROW]], whole[jobs.whole[:, ROW]] = accounts.real, accounts.whole
     return EnergyAccounts(
@@ -211,18 +217,20 @@ def _run(
     watts: Floats,
     state: SimulationColumns,
 ) -> bool:
-    """Simulate until all jobs are done and return True, or until `times` is full and return False.
+    """Simulate until all jobs are done, or until `times` is full.
+
+    Return True if all jobs are done. Otherwise a later call continues from `state`.
 
     Args:
         jobs: the jobs.
         policy: the policy.
         idle_watts: power of all nodes without jobs.
-        key_order: keys of all jobs, ascending, for `blend`.
+        key_order: values of KEY of all jobs, ascending; used by `blend`.
         risks_s: times from which deadlines are at risk, ascending.
-        is_runnable: whether the cluster has the units of a shape of the job, shape (n,).
-        times: receives the time of each step of the power; the first step is given.
-        watts: receives the power from each of these times on.
-        state: the state, with which a later call continues.
+        is_runnable: for each job, whether the cluster has the units for one of the job's shapes, shape (n,).
+        times: receives the time of each step of the cluster's power. The caller fills in the first step.
+        watts: receives the power in watts from each time in `times` on.
+        state: the state of the simulation, from which a later call continues.
     """
     pending, running, progress = state.pending.tally, state.running.tally, state.progress
     while running[0] > 0 or progress[_ARRIVED] < len(jobs.arrival) or pending[0] > 0:
@@ -257,7 +265,7 @@ def _run(
 
 @compiled
 def _next_s(jobs: JobColumns, risks_s: Floats, state: SimulationColumns) -> float:
-    """Return the time of the next event in seconds; infinity: there is none."""
+    """Return the time of the next event in seconds; infinity if there is no further event."""
     progress, next_s = state.progress, min(next_end_s(state.running), state.pass_due_s[0])
     if progress[_ARRIVED] < len(jobs.arrival):
         next_s = min(next_s, jobs.real[jobs.arrival[progress[_ARRIVED]], SUBMIT_S])
@@ -286,7 +294,7 @@ def _record(progress: Ints, times: Floats, watts: Floats, now_s: float, power_wa
 def _process_events(
     jobs: JobColumns, policy: PolicyRules, is_runnable: Bools, state: SimulationColumns, now_s: float
 ) -> None:
-    """Process the ends, the deadlines at risk and the arrivals of now."""
+    """Process the job ends, deadlines at risk and arrivals at the current time."""
     while next_end_s(state.running) == now_s:
         end_job(jobs, state, now_s)
         request_pass(policy, state, now_s)

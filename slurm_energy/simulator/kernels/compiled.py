@@ -1,4 +1,4 @@
-"""Compilation of functions with Numba, cached on disk where a directory for that can be written."""
+"""Compilation of functions with Numba, with an on-disk cache where a cache directory is writable."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled_entry(*, counts_references: bool = False) -> Callable[[Function], Function]:
-    """Return a decorator of functions that Python code calls and Numba compiles at their first call.
+    """Return a decorator for functions that Python code calls. Numba compiles them at their first call.
 
-    The machine code, with that of all functions that it calls, is cached beside the source or in the home
-    directory. Users who can write neither, such as accounts of services, wait for the compilation in each
+    The machine code includes all called functions. It is cached beside the source or in the home directory.
+    Users who can write to neither directory, such as service accounts, wait for the compilation in each
     process.
 
     Args:
@@ -38,23 +38,24 @@ def compiled_entry(*, counts_references: bool = False) -> Callable[[Function], F
 
 
 def compiled(function: Function) -> Function:
-    """Return a function that only compiled functions call. It must not create arrays.
+    """Return a compiled function that only compiled functions call and that must not create arrays.
 
-    Without arrays of its own it needs no reference counts, which take most of the time of short functions.
+    A function without arrays of its own needs no reference counts. Reference counts take most of the time of
+    short functions.
     """
     return _inner(function, counts_references=False)
 
 
 def compiled_with_memory(function: Function) -> Function:
-    """Return a function that only compiled functions call. It may create arrays."""
+    """Return a compiled function that only compiled functions call. The function may create arrays."""
     return _inner(function, counts_references=True)
 
 
 def _inner(function: Function, *, counts_references: bool) -> Function:
     """Return a function that Numba compiles into each entry that calls it.
 
-    It has no entry for Python code, which would contain the code of all functions below it once more: that
-    took a quarter of the time of the compilation.
+    The function has no entry point for Python code. Such an entry point would contain the code of all called
+    functions once more, which took a quarter of the compilation time.
     """
     jit: Any = numba.njit
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": counts_references}
@@ -65,7 +66,7 @@ def _inner(function: Function, *, counts_references: bool) -> Function:
 
 
 def _refuse_python_callers(function: Any) -> None:
-    """Raise a TypeError if Python code calls a function, which would end the interpreter."""
+    """Make a call of a function from Python code raise a TypeError. The call would crash the interpreter."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise TypeError(f"{function.py_func.__name__}: only functions compiled by Numba call it")
@@ -82,10 +83,10 @@ def is_cached(function: Callable[..., Any]) -> bool:
 
 
 def _use_caches_of_these_sources(function: Any) -> None:
-    """Let a function be compiled again if any source of the simulator has changed.
+    """Invalidate the cache of a function if any source of the simulator has changed.
 
-    The machine code of a function contains that of the functions that it calls. Numba compares the source of
-    the function alone, and would use old code if only a called function has changed.
+    The machine code of a function contains the code of all functions that it calls. Numba compares only the
+    source of the function itself. It would use old code if only a called function has changed.
     """
     file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
     if hasattr(file, "_source_stamp"):
@@ -102,9 +103,9 @@ def sources_digest() -> bytes:
 
 
 def _ignore_caches_of_other_releases(function: Any) -> None:
-    """Let a function be compiled again if its cache names classes that this release does not have.
+    """Invalidate the cache of a function if the cache names classes that this release does not have.
 
-    Numba reads the whole cache before it compares the source, and would end with an AttributeError.
+    Numba loads the whole cache before it compares the source. Missing classes would raise an AttributeError.
     """
     file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
     load = getattr(file, "_load_index", None)

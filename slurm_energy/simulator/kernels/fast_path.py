@@ -1,10 +1,11 @@
 """Compiled simulation of the common case, for millions of jobs per second.
 
-It covers jobs with one shape (rigid jobs) on equal nodes, in order of submission, without backfill (strict)
-or with EASY backfill. It yields exactly the schedule of the general engine; tests compare them.
+The fast path covers jobs with one shape (rigid jobs) on equal nodes, in order of submission, without backfill
+(strict) or with EASY backfill. Its schedule is exactly that of the general engine; tests compare the two
+schedules.
 
-A pass may look at all pending jobs. On an overloaded cluster the time would grow with the square of the
-number of jobs, so that the column engine simulates such a workload.
+A scheduling pass may examine all pending jobs. On an overloaded cluster, the run time would grow with the
+square of the number of jobs. The column engine therefore simulates such a workload.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _outcome(
 ) -> SimulationResult:
     """Return the simulation result for the computed start times.
 
-    The result shares columns with the workload, to save memory with millions of jobs.
+    The result shares columns with the workload. This saves memory with millions of jobs.
     """
     count, ran = jobs.count, bool(np.all(runnable))
     time_s = jobs.time_s if ran else np.where(runnable, jobs.time_s, 0.0)
@@ -120,7 +121,7 @@ def _power(
     idle_watts: float,
     last_s: float,
 ) -> tuple[Floats, Floats]:
-    """Return the cluster's power over time in the form of `EnergyIntegral.series`."""
+    """Return the cluster's power over time in the format of `EnergyIntegral.series`."""
     ran = int(np.sum(~np.isnan(accounts.start_s)))
     starts = np.argsort(accounts.start_s)[:ran]  # NaN comes last
     ends = np.argsort(accounts.end_s)[:ran]
@@ -154,10 +155,10 @@ def _merge(
     times: Floats,
     powers: Floats,
 ) -> int:
-    """Merge job starts and ends in order of time into steps of the cluster's power.
+    """Merge the starts and ends of jobs, in order of time, into steps of the cluster's power.
 
-    The arrays `times` and `powers` receive the start time and the watts of each step. The number of steps is
-    returned.
+    The arrays `times` and `powers` receive the start time and the watts of each step. Return the number of
+    steps.
     """
     times[0], powers[0] = 0.0, idle_watts
     size, power = 1, idle_watts
@@ -192,10 +193,11 @@ def _schedule(
     max_steps: int,
     start_s: Floats,
 ) -> int:
-    """Compute the start time of every job into `start_s`, and return the number of scheduling passes.
+    """Compute the start time of every job into `start_s`. Return the number of scheduling passes.
 
-    Pending jobs are kept in a linked list in order of submission, ends of running jobs in a heap, and their
-    expected ends in a sorted array. The result is -1 if the passes look at more than `max_steps` jobs.
+    Return -1 if the passes examine more than `max_steps` jobs in total. Pending jobs are kept in a linked
+    list in order of submission. The ends of running jobs are kept in a heap, and their expected ends in a
+    sorted array.
     """
     count = len(submit_s)
     following = np.full(count + 1, -1, np.int64)  # next job in the list; the head is at [count]
@@ -259,7 +261,7 @@ def _schedule(
 def _reserve(
     expected_s: Floats, expected_job: Ints, running: int, units: Ints, need: int, free: int, now: float
 ) -> tuple[float, int]:
-    """Return the time in seconds at which the first blocked job can start, and the units left over then."""
+    """Return the time in seconds at which the first blocked job can start, and the spare units then."""
     index = 0
     while index < running and (free < need or expected_s[index] <= now):
         free += units[expected_job[index]]

@@ -1,4 +1,4 @@
-"""Placement of the pending jobs under `metis`, compiled, with the results of `scheduling.rankings.metis`."""
+"""Compiled placement of pending jobs under `metis`, equal to `scheduling.rankings.metis` in results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NO_JOB: Final = -1
 
 @compiled
 def place_jobs(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float) -> int:
-    """Place the pending jobs one after another, and return the number of jobs in `StartPlan.placed`."""
+    """Place the pending jobs one after another. Return the number of jobs in `StartPlan.placed`."""
     plan, pending = state.plan, state.pending
     begin_plan(jobs, state.running, plan, state.free, now_s)
     pressure = (pending.tally[0] - 1) / (state.running.tally[0] + 1)
@@ -81,7 +81,7 @@ def place_jobs(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, 
 
 @compiled
 def _has_room(plan: StartPlan, waiting: int) -> bool:
-    """Return whether a further job may be placed."""
+    """Return whether the plan has room for a further job."""
     free = 0
     for kind in range(len(plan.tally)):
         free += plan.tally[kind, FREE]
@@ -108,22 +108,22 @@ def _next_urgent(
     last_slack_s: float,
     last_number: int,
 ) -> tuple[int, int]:
-    """Return the next job with a deadline in the order of slack and job id.
+    """Return the next job with a deadline in the order of slack; ties are broken by job id.
 
-    The rows of these jobs are in the order of a lower bound of the slack. Rounding may change the order of
-    jobs whose bounds are nearly equal.
+    Jobs with a deadline are stored in the order of a lower bound of the slack. Rounding may change the order
+    of jobs with nearly equal bounds.
 
     Args:
         policy: the policy.
         jobs: the jobs.
         state: the state.
         now_s: current time in seconds.
-        first: row before which no job is left.
-        last_slack_s: slack of the job before the next one.
-        last_number: ID_RANK of the job before the next one.
+        first: first row to search; no job is left in earlier rows.
+        last_slack_s: slack of the previously returned job.
+        last_number: ID_RANK of the previously returned job.
 
     Returns:
-        The job (-1: none is left), and the new `first`.
+        Row of the job (-1 if no job is left), and the new value of `first`.
     """
     bits, end = state.pending.in_order, state.plan.urgent_jobs
     best, best_slack_s, best_number = NO_JOB, np.inf, 0
@@ -155,7 +155,7 @@ def _place(
     placed: int,
     waiting: int,
 ) -> tuple[int, int]:
-    """Plan the start of a job, and return the new numbers of placed and of waiting jobs.
+    """Plan the start of a job. Return the new numbers of placed jobs and of waiting jobs.
 
     Args:
         policy: the policy.
@@ -163,8 +163,9 @@ def _place(
         state: the state.
         now_s: current time in seconds.
         job: row of the job.
-        is_aged: whether it has waited longer than the bound.
-        max_delay: largest allowed time until its end, relative to the earliest possible one.
+        is_aged: whether the job has waited longer than the bound on waiting.
+        max_delay: largest allowed time until the job's end, divided by the shortest possible time until its
+            end.
         placed: number of jobs in `StartPlan.placed`.
         waiting: number of jobs that are planned to start later.
     """
@@ -192,7 +193,7 @@ def _place(
 def _shape(
     policy: PolicyRules, jobs: JobColumns, plan: StartPlan, now_s: float, job: int, max_delay: float
 ) -> int:
-    """Return the shape in which a job is planned, and write the starts of its shapes to the plan."""
+    """Return the planned shape of a job, and write the earliest starts of the job's shapes to the plan."""
     first, last = jobs.whole[job, FIRST], jobs.whole[job, LAST]
     deadline_s, is_urgent = jobs.real[job, DEADLINE_S], jobs.whole[job, URGENT] == 1
     soonest_s, meets = np.inf, False

@@ -1,4 +1,4 @@
-"""One scheduling pass of the column engine, compiled: it starts the pending jobs that may start now."""
+"""Compiled scheduling pass of the column engine: starts the pending jobs that may start now."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from slurm_energy.simulator.workloads.job_columns import (
 def run_pass(
     policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
 ) -> None:
-    """Start the pending jobs that may start now. At least one job is pending.
+    """Start the pending jobs that may start now. The caller ensures that a job is pending.
 
     Args:
         policy: the policy.
         jobs: the jobs.
-        key_order: keys of all jobs in the order of KEY_RANK, for `blend`.
+        key_order: values of KEY of all jobs in the order of KEY_RANK; used by `blend`.
         state: the state.
         now_s: current time in seconds.
     """
@@ -69,7 +69,7 @@ def run_pass(
 def _moment(
     policy: PolicyRules, jobs: JobColumns, key_order: Floats, state: SimulationColumns, now_s: float
 ) -> Moment:
-    """Return the dependencies of scores at the current time."""
+    """Return the quantities at the current time on which scores depend."""
     users, best_usage = state.users, 0.0
     if len(users.share) > 0:
         best_usage = user_factors(policy, users.unit_s, users.joules, users.share, users.factor)
@@ -86,7 +86,7 @@ def _moment(
 def _start_placed(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, order: Ints, shapes: Ints
 ) -> None:
-    """Start jobs in the given order, as `_start_in_order` does in the order of scores."""
+    """Start jobs in the given order. `_start_in_order` does the same in the order of scores."""
     held = HeadReservation(-1, np.inf, 0)
     for index in range(len(order)):
         job, shape = order[index], shapes[index]
@@ -102,7 +102,7 @@ def _start_placed(
 
 @compiled
 def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) -> HeadReservation:
-    """Return a reservation after the start of a job that ends at `end_s` in the given shape."""
+    """Return the reservation that remains after the start of a job in a shape that ends at `end_s`."""
     if jobs.need[shape, KIND] != held.kind or end_s <= held.start_s:
         return held
     return HeadReservation(held.kind, held.start_s, held.spare - jobs.need[shape, UNITS])
@@ -110,7 +110,10 @@ def _without(jobs: JobColumns, held: HeadReservation, shape: int, end_s: float) 
 
 @compiled
 def _start_in_order(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment) -> None:
-    """Start jobs in order until one does not fit. Under EASY jobs may pass it if they do not delay it."""
+    """Start jobs in order until one does not fit.
+
+    Under EASY backfill, later jobs may still start if they do not delay the job that does not fit.
+    """
     nothing = HeadReservation(-1, np.inf, 0)
     while may_start(state.pending, state.free):
         job, shape = first_job(policy, state.pending, jobs, now, state.free, nothing, False)
@@ -128,7 +131,7 @@ def _start_in_order(policy: PolicyRules, jobs: JobColumns, state: SimulationColu
 def _start_all(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now: Moment, held: HeadReservation
 ) -> None:
-    """Start all jobs, in order, that fit without delaying a reservation."""
+    """Start, in order, all jobs that fit without delaying a reservation."""
     while may_start(state.pending, state.free):
         job, shape = first_job(policy, state.pending, jobs, now, state.free, held, True)
         if job < 0:
@@ -140,7 +143,7 @@ def _start_all(
 
 @compiled
 def _reserve(jobs: JobColumns, state: SimulationColumns, now_s: float, shape: int) -> HeadReservation:
-    """Return the reservation of a job that cannot start now in the shape that was chosen."""
+    """Return the reservation of a job that cannot start now in its chosen shape."""
     running, count = state.running, state.running.tally[0]
     kind, need = jobs.need[shape, KIND], jobs.need[shape, UNITS]
     units, start_s, index = state.free[kind], now_s, 0
@@ -165,7 +168,7 @@ def _median(
     free: Ints,
     now_s: float,
 ) -> float:
-    """Return the median of the pending jobs' lowest energy-delay products over the offered shapes."""
+    """Return the median over pending jobs of the lowest energy-delay product among the offered shapes."""
     pending, count = state.pending, state.pending.tally[0]
     if policy.discipline == PACKING:
         values, size = np.empty(count), 0

@@ -1,7 +1,8 @@
-"""Sets of numbers as bits, compiled: members are added, removed and found in order in a few nanoseconds.
+"""Compiled sets of numbers, stored as bits.
 
-A set of n numbers has `words`, shape (n / 64,), with one bit per number; `sums`, shape (n / 4096,), with one
-bit per word that is not 0; and `counts`, shape (n / 4096,), the number of members per word of `sums`.
+Members are added, removed and found in order in a few nanoseconds. A set of n numbers has three arrays.
+`words`, shape (n / 64,), has one bit per number. `sums`, shape (n / 4096,), has one bit per word, set if the
+word is not 0. `counts`, shape (n / 4096,), is the number of members per word of `sums`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _TOP = np.uint64(58)
 
 
 def _positions() -> Ints:
-    """Return the position of the only bit of a word by the top six bits of its product with `_DE_BRUIJN`."""
+    """Return the table of bit positions for a word with one bit set.
+
+    The index is the top six bits of the word's product with `_DE_BRUIJN`.
+    """
     table = np.zeros(64, np.int64)
     for bit in range(64):
         product = (int(_DE_BRUIJN) << bit) & int(_ALL)
@@ -40,7 +44,7 @@ _POSITION = _positions()
 
 
 class BitSet(NamedTuple):
-    """A set of numbers from 0 to n - 1; the arrays are explained above."""
+    """Set of numbers from 0 to n - 1. The docstring of the module explains the arrays."""
 
     words: Words
     sums: Words
@@ -48,7 +52,7 @@ class BitSet(NamedTuple):
 
 
 def empty_set(size: int) -> BitSet:
-    """Return the empty set of numbers below `size`."""
+    """Return the empty set, with room for the numbers below `size`."""
     words = size // 64 + 1
     sums = words // 64 + 1
     return BitSet(np.zeros(sums * 64, np.uint64), np.zeros(sums, np.uint64), np.zeros(sums, np.int64))
@@ -75,7 +79,7 @@ def remove(bits: BitSet, number: int) -> None:
 
 @compiled
 def following(bits: BitSet, number: int) -> int:
-    """Return the smallest member that is not below `number`; -1: there is none."""
+    """Return the smallest member that is not below `number`; -1 if there is none."""
     word = number >> 6
     if word >= len(bits.words):
         return -1
@@ -98,7 +102,10 @@ def following(bits: BitSet, number: int) -> int:
 
 @compiled
 def member(bits: BitSet, place: int) -> int:
-    """Return the member at a place in ascending order, 0 for the smallest. The set has more members."""
+    """Return the member with index `place` in ascending order; index 0 is the smallest member.
+
+    The set must have more than `place` members.
+    """
     index = 0
     while place >= bits.counts[index]:
         place -= bits.counts[index]

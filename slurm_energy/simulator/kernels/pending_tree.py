@@ -1,9 +1,9 @@
-"""Tree of pending jobs, compiled: a search for the best job that fits looks at few of them.
+"""Compiled tree of pending jobs. A search for the best job that fits examines only few jobs.
 
 The leaves of the tree are blocks of neighbouring jobs in `JobColumns`. Each node has the lowest values, over
 the pending jobs below it, of all columns on which scores and sizes depend. A score computed from these values
-is not above the score of any of these jobs, so a search skips nodes that cannot contain a better job than the
-best one found. It also skips nodes whose smallest or shortest job does not fit.
+is a lower bound of the scores of these jobs. A search therefore skips nodes that cannot contain a better job
+than the best job found so far. The search also skips nodes whose smallest or shortest job does not fit.
 """
 
 from __future__ import annotations
@@ -59,22 +59,24 @@ _DEPTH: Final = 64
 
 
 class PendingJobs(NamedTuple):
-    """The pending jobs of n jobs.
+    """The pending jobs among n jobs, as a tree with l leaves.
 
     Attributes:
         nodes: lowest values over the pending jobs below each node; the root is node 1, and the nodes 2 i and
             2 i + 1 are below node i, shape (2 l, c).
         rows: values of each job, valid while it is pending, shape (l * 8, c).
-        traits: kind of nodes, user, and whether they have deadlines, of all jobs below a node; -1: they
-            differ, shape (2 l, 3).
-        is_pending: shape (l * 8,).
-        jobs, position: the pending jobs in any order, and the index there of each job, shape (n,).
-        tally: number of pending jobs, and number of those in `urgent`, shape (2,).
-        urgent: pending jobs with a deadline in the order in which they became pending, shape (n,); of size 0
-            if the policy does not preempt.
-        keys: pending jobs by KEY_RANK, for medians; of size 0 for policies that need none.
-        in_order, places: pending jobs by row and by PLACE, for `metis`; of size 0 for other policies.
-        stack: room for searches, shape (64,); `stack_score` has their tiers and scores, shape (64, 2).
+        traits: for each tree node, the kind of nodes, the user, and whether there is a deadline, if all jobs
+            below the node agree; -1 if these jobs differ. Shape (2 l, 3).
+        is_pending: whether each job is pending, shape (l * 8,).
+        jobs, position: the pending jobs in any order, and the index of each job in this list, shape (n,).
+        tally: number of pending jobs, and number of jobs in `urgent`, shape (2,).
+        urgent: pending jobs with a deadline, in the order in which they became pending, shape (n,). Empty if
+            the policy does not preempt.
+        keys: set of the KEY_RANK of pending jobs, for medians. Empty for policies that need no median.
+        in_order, places: sets of the rows and of the PLACE of pending jobs, for `metis`. Empty for other
+            policies.
+        stack: work space of searches: tree nodes to visit, shape (64,). `stack_score` has the tiers and
+            scores of these nodes, shape (64, 2).
     """
 
     nodes: Floats
@@ -93,7 +95,7 @@ class PendingJobs(NamedTuple):
 
 
 def no_jobs(policy: PolicyRules, jobs: JobColumns, total: Ints) -> PendingJobs:
-    """Return the empty set of pending jobs for jobs on a cluster with `total` units by kind of nodes."""
+    """Return the data structure without any pending job. `total` is the number of units by kind of nodes."""
     count = len(jobs.whole)
     leaves = 1
     while leaves * BLOCK < count:
@@ -222,7 +224,7 @@ def _leave_urgent(pending: PendingJobs, job: int) -> None:
 
 @compiled
 def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
-    """Compute the values of a job that becomes pending."""
+    """Compute the row of values of a job that becomes pending."""
     code, packing = policy.code, policy.discipline == PACKING
     urgent = jobs.whole[job, URGENT] == 1
     by_slack = urgent and code in (CHRONOS, AURACHRONOS)
@@ -254,7 +256,7 @@ def _fill(policy: PolicyRules, jobs: JobColumns, job: int, row: Floats) -> None:
 
 @compiled
 def width_of(units: int) -> int:
-    """Return the position of the highest bit of a positive number."""
+    """Return the index of the highest set bit of a positive number."""
     width = 0
     while units > 1:
         units >>= 1
@@ -270,7 +272,7 @@ def may_start(pending: PendingJobs, free: Ints) -> bool:
 
 @compiled
 def most_free(free: Ints) -> int:
-    """Return the free units of the kind of nodes that has the most."""
+    """Return the maximum over the kinds of nodes of the number of free units."""
     most = 0
     for kind in range(len(free)):
         most = max(most, free[kind])

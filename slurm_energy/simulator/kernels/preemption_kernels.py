@@ -1,4 +1,4 @@
-"""Preemption of the column engine, compiled: the selection of `simulator.deadlines`, with equal results."""
+"""Compiled preemption of the column engine, equal in results to `simulator.deadline_preemption`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from slurm_energy.simulator.workloads.job_columns import (
 def preempt_for_deadlines(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float
 ) -> None:
-    """Interrupt jobs without a deadline where a pending job would otherwise miss its deadline."""
+    """Interrupt jobs without a deadline if a pending job would otherwise miss its deadline."""
     pending = state.pending
     index = 0
     while index < pending.tally[1]:
@@ -38,10 +38,12 @@ def preempt_for_deadlines(
 
 @compiled_with_memory
 def _preempt(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float, job: int) -> bool:
-    """Start a job at risk in place of running jobs, at the lowest loss of energy, if that meets its deadline.
+    """Start a job at risk in place of running jobs, at the lowest loss of energy.
+
+    Do nothing if the job would miss its deadline even then.
 
     Returns:
-        Whether it started.
+        Whether the job started.
     """
     left_s, left = jobs.real[job, DEADLINE_S] - now_s, jobs.real[job, LEFT]
     first, last = jobs.whole[job, FIRST], jobs.whole[job, LAST]
@@ -76,7 +78,7 @@ def _preempt(policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, no
 def _interruptible(
     policy: PolicyRules, jobs: JobColumns, state: SimulationColumns, now_s: float
 ) -> tuple[Ints, Floats]:
-    """Return the running jobs without a deadline in the order of their rows, and their losses in joules."""
+    """Return the running jobs without a deadline, in the order of rows, and their losses in joules."""
     count, size = state.running.tally[0], 0
     others, rows = np.empty(count, np.int64), np.empty(count, np.int64)
     for index in range(count):
@@ -95,7 +97,9 @@ def _interruptible(
 def _victims(
     jobs: JobColumns, state: SimulationColumns, others: Ints, lost: Floats, kind: int, missing: int
 ) -> tuple[bool, Ints]:
-    """Return whether interruptions can free enough units, and the interrupted jobs as indices of `others`.
+    """Select the jobs to interrupt.
+
+    Return whether these interruptions free enough units, and the jobs as indices of `others`.
 
     The result is that of `scheduling.preemption.victims`.
     """
@@ -126,7 +130,7 @@ def _victims(
 
 @compiled_with_memory
 def _traced(candidates: Ints, units: Ints, taken: Bools, missing: int) -> Ints:
-    """Return the candidates of the cheapest way in their order."""
+    """Return the candidates of the cheapest solution, in their order."""
     selected, size, amount = np.empty(len(candidates), np.int64), 0, missing
     for index in range(len(candidates) - 1, -1, -1):
         if amount > 0 and taken[index, amount]:
@@ -138,7 +142,7 @@ def _traced(candidates: Ints, units: Ints, taken: Bools, missing: int) -> Ints:
 
 @compiled
 def _total(lost: Floats, selected: Ints) -> float:
-    """Return the joules that the selected jobs lose, correctly rounded but for rare cases."""
+    """Return the joules that the selected jobs lose. The sum is correctly rounded except in rare cases."""
     total, error = 0.0, 0.0
     for index in selected:
         value = lost[index]

@@ -1,6 +1,7 @@
-"""Scheduling pass with several reservations, compiled: conservative backfill, and packing with aged jobs.
+"""Compiled scheduling pass with several reservations.
 
-The free units over time are a step function as in `scheduling.availability`.
+It is used for conservative backfill, and for packing with aged jobs. The free units over time are a step
+function as in `scheduling.availability`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def start_with_reservations(
     shapes: Ints,
     aged: Ints,
 ) -> None:
-    """Start the jobs, in order, that fit without delaying a reservation.
+    """Start, in order, the jobs that fit without delaying a reservation.
 
-    Under the discipline conservative every job that cannot start gets a reservation, under packing only jobs
-    that have waited longer than the bound.
+    Under the discipline `conservative`, every job that cannot start gets a reservation. Under `packing`, only
+    jobs that have waited longer than the bound on waiting get one.
 
     Args:
         policy: the policy.
@@ -43,8 +44,8 @@ def start_with_reservations(
         state: the state.
         now_s: current time in seconds.
         order: jobs in the order of the policy, shape (p,).
-        shapes: their shapes, shape (p,).
-        aged: whether they have waited longer than the bound, shape (p,).
+        shapes: shapes of these jobs, shape (p,).
+        aged: for each job, whether it has waited longer than the bound on waiting, shape (p,).
     """
     size = 0  # of the step function; 0: no job has a reservation
     times, free = np.empty(0), np.empty((0, 0), np.int64)
@@ -97,7 +98,7 @@ def ranked_jobs(
 
 @compiled_with_memory
 def _availability(jobs: JobColumns, state: SimulationColumns, now_s: float, times: Floats, free: Ints) -> int:
-    """Compute the free units over time from expected ends, and return the number of steps."""
+    """Compute the free units over time from the expected ends of jobs. Return the number of steps."""
     times[0], free[0] = now_s, state.free
     size = 1
     for index in range(state.running.tally[0]):
@@ -111,7 +112,7 @@ def _availability(jobs: JobColumns, state: SimulationColumns, now_s: float, time
 
 @compiled
 def _fits(times: Floats, free: Ints, size: int, start: int, kind: int, units: int, length_s: float) -> bool:
-    """Return whether units are free for `length_s` seconds from the step `start` on."""
+    """Return whether units are free for `length_s` seconds from the beginning of step `start` on."""
     end_s = times[start] + length_s
     if free[start, kind] < units:
         return False
@@ -127,7 +128,7 @@ def _fits(times: Floats, free: Ints, size: int, start: int, kind: int, units: in
 def _take(
     times: Floats, free: Ints, size: int, start_s: float, length_s: float, kind: int, units: int
 ) -> int:
-    """Reserve units for `length_s` seconds from `start_s` on, and return the new number of steps."""
+    """Reserve units for `length_s` seconds from `start_s` on. Return the new number of steps."""
     size, first = _split(times, free, size, start_s)
     last = size
     if not np.isinf(length_s):
@@ -139,7 +140,7 @@ def _take(
 
 @compiled_with_memory
 def _split(times: Floats, free: Ints, size: int, time_s: float) -> tuple[int, int]:
-    """Let a step begin at a time, and return the number of steps and the index of this step."""
+    """Split a step so that one begins at `time_s`. Return the number of steps and the index of this step."""
     index = int(np.searchsorted(times[:size], time_s))
     if index < size and times[index] == time_s:
         return size, index

@@ -1,6 +1,6 @@
-"""Scores of the built-in scheduling policies for one job, compiled for the column engine.
+"""Compiled scores of the built-in scheduling policies for one job, for the column engine.
 
-Each score equals that of the policy in `slurm_energy.scheduling.rankings`; tests compare them.
+Each score equals the score of the same policy in `slurm_energy.scheduling.rankings`; tests compare both.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ NEVER: Final = 9.0
 
 
 class Moment(NamedTuple):
-    """Dependencies of scores besides the job.
+    """Quantities other than the job itself on which scores depend.
 
     Attributes:
         now_s: current time in seconds.
-        usage: factor of each user, as from `user_factors`, shape (u,).
-        best_usage: factor of a user that makes scores lowest.
+        usage: usage factor of each user, computed by `user_factors`, shape (u,).
+        best_usage: the usage factor that makes scores lowest.
         middle: median of the energy-delay products of the pending jobs, for `blend`.
         free: free units by kind of nodes at the start of the pass, from which packing chooses shapes.
     """

@@ -1,7 +1,7 @@
-"""Plan of the starts of pending jobs, compiled. Its results equal those of `scheduling.lookahead`.
+"""Compiled plan of the starts of pending jobs, equal in results to `scheduling.lookahead`.
 
-For each kind of nodes, the units are kept by the time from which they are free, in steps of units with one
-time, so that a plan takes time and memory by the number of running jobs, not by that of units.
+For each kind of nodes, the plan stores steps. A step is a number of units that become free at the same time.
+Time and memory of a plan therefore grow with the number of running jobs, not with the number of units.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ JOB, CHOICE, AGED = range(3)
 
 
 class StartPlan(NamedTuple):
-    """Planned use of the units of k kinds of nodes; room for one scheduling pass, of size 0 without a plan.
+    """Planned use of the units of k kinds of nodes, allocated for one scheduling pass.
+
+    All arrays are empty for policies without a plan.
 
     Attributes:
         effort: energy above idle to the power `thrift` of each shape, shape (m,).
-        alike_end: row after the last of the jobs that have the same deadline and run time as each job,
-            shape (n,).
-        at_place: job by PLACE, shape (n,).
-        urgent_jobs: number of jobs with a deadline; they have the first rows.
-        step_s, step_units: time in seconds from which units are free, ascending, and their number,
-            shape (k, s).
-        gap_s, gap_units: end in seconds, ascending, of gaps before planned starts, and the units that are
-            free from now until then, shape (k, g).
-        start_s: earliest start of each shape of the job that is placed, shape (d,).
-        placed: jobs that may start now or wait for units, in order; their shapes; and whether they have
-            waited longer than the bound, shape (3, p).
+        alike_end: for each job, the row after the last job with the same deadline and run time, shape (n,).
+        at_place: the job at each PLACE, shape (n,).
+        urgent_jobs: number of jobs with a deadline. These jobs have the first rows.
+        step_s, step_units: times in seconds from which units are free, ascending, and the number of these
+            units, shape (k, s).
+        gap_s, gap_units: gaps before planned starts: the end of each gap in seconds, ascending, and the
+            number of units that are free from now until this end, shape (k, g).
+        start_s: earliest start of each shape of the job that is being placed, shape (d,).
+        placed: jobs that may start now or wait for units, in order; the shapes of these jobs; and whether
+            each job has waited longer than the bound on waiting. Shape (3, p).
         tally: number of steps, number of gaps, and units free now, by kind of nodes, shape (k, 3).
     """
 
@@ -67,7 +68,7 @@ class StartPlan(NamedTuple):
 
 
 def no_plan(policy: PolicyRules, jobs: JobColumns, effort: Floats, total: Ints) -> StartPlan:
-    """Return room for the plans of a simulation; of size 0 for policies that do not plan.
+    """Return empty plans for a simulation. The arrays have size 0 for policies that do not plan.
 
     Args:
         policy: the policy.
@@ -107,7 +108,7 @@ def _alike_end(jobs: JobColumns) -> Ints:
 
 @compiled
 def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free: Ints, now_s: float) -> None:
-    """Fill the plan with the units that are free now, and with those of running jobs."""
+    """Fill the plan with the units that are free now, and with the units that running jobs will free."""
     for kind in range(len(free)):
         plan.tally[kind, FREE], plan.tally[kind, _STEPS], plan.tally[kind, _GAPS] = free[kind], 0, 0
         if free[kind] > 0:
@@ -133,7 +134,7 @@ def begin_plan(jobs: JobColumns, running: RunningColumns, plan: StartPlan, free:
 
 @compiled
 def _append(plan: StartPlan, kind: int, time_s: float, units: int) -> None:
-    """Add units that become free at a time, which is not before that of the last step."""
+    """Append units that become free at `time_s`, which must not be before the time of the last step."""
     size = plan.tally[kind, _STEPS]
     if size > 0 and plan.step_s[kind, size - 1] == time_s:
         plan.step_units[kind, size - 1] += units
@@ -146,7 +147,7 @@ def _append(plan: StartPlan, kind: int, time_s: float, units: int) -> None:
 def earliest_start_s(plan: StartPlan, kind: int, units: int, time_s: float, now_s: float) -> float:
     """Return the earliest start in seconds of a job that needs units for `time_s` seconds.
 
-    It is infinity if the cluster does not have the units.
+    Return infinity if the cluster does not have enough units.
     """
     start_s, index, total = np.inf, 0, 0
     while index < plan.tally[kind, _STEPS]:
@@ -171,8 +172,8 @@ def earliest_start_s(plan: StartPlan, kind: int, units: int, time_s: float, now_
 def take_units(plan: StartPlan, kind: int, start_s: float, units: int, time_s: float, now_s: float) -> None:
     """Give units to a job that starts at `start_s`, a result of `earliest_start_s`.
 
-    Of the units that are free in time, those that become free last are taken. As few units as possible then
-    wait for the start.
+    Of the units that are free by `start_s`, those that become free last are taken. As few units as possible
+    are then idle until the start.
     """
     step_s, step_units = plan.step_s[kind], plan.step_units[kind]
     after, available = 0, 0
@@ -198,7 +199,7 @@ def take_units(plan: StartPlan, kind: int, start_s: float, units: int, time_s: f
 
 @compiled
 def _move_steps(plan: StartPlan, kind: int, first: int, after: int, time_s: float, units: int) -> None:
-    """Remove the steps from `first` to before `after`, and add a step of units from `time_s` on."""
+    """Remove the steps from index `first` up to, not including, `after`; add a step of units at `time_s`."""
     step_s, step_units, size = plan.step_s[kind], plan.step_units[kind], plan.tally[kind, _STEPS]
     while after < size and step_s[after] <= time_s:
         step_s[first], step_units[first] = step_s[after], step_units[after]
@@ -216,7 +217,7 @@ def _move_steps(plan: StartPlan, kind: int, first: int, after: int, time_s: floa
 
 @compiled
 def _add_gap(plan: StartPlan, kind: int, until_s: float, units: int) -> None:
-    """Add a gap of units that are free from now until `until_s`."""
+    """Add a gap: units that are free from now until `until_s`."""
     slot = plan.tally[kind, _GAPS]
     while slot > 0 and plan.gap_s[kind, slot - 1] > until_s:
         plan.gap_s[kind, slot] = plan.gap_s[kind, slot - 1]
@@ -228,7 +229,7 @@ def _add_gap(plan: StartPlan, kind: int, until_s: float, units: int) -> None:
 
 @compiled
 def _use_gaps(plan: StartPlan, kind: int, count: int, end_s: float) -> None:
-    """Take units from the gaps that last until `end_s`, the shortest of them first."""
+    """Take units from the gaps that last at least until `end_s`, beginning with the shortest gap."""
     size = 0
     for index in range(plan.tally[kind, _GAPS]):
         until_s, units = plan.gap_s[kind, index], plan.gap_units[kind, index]

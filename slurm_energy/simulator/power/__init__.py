@@ -1,1 +1,1 @@
-"""Power of nodes over time, power budgets, and nodes that power down and up in a simulation."""
+"""Power in a simulation: power of nodes over time, power budgets, and nodes that power down and up."""

@@ -1,8 +1,8 @@
 """Power limits of the running jobs under a power budget, computed by the functions that senergyctld uses.
 
 Every control cycle distributes the budget among the working jobs. Lower limits take effect one control period
-after the decision, as agents apply and confirm them. Limits are raised only from power that the limits in
-force leave free.
+after the decision, because agents need this time to apply and confirm them. Limits are raised only by power
+that the limits in force leave free.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _Lowering = tuple[float, list[tuple[RunningJob, PowerPoint]]]
 
 
 class BudgetControl:
-    """Control loop of one power budget over the cluster.
+    """Control loop that keeps one power budget over the whole cluster.
 
     Args:
         budget: limit over time in watts.
-        rules: how the budget is kept.
+        rules: rules by which the budget is kept.
         jobs: all jobs.
         kinds: kinds of nodes.
         runs: the running jobs.
-        commitment: power that the cluster may reach.
+        commitment: committed power of the cluster, see `PowerCommitment`.
         events: the simulated clock.
-        continue_run: function called with each run that continues under another limit.
+        continue_run: function called with each run that continues under a new limit.
         interrupt: function that interrupts a running job.
         request_pass: function that requests a scheduling pass.
 
     Attributes:
-        outlook: comparison of the power to come with the budget to come.
+        outlook: comparison of future power with the future budget.
     """
 
     def __init__(
@@ -98,34 +98,34 @@ class BudgetControl:
         self._headroom_watts: float | None = None
 
     def begin(self) -> None:
-        """Schedule the control cycles before the first steps of an announced budget."""
+        """Schedule the control cycle before the first step of an announced budget."""
         self._plan_step(0.0)
 
     def begin_pass(self) -> None:
-        """Forget the jobs that wait for power; call it at the start of each scheduling pass."""
+        """Forget the jobs that wait for power. Call this method at the start of each scheduling pass."""
         self.outlook.forget()
         self._headroom_watts = None
         self._reserved_watts = 0.0
 
     def left_watts(self) -> float:
-        """Return the power that starting jobs may add now, in watts. It is negative above the limit."""
+        """Return the power in watts that starting jobs may add now. It is negative above the limit."""
         return self.limit_watts() + SLACK_WATTS - self._commitment.watts()
 
     def limit_watts(self) -> float:
-        """Return the limit in force for decisions: the lowest one until lower limits would take effect."""
+        """Return the limit for decisions: the lowest budget until lower power limits would take effect."""
         now_s = self._events.now_s
         return self._budget.lowest(now_s, now_s + self._lead_s())
 
     def added_watts(self, shapes: Sequence[int]) -> list[float]:
-        """Return the power that one job in each of the given shapes adds by its start, in watts."""
+        """Return the power in watts that a job adds by its start, for each of the given shapes."""
         now_s = self._events.now_s
         limit_watts = self._budget.highest(now_s) if self._rules.announced else self._budget.at(now_s)
         return self._admission.added_watts(shapes, limit_watts - self._idle_watts)
 
     def headroom_watts(self) -> float:
-        """Return the power that new jobs may add if running jobs make room for them, in watts.
+        """Return the power in watts that new jobs may add if running jobs are limited to make room for them.
 
-        It is computed once in each scheduling pass. Each admitted job lowers it.
+        The headroom is computed once in each scheduling pass. Each admitted job lowers the headroom.
         """
         if self._headroom_watts is None:
             self._headroom_watts = self._compute_headroom_watts()
@@ -142,13 +142,13 @@ class BudgetControl:
         return self._admission.headroom_watts(working, limit_watts, fixed_watts, self._events.now_s)
 
     def permits_nodes(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the budget permits changes of nodes' power, apart from the start of a job."""
+        """Return whether the budget permits changes of nodes' power that belong to no start of a job."""
         return self.outlook.permits_nodes(steps, self.limit_watts())
 
     def make_room(self, watts: float) -> bool:
-        """Return whether the limits in force leave power for a job to start.
+        """Return whether the limits in force leave enough free power for a job to start.
 
-        If not, lower limits of running jobs.
+        If they do not, lower the limits of running jobs.
 
         Args:
             watts: power that the start of the job adds.
@@ -164,9 +164,10 @@ class BudgetControl:
         return watts + self._reserved_watts <= self.left_watts()
 
     def start_point(self, job: int, shape: int) -> PowerPoint:
-        """Return the power limit with which a job starts.
+        """Return the power limit with which a job starts, and its effect.
 
-        It gets the power with which it was admitted. If no nodes may have to boot, it also gets free power.
+        The job gets the power with which it was admitted. If no node can need a boot for a job, the job also
+        gets the free power.
 
         Args:
             job: row of the job.
@@ -193,14 +194,14 @@ class BudgetControl:
             self._events.add(now_s + period_s, EventKind.CONTROL, self._cycle, None)
 
     def _lead_s(self) -> float:
-        """Return the seconds by which lower limits are decided before they apply.
+        """Return how many seconds in advance lower limits are decided.
 
-        Unannounced limits give 0.
+        The result is 0 if steps of the budget are not announced.
         """
         return 2 * self._rules.period_s if self._rules.announced else 0.0
 
     def _plan_step(self, after_s: float) -> None:
-        """Schedule the control cycle that prepares the first step of the budget after `after_s`."""
+        """Schedule the control cycle that prepares for the first step of the budget after `after_s`."""
         lead_s = self._lead_s()
         if lead_s:
             step_s = self._budget.after(after_s)
@@ -212,10 +213,11 @@ class BudgetControl:
             self._events.add(due_s, EventKind.CONTROL, self._cycle, due_s)
 
     def _cycle(self, due_s: float | None) -> None:
-        """Apply the lower limits that are due, then distribute the budget anew and change limits.
+        """Apply the lower limits that are due, then distribute the budget again and change limits.
 
         Args:
-            due_s: time in seconds for which the cycle was requested; None: it prepares a step.
+            due_s: time in seconds for which the cycle was requested. None: the cycle prepares for a step of
+                the budget.
         """
         if due_s is not None:
             if due_s != self._due_s:
@@ -229,9 +231,9 @@ class BudgetControl:
             self._interrupt_until_kept(self._binding_watts() if self._pending else self.limit_watts())
 
     def _binding_watts(self) -> float:
-        """Return the limit that the power must keep now, even if lower limits are about to take effect.
+        """Return the limit that power must keep now, even before decided lower limits take effect.
 
-        Steps that are not known ahead bind after one control period.
+        A step of the budget that is not known ahead becomes binding after one control period.
         """
         now_s = self._events.now_s
         if self._rules.announced:
@@ -242,7 +244,7 @@ class BudgetControl:
         return [run for run in self._runs.running.values() if run.working]
 
     def decide(self, working: Sequence[RunningJob]) -> None:
-        """Distribute the budget among the working jobs, lower limits, and raise limits from free power."""
+        """Distribute the budget among the working jobs: lower limits, and raise limits by free power."""
         watts = np.array([run.watts for run in working])
         full_watts = self._jobs.power_watts[[run.shape for run in working]]
         if np.array_equal(watts, full_watts) and self.left_watts() >= self._reserved_watts:
@@ -261,7 +263,7 @@ class BudgetControl:
         self._raise([self._runs.running[run.job] for run in working], target_watts)
 
     def _targets(self, working: Sequence[RunningJob], watts: Floats, full_watts: Floats) -> Floats:
-        """Return the power that each working job should get, without changes that are too small.
+        """Return the power that each working job should get. Changes that are too small are left out.
 
         Args:
             working: the working jobs.
@@ -283,7 +285,7 @@ class BudgetControl:
         return kept_watts
 
     def _raise(self, working: Sequence[RunningJob], target_watts: Floats) -> None:
-        """Raise limits by the part of each raise for which the limits in force leave power free.
+        """Raise limits by the fraction of each raise that free power permits under the limits in force.
 
         Args:
             working: the working jobs.
@@ -309,7 +311,10 @@ class BudgetControl:
             self._continue_run(self._runs.change_limit(run, point, self._events.now_s))
 
     def _apply_due(self) -> None:
-        """Apply the lower limits that are due, except to jobs that have ended or have a lower limit."""
+        """Apply the lower limits that are due.
+
+        Jobs that have ended, or that already have a lower limit, are skipped.
+        """
         now_s = self._events.now_s
         due = [points for time_s, points in self._pending if time_s <= now_s]
         self._pending = [entry for entry in self._pending if entry[0] > now_s]
@@ -322,7 +327,7 @@ class BudgetControl:
             self._request_pass()
 
     def _interrupt_until_kept(self, limit_watts: float) -> None:
-        """Interrupt the jobs that lose the least energy until the committed power keeps the limit."""
+        """Interrupt the jobs that lose the least energy until the committed power is within the limit."""
         # Twice the slack: a job that was admitted with all of it must not be interrupted for rounding.
         limit_watts += 2 * SLACK_WATTS
         if self._commitment.watts() <= limit_watts:

@@ -1,4 +1,4 @@
-"""Time in which the power of the cluster exceeds the budget."""
+"""Total time in which the power of the cluster exceeds the budget."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ class BudgetExcess:
     """Seconds in which the power exceeded the budget.
 
     Args:
-        budget: the budget over time; None: there is none.
+        budget: the budget over time; None means that there is no budget.
 
     Attributes:
-        over_s: seconds above the budget.
-        nodes_over_s: part of them in which the nodes alone exceeded it, without any job.
+        over_s: seconds in which the power of the cluster exceeded the budget.
+        nodes_over_s: seconds, a part of `over_s`, in which the nodes alone exceeded the budget, without any
+            job.
     """
 
     def __init__(self, budget: StepFunction | None) -> None:
@@ -22,13 +23,13 @@ class BudgetExcess:
         self.over_s = self.nodes_over_s = 0.0
 
     def add(self, begin_s: float, end_s: float, watts: float, node_watts: float) -> None:
-        """Count a time of constant power.
+        """Add an interval of constant power.
 
         Args:
-            begin_s: start of the time.
-            end_s: its end; the budget has no step before it.
+            begin_s: start of the interval in seconds.
+            end_s: end of the interval in seconds. The budget has no step inside the interval.
             watts: power of the cluster.
-            node_watts: part of it that belongs to the nodes without jobs.
+            node_watts: part of `watts` that the nodes would draw without jobs.
         """
         if self._budget is None:
             return

@@ -24,14 +24,14 @@ SLACK_WATTS: Final = 1e-6
 
 
 class BudgetOutlook:
-    """Comparison of the power to come with the budget to come.
+    """Comparison of the future power of the cluster with the future budget.
 
     Args:
         budget: limit over time in watts.
-        rules: how the budget is kept.
-        admission: power that jobs need.
+        rules: rules by which the budget is kept.
+        admission: rules of admission, which know the power that jobs need.
         runs: the running jobs.
-        commitment: power that the cluster may reach.
+        commitment: committed power of the cluster, see `PowerCommitment`.
         events: the simulated clock.
         working: function that returns the running jobs that draw power.
     """
@@ -57,13 +57,16 @@ class BudgetOutlook:
         self._reducible_watts: float | None = None
 
     def forget(self) -> None:
-        """Discard the stored power that limits can take from running jobs; call it when jobs have changed."""
+        """Discard the stored value of the power that limits can take from running jobs.
+
+        Call this method when the set of running jobs has changed.
+        """
         self._reducible_watts = None
 
     def nodes_keep(self, steps: Sequence[PowerStep]) -> bool:
-        """Return whether the nodes alone keep the budget if their power also changes as `steps` state.
+        """Return whether the nodes alone keep the budget if their power also changes as `steps` states.
 
-        Power that the nodes draw above the budget without these steps does not count.
+        An excess of the budget to which these steps add nothing is ignored.
         """
         levels = self._commitment.node_levels(steps)
         ends_s = [*(time_s for time_s, _, _ in levels[1:]), math.inf]
@@ -73,14 +76,14 @@ class BudgetOutlook:
         )
 
     def permits_nodes(self, steps: Sequence[PowerStep], limit_watts: float) -> bool:
-        """Return whether the power of nodes may change, apart from the start of a job.
+        """Return whether the power of nodes may change, if the change is not part of the start of a job.
 
-        A shutdown is also permitted if the nodes alone exceed the budget now, because it lowers the power in
-        the end.
+        A shutdown is also permitted if the nodes alone exceed the budget now, because a shutdown finally
+        lowers the power.
 
         Args:
             steps: changes of power.
-            limit_watts: limit that decisions keep now.
+            limit_watts: budget limit for decisions at this time, in watts.
         """
         levels = self._commitment.node_levels(steps)
         if all(added_watts <= 0 for _, _, added_watts in levels):
@@ -96,15 +99,17 @@ class BudgetOutlook:
     def keeps_floors(
         self, job: int, shape: int, expected_s: float, wake: tuple[float, list[PowerStep]] | None
     ) -> bool:
-        """Return whether the floors of all running jobs and of a new job keep the budget until it ends.
+        """Return whether the floors of all running jobs and of a new job keep the budget.
 
-        It is always True if jobs are interrupted where lower limits do not suffice.
+        The budget must be kept until the new job ends. The result is always True if the rules permit
+        interrupting jobs where lower limits do not suffice.
 
         Args:
             job: row of the job.
-            shape: row of the shape in which it starts.
+            shape: row of the shape in which the job starts.
             expected_s: seconds for which the job is expected to run.
-            wake: time at which its nodes are on, and the changes of power until then; None: they are on.
+            wake: time at which the job's nodes will be on, and the changes of power until that time. None if
+                these nodes are on.
         """
         if self._rules.interrupts:
             return True
@@ -118,11 +123,11 @@ class BudgetOutlook:
         return self._floors_keep(peak_watts, end_s)
 
     def _floors_keep(self, committed_watts: float, end_s: float) -> bool:
-        """Return whether running jobs at their floors keep the budget.
+        """Return whether the running jobs, limited to their floors, keep the budget.
 
         Args:
             committed_watts: committed power at the limits in force.
-            end_s: time in seconds until which they must keep it.
+            end_s: time in seconds until which the budget must be kept.
         """
         if self._rules.interrupts:
             return True
@@ -137,7 +142,7 @@ class BudgetOutlook:
         return max(ends_s, default=self._events.now_s)
 
     def _lowest_watts(self, begin_s: float, end_s: float) -> float:
-        """Return the lowest budget that is known from the time `begin_s` until before `end_s`, in seconds."""
+        """Return the lowest known budget from the time `begin_s` until before the time `end_s`."""
         if not self._rules.announced:
             return self._budget.at(self._events.now_s)
         # A job that has outlasted its limit was expected to end before `begin_s`.

@@ -14,7 +14,7 @@ class EnergyIntegral:
 
     Attributes:
         watts: current power.
-        peak_watts: highest power that lasted for more than an instant.
+        peak_watts: highest power that lasted longer than zero seconds.
     """
 
     def __init__(self, watts: float) -> None:

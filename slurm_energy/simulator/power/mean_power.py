@@ -10,10 +10,10 @@ from slurm_energy.scheduling.queue import Floats
 def power_by_interval(
     times_s: Floats, watts: Floats, end_s: float, count: int
 ) -> tuple[float, list[float], list[float]]:
-    """Divide the time from 0 to `end_s` into equal intervals and return the power in each.
+    """Return mean and peak power in `count` equal intervals from 0 to `end_s`.
 
     Args:
-        times_s: ascending times, the first is 0. Each value of `watts` holds from its time on.
+        times_s: ascending times in seconds, beginning with 0. Each value of `watts` holds from its time on.
         watts: power, one value per time.
         end_s: end of the last interval.
         count: number of intervals.

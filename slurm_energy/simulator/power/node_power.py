@@ -24,7 +24,7 @@ _NEXT_STATE = {
 
 
 class NodePower:
-    """State machine of the nodes' power: it shuts down idle nodes, boots nodes for jobs, and lets nodes fail.
+    """State machine of the nodes' power: shuts down idle nodes, boots nodes for jobs, and lets nodes fail.
 
     Args:
         cluster: the nodes.
@@ -33,7 +33,8 @@ class NodePower:
         interrupt_node: function called with the number of a node that fails. It interrupts the jobs on the
             node.
         may_change: function that returns whether the budget permits the given changes of power. It is called
-            before a shutdown and before a boot ahead of a job. A boot for a job is part of its admission.
+            before a shutdown and before a boot ahead of demand. The admission of a job already covers a boot
+            for that job.
         request_pass: function called after each event of a node, so that the scheduler examines the queue.
     """
 
@@ -61,7 +62,7 @@ class NodePower:
         self._deferred: set[int] = set()
 
     def times_s(self, first: int, count: int) -> tuple[Floats, Floats]:
-        """Return two times of `count` nodes from the node `first` on, in seconds.
+        """Return idle times and times since the last boot, in seconds, of `count` nodes from node `first` on.
 
         Returns:
             The time for which each node has been on without a job, 0 if it is not; and the time since its
@@ -75,11 +76,11 @@ class NodePower:
         return idle_s, on_s
 
     def is_idle(self, node: int) -> bool:
-        """Return whether a node is on and no job holds a unit of it."""
+        """Return whether a node is on and no job holds a unit of the node."""
         return node in self._free_since and self._cluster.state[node] == NodePowerState.ON
 
     def shut_down(self, node: int) -> None:
-        """Shut down an idle node once the budget has room for the shutdown."""
+        """Shut down an idle node, as soon as the budget permits the shutdown."""
         self._deferred.discard(node)
         if not self.is_idle(node):
             return
@@ -111,10 +112,10 @@ class NodePower:
         ]
 
     def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
-        """Return when all nodes of an allocation would be on if they were booted now.
+        """Return when all nodes of an allocation would be on if the nodes that are off were booted now.
 
         Returns:
-            Time in seconds, and the changes of power until then.
+            Time in seconds, and the changes of power until this time.
         """
         now_s = ready_s = self._events.now_s
         steps: list[PowerStep] = []
@@ -128,7 +129,7 @@ class NodePower:
         return ready_s, steps
 
     def _steps_through(self, node: int, state: NodePowerState, length_s: float) -> list[PowerStep]:
-        """Return the changes of power if a node enters a transitional state now.
+        """Return the changes of power that follow if a node enters a transitional state now.
 
         Args:
             node: number of the node.
@@ -148,7 +149,7 @@ class NodePower:
             self._plan_failure(node)
 
     def wake(self, allocation: Allocation) -> float:
-        """Boot those nodes of an allocation that are off; return the time at which all its nodes are on."""
+        """Boot the nodes of an allocation that are off. Return the time at which all its nodes are on."""
         for node, _ in allocation:
             self._free_since.pop(node, None)
             if self._cluster.state[node] == NodePowerState.OFF:
@@ -157,7 +158,7 @@ class NodePower:
         return max((self._settled_s[node] for node in booting), default=self._events.now_s)
 
     def retry_shutdowns(self) -> None:
-        """Shut down idle nodes whose shutdown the power budget prevented before."""
+        """Shut down idle nodes whose shutdown the power budget prevented earlier."""
         for node in sorted(self._deferred):
             self.shut_down(node)
 

@@ -1,4 +1,4 @@
-"""Free resources of each node over time, from the expected ends of running jobs and from reservations."""
+"""Free resources of each node over time, from expected ends of running jobs and from reservations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class UnitRequest:
 
     Attributes:
         units: number of units.
-        nodes: numbers of the nodes that it may use, ascending, shape (e,).
-        unit_memory_gib: memory per unit; 0: none.
-        shared: resources of the cluster, not of nodes: licenses and, last, watts. Shape (r,).
-        length_s: expected seconds for which it holds the resources.
-        reservation: number of the reservation that it requests; -1: none.
+        nodes: numbers of the nodes that the job may use, ascending, shape (e,).
+        unit_memory_gib: memory in GiB per unit; 0 if the job requests none.
+        shared: resources that belong to the cluster, not to nodes: licenses and, last, watts. Shape (r,).
+        length_s: expected seconds for which the job holds the resources.
+        reservation: index of the reservation that the job requests; -1 if it requests none.
     """
 
     units: int
@@ -54,11 +54,11 @@ class FreeResources:
     shared: Floats
 
     def copy(self) -> FreeResources:
-        """Return a copy with arrays of its own."""
+        """Return a copy that shares no arrays with this object."""
         return FreeResources(self.units.copy(), self.memory_gib.copy(), self.shared.copy())
 
     def add(self, allocation: Allocation, unit_memory_gib: float, shared: Floats) -> None:
-        """Add resources; negative numbers take them."""
+        """Add resources. Negative numbers subtract resources."""
         for node, count in allocation:
             self.units[node] += count
             self.memory_gib[node] += count * unit_memory_gib
@@ -106,7 +106,7 @@ class NodeTimeline:
 
     @property
     def first(self) -> FreeResources:
-        """Resources that are free at the start."""
+        """Return the resources that are free at the start of the timeline."""
         return self._rows[0]
 
     def _begin_row(self, time_s: float) -> None:
@@ -116,7 +116,10 @@ class NodeTimeline:
             self._rows.append(self._rows[-1].copy())
 
     def place(self, request: UnitRequest, start_s: float) -> Allocation | None:
-        """Return the units that a job would get at a start at `start_s`; None: it cannot start then."""
+        """Return the units that a job would get if it starts at `start_s`.
+
+        Return None if it cannot start then.
+        """
         first = bisect_right(self._times, start_s) - 1
         last = max(first + 1, bisect_left(self._times, start_s + request.length_s))
         capacity = self._capacity(request, first, first + 1)
@@ -137,7 +140,7 @@ class NodeTimeline:
         return [(int(request.nodes[index]), count) for index, count in chosen]
 
     def earliest(self, request: UnitRequest) -> tuple[float, Allocation] | None:
-        """Return the earliest start of a job and its units at that time; None: it can never start."""
+        """Return the earliest start of a job, and its units then. Return None if it can never start."""
         for start_s in sorted({*self._times, *self._window_times(request)}):
             if start_s >= self._times[0]:
                 allocation = self.place(request, start_s)
@@ -153,12 +156,12 @@ class NodeTimeline:
             _take(row, request, allocation)
 
     def take_all(self, request: UnitRequest, allocation: Allocation) -> None:
-        """Reserve the resources of a job for ever."""
+        """Reserve the resources of a job without an end."""
         for row in self._rows:
             _take(row, request, allocation)
 
     def _capacity(self, request: UnitRequest, first: int, last: int) -> Ints:
-        """Return the units that the job can get on each of its nodes in all rows from first to last - 1."""
+        """Return the units that the job can get on each of its nodes in the rows `first` to `last` - 1."""
         units = reduce(np.minimum, (row.units for row in self._rows[first:last]))[request.nodes]
         if request.unit_memory_gib > 0:
             free_gib = reduce(np.minimum, (row.memory_gib for row in self._rows[first:last]))[request.nodes]
@@ -168,7 +171,10 @@ class NodeTimeline:
         return result
 
     def _allowed(self, request: UnitRequest, start_s: float) -> Bools | None:
-        """Return which nodes no other reservation claims while the job runs; None: its own is not open."""
+        """Return the mask of the nodes that no other reservation claims while the job runs.
+
+        Return None if the job's own reservation is not open.
+        """
         end_s = start_s + request.length_s
         allowed: Bools = np.ones(len(request.nodes), np.bool_)
         for number, (reservation, nodes) in enumerate(self._reservations):
@@ -201,7 +207,7 @@ def _take(row: FreeResources, request: UnitRequest, allocation: Allocation) -> N
 
 
 def choose_units(capacity: Ints, free: Ints, is_off: Bools, units: int) -> list[tuple[int, int]]:
-    """Choose units by the rule of `Cluster.plan`, on nodes that offer the job a limited number of them.
+    """Choose units by the rule of `Cluster.plan` on nodes that each offer a limited number of units.
 
     Args:
         capacity: units that the job can get on each node, shape (e,); the sum is at least `units`.
@@ -210,7 +216,7 @@ def choose_units(capacity: Ints, free: Ints, is_off: Bools, units: int) -> list[
         units: number of units.
 
     Returns:
-        Pairs of an index of a node and a number of units.
+        Pairs of a node's index in `capacity` and a number of units.
     """
     whole = np.flatnonzero(capacity >= units)
     if len(whole):

@@ -46,11 +46,11 @@ class PowerColumns:
         )
 
     def pending(self, jobs: Sequence[int], shapes: Sequence[int]) -> PowerGroups:
-        """Return the columns of pending jobs, each in one shape.
+        """Return the columns of pending jobs, each of which has one shape.
 
         Args:
             jobs: rows of the jobs.
-            shapes: row of the shape (way to run the job) of each.
+            shapes: for each job, the row of its shape (way to run the job).
         """
         count = len(jobs)
         return self._groups(jobs, shapes, weight=np.ones(count), slack_s=np.full(count, np.nan))
@@ -78,11 +78,11 @@ class PowerColumns:
 
 
 def whole_cluster(groups: PowerGroups, limit_watts: float, fixed_watts: float) -> BudgetColumns:
-    """Return the columns of one budget over the whole cluster.
+    """Return the columns of one budget that covers the whole cluster.
 
     Args:
         groups: all groups.
-        limit_watts: the limit.
+        limit_watts: limit of the budget.
         fixed_watts: power that no limit controls.
     """
     return BudgetColumns(

@@ -16,10 +16,11 @@ from slurm_energy.simulator.running_jobs import RunningJobs
 class PowerCommitment:
     """The highest future power of the cluster if no further job starts (committed power).
 
-    It takes into account the running jobs and the nodes that boot, shut down or are repaired. Current power
-    is no bound for admission: a booting node draws `boot_watts` first and `idle_watts` later, a job on it
-    adds its own power only once all its nodes are on, and a failed node draws power again after its repair.
-    Ends of jobs do not lower the committed power, because jobs may end later than expected.
+    Committed power takes into account the running jobs and the nodes that boot, shut down or are repaired.
+    Current power would be too low as a bound for admission, for three reasons. A booting node draws
+    `boot_watts` first and `idle_watts` later. A job adds its own power only once all its nodes are on. A
+    failed node draws power again after its repair. Expected ends of jobs do not lower the committed power,
+    because jobs may end later than expected.
 
     Args:
         cluster: the nodes.
@@ -36,7 +37,7 @@ class PowerCommitment:
 
     @property
     def switches_off(self) -> bool:
-        """Whether idle nodes are switched off, so that nodes may have to boot for a job."""
+        """Return whether idle nodes are switched off. If so, nodes may have to boot for a job."""
         return self._power.switches_off
 
     def watts(self) -> float:
@@ -44,7 +45,7 @@ class PowerCommitment:
         return self.peak_watts([])
 
     def wake(self, kind: int, units: int) -> tuple[float, list[PowerStep]]:
-        """Return when the nodes of a job that starts now would be on, and the changes of power until then.
+        """Return when the nodes of a job that starts now would be on, and the power changes until then.
 
         Args:
             kind: number of the kind of nodes.
@@ -55,14 +56,14 @@ class PowerCommitment:
         return self._power.plan_wake(allocation)
 
     def node_levels(self, further: Iterable[PowerStep]) -> list[tuple[float, float, float]]:
-        """Return the future power of the nodes without any job: nothing can interrupt a boot or a shutdown.
+        """Return the future power of the nodes without any job. Nothing can interrupt a boot or a shutdown.
 
         Args:
-            further: changes of power in addition to those that have begun.
+            further: changes of power in addition to the boots, shutdowns and repairs that have begun.
 
         Returns:
-            For each time at which the power changes, from now on: the time in seconds, the watts from then
-            on, and the watts that `further` adds.
+            For now and each later time at which the power changes: the time in seconds, the watts from this
+            time on, and the part of these watts that `further` adds.
         """
         by_time: dict[float, tuple[float, float]] = {self._events.now_s: (0.0, 0.0)}
         for steps, is_further in ((self._power.steps(), 0.0), (further, 1.0)):
@@ -78,11 +79,13 @@ class PowerCommitment:
         return levels
 
     def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
-        """Return by how many watts the committed power grows if a job starts now, for each of n jobs alone.
+        """Return for each of n jobs by how many watts its start would raise the committed power.
+
+        Each job is considered alone, with a start now.
 
         Args:
-            kinds: number of the kind of nodes of each job, shape (n,).
-            units: units that each job needs; they must be free. Shape (n,).
+            kinds: index of the kind of nodes of each job, shape (n,).
+            units: number of units that each job needs, shape (n,). These units must be free.
             job_watts: power that each job adds once all its nodes are on, shape (n,).
 
         Returns:
@@ -102,7 +105,7 @@ class PowerCommitment:
         return added_watts
 
     def peak_watts(self, further: Iterable[PowerStep]) -> float:
-        """Return the committed power in watts if nodes also change as `further` states."""
+        """Return the committed power in watts if the nodes' power also changes as `further` states."""
         now_s = self._events.now_s
         level_watts = self._cluster.watts + self._runs.watts + self._runs.lent_watts
         waiting = [

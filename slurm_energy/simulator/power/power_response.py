@@ -1,9 +1,9 @@
-"""Response of simulated jobs to power limits: run time and power at possible limits of one unit.
+"""Response of simulated jobs to power limits: run time and power at the possible limits of one unit.
 
-A job with measured points (`Workload.cap_points`) responds as these state, and a job whose shapes differ only
-by their power caps as these shapes state. A job without either responds by the model of
-`oracle.history.cap_response` if the units of its nodes have a power limit. All other jobs run at full power
-or not at all.
+The response of a job comes from the first of these sources that exists: the job's measured points
+(`Workload.cap_points`), or shapes of the job that differ only by their power caps, or the model of
+`oracle.history.cap_response`. The model is used only if the units of the job's nodes have a power limit. A
+job without any source runs at full power or not at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class PowerResponse(NamedTuple):
 
     Attributes:
         level_watts: power limits per unit. The last one does not limit the job.
-        time_ratio, power_ratio: run time and power at each limit divided by those without a limit.
+        time_ratio, power_ratio: run time and power at each limit, divided by run time and power without a
+            limit.
     """
 
     level_watts: Floats
@@ -50,7 +51,7 @@ class PowerResponse(NamedTuple):
 
 
 class PowerResponses:
-    """Responses of all shapes of a workload, computed when they are first needed.
+    """Responses of all shapes of a workload. A response is computed when it is first needed.
 
     Args:
         jobs: all jobs.
@@ -89,7 +90,7 @@ class PowerResponses:
 
 
 def _capped_shapes(jobs: Workload, job: int, shape: int) -> Ints:
-    """Return the shapes that differ from `shape` only by a lower power cap, lowest power first."""
+    """Return the shapes that differ from `shape` only by a lower power cap, in ascending order of power."""
     rows = np.arange(jobs.first[job], jobs.first[job + 1])
     alike = np.ones(len(rows), np.bool_)
     for column in (jobs.hardware, jobs.units, jobs.batch):
@@ -101,9 +102,10 @@ def _capped_shapes(jobs: Workload, job: int, shape: int) -> Ints:
 
 
 def _from_shapes(jobs: Workload, shape: int, capped: Ints, unit_watts: float) -> PowerResponse:
-    """Return the response that a job's capped shapes state. The limit of each is the power that it draws.
+    """Return the response that the capped shapes of a job define.
 
-    A shape that is slower than one with less power is never of use; its time is replaced by the lower one.
+    The power limit of each shape is the power that this shape draws. A shape that is slower than another
+    shape with less power is never of use, so it gets the time of the faster shape.
     """
     rows = np.concatenate([capped, np.full(LEVELS - len(capped), shape)])
     watts = jobs.power_watts[rows] / jobs.units[rows]
@@ -112,7 +114,7 @@ def _from_shapes(jobs: Workload, shape: int, capped: Ints, unit_watts: float) ->
 
 
 def _from_points(power_ratio: Floats, time_ratio: Floats, unit_watts: float) -> PowerResponse:
-    """Return the response that measured points state; a limit between two of them is interpolated."""
+    """Return the response that measured points define. Limits between two points are interpolated."""
     powers = np.append(power_ratio, 1.0)
     times = np.maximum(1.0, np.minimum.accumulate(np.append(time_ratio, 1.0)))
     levels = np.linspace(powers[0], 1.0, LEVELS) if len(powers) > LEVELS else powers

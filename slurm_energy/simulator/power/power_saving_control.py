@@ -1,4 +1,4 @@
-"""Power saving by forecast in the simulation: the rule of `power_saving/` on the simulated nodes and jobs."""
+"""Power saving by forecast in a simulation: the rule of `power_saving/` on simulated nodes and jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ACTIVITY_OF_STATE: Final = np.array(
 
 
 class PowerSavingControl:
-    """Periodic decisions which idle nodes are shut down and which are booted ahead of demand.
+    """Periodic decisions on idle nodes to shut down, and on nodes to boot ahead of demand.
 
     The forecast learns from the jobs that have arrived since the start of the simulation. Each kind of nodes
     is a pool.
@@ -51,7 +51,7 @@ class PowerSavingControl:
         cluster: the nodes.
         power: power states of the nodes.
         runs: the running jobs.
-        pending: rows of the pending jobs in the workload; it changes during the simulation.
+        pending: rows of the pending jobs in the workload. The collection changes during the simulation.
         events: the simulated clock, and the queue for events.
     """
 
@@ -92,7 +92,7 @@ class PowerSavingControl:
         self._events.add(next_s, EventKind.CONTROL, self._decide, None)
 
     def _changeable(self, pool: _SimulatedPool) -> PoolNodes | None:
-        """Return the nodes of a pool; None if none of them can be shut down or booted now."""
+        """Return the nodes of a pool. Return None if none of them can be shut down or booted now."""
         members = slice(pool.start, pool.start + pool.kind.nodes)
         free = np.array(self._cluster.node_free[members]) == pool.kind.units
         states = np.array(self._cluster.state[members])
@@ -143,7 +143,7 @@ class PowerSavingControl:
 
 
 class _SimulatedPool:
-    """A kind of nodes, with the history of its demand."""
+    """Pool of the nodes of one kind, with the history of the demand for these nodes."""
 
     def __init__(
         self,
@@ -170,12 +170,12 @@ class _SimulatedPool:
         self._learned_s = -math.inf
 
     def learn(self, now_s: float) -> DemandHistory:
-        """Add the jobs that have arrived until now to the history, and return it."""
+        """Add the jobs that have arrived by now to the history, and return the history."""
         if now_s - self._learned_s >= _LEARN_S:
             self._learned_s = now_s
             self._history.extend(0.0, now_s, self._submit_s, self._time_s, self._nodes)
         return self._history
 
     def rules(self) -> PowerSavingRules:
-        """Return the parameters of the rule, which are stricter while the history is short."""
+        """Return the parameters of the rule. They are stricter while the history is short."""
         return rules_without_history(self._rules, self.energy, self._history)

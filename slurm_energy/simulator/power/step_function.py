@@ -19,7 +19,7 @@ class StepFunction:
 
     Args:
         times_s: ascending times in seconds. The first value also holds before the first time.
-        values: one value per time, which holds until the next time.
+        values: one value per time. Each value holds until the next time.
     """
 
     def __init__(self, times_s: Sequence[float], values: Sequence[float]) -> None:
@@ -59,7 +59,7 @@ class StepFunction:
 
 
 def integral_of_product(times_s: Floats, watts: Floats, weights: StepFunction) -> float:
-    """Return the exact integral of power times a step function, e.g. a price.
+    """Return the exact integral of power times a step function, for example of a price.
 
     Args:
         times_s: ascending times in seconds; the last one ends the integral.
@@ -81,8 +81,8 @@ def read_steps(path: Path, column: str) -> StepFunction:
     """Read a step function from a CSV file with the columns `time_s` and `column`.
 
     Raises:
-        UsageError: the file is unreadable, lacks a column, has a value that is not a number, or times that do
-            not ascend; names file and line.
+        UsageError: the file is unreadable, lacks a column, contains a value that is not a number, or contains
+            times that do not ascend. The message names file and line.
     """
     times: list[float] = []
     values: list[float] = []

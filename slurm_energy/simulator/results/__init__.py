@@ -1,1 +1,1 @@
-"""Results of simulations as figures, tables, files and plots."""
+"""Results of simulations: totals, tables, files and plots."""

@@ -1,4 +1,4 @@
-"""Plots of simulations: schedules, power, trade-offs and distributions. Needs matplotlib."""
+"""Plots of simulations: schedules, power, trade-offs and distributions. Requires matplotlib."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gantt(outcome: SimulationResult, title: str) -> Figure:
 
 
 def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None) -> Figure:
-    """Return the cluster's power over time by policy, as means of intervals, with the budget."""
+    """Return a plot of the cluster's power over time, as means of intervals, by policy, with the budget."""
     figure, axes = labelled_figure("Power of the cluster, means of intervals", "time (h)", "kW")
     last_s = 0.0
     for index, (name, outcome) in enumerate(outcomes.items()):
@@ -61,7 +61,7 @@ def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None)
 
 
 def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Return throughput against energy by policy; error bars are one standard deviation."""
+    """Return a plot of throughput against energy by policy. Error bars show one standard deviation."""
     figure, axes = labelled_figure("Throughput and energy", "energy (kWh)", "jobs per hour")
     for index, (name, row) in enumerate(means.items()):
         if row.get("energy_kwh") and row.get("jobs_per_hour"):
@@ -73,7 +73,7 @@ def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
-    """Return the distribution of completion times by policy."""
+    """Return a plot of the distribution of job completion times by policy."""
     figure, axes = labelled_figure("Completion times", "from submission to end (min)", "share of jobs")
     for index, (name, outcome) in enumerate(outcomes.items()):
         jct = np.sort(outcome.jct_s()) / 60
@@ -87,10 +87,10 @@ def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
 
 
 def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -> Figure | None:
-    """Return a bar chart of one total by policy; None if no policy has this total.
+    """Return a bar chart of one total by policy. Return None if no policy has this total.
 
     Args:
-        means: by policy name, mean and deviation of each total over the seeds.
+        means: for each policy name, the mean and the standard deviation of each total over the seeds.
         figure_name: name of the total in the summary.
         title: title of the figure.
     """
@@ -140,7 +140,7 @@ def labelled_figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
 
 
 def policy_colour(index: int) -> str:
-    """Return the colour of a policy, which is the same in all figures.
+    """Return the colour of a policy. The colour is the same in all figures.
 
     Args:
         index: position of the policy in the list of compared policies.

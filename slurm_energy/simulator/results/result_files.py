@@ -19,7 +19,9 @@ FORMATS = ("csv", "parquet", "json")
 
 
 def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, list[Any]]:
-    """Return results and predictions of the jobs as columns by name, one value per job; None: missing.
+    """Return results and predictions of the jobs as columns by name.
+
+    Each column has one value per job. None marks a missing value.
 
     Args:
         outcome: result of the simulation.
@@ -58,7 +60,7 @@ def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, li
 def power_columns(outcome: SimulationResult) -> dict[str, list[Any]]:
     """Return the power over time as two columns: times in seconds and watts of the cluster.
 
-    Each power holds until the next time.
+    Each power value holds until the next time.
     """
     times, watts = outcome.power
     return {"time_s": times.tolist(), "watts": watts.tolist()}
@@ -103,7 +105,10 @@ def _without_nan(values: np.ndarray) -> list[float | None]:
 
 
 def mean_and_deviation(summaries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float] | None]:
-    """Return mean and standard deviation of each total over several simulations; None: none has it."""
+    """Return mean and standard deviation of each total over several simulations.
+
+    The entry of a total is None if no simulation has a value for it.
+    """
     listed = list(summaries)
     result: dict[str, tuple[float, float] | None] = {}
     for name in listed[0] if listed else ():

@@ -1,4 +1,4 @@
-"""Remarks on a simulation: jobs that never ran, and a budget that the nodes alone exceed."""
+"""Remarks on a simulation: jobs that never ran, and a budget exceeded by the nodes alone."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def run_notes(
 
     Args:
         accounts: times and outcomes of the jobs.
-        horizon_s: configured end of the simulation; None: all jobs should have ended.
+        horizon_s: configured end of the simulation. None if the simulation had to run until all jobs have
+            ended.
         nodes_over_s: seconds in which the nodes alone exceeded the budget.
-        constrained: selection of jobs under constraints; None: none binds.
+        constrained: selection of jobs under constraints; None if there are no constraints.
     """
     notes = [] if constrained is None else constrained.notes()
     unrunnable = int(np.sum(accounts.outcome == JobOutcome.UNRUNNABLE))

@@ -1,4 +1,4 @@
-"""Recorder of the times in which jobs draw power, from which cost and emissions are computed."""
+"""Recorder of the intervals in which jobs draw power, for the computation of cost and emissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SegmentColumns = tuple[Ints, Floats, Floats, Floats]
 
 
 class RunSegments:
-    """Times in which jobs drew a constant power."""
+    """Record of the intervals in which each job drew a constant power."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, float, float, float]] = []
@@ -22,6 +22,6 @@ class RunSegments:
             self._rows.append((job, end_s - worked_s, end_s, watts))
 
     def columns(self) -> SegmentColumns:
-        """Return all segments as columns."""
+        """Return all recorded intervals as columns."""
         table = np.array(self._rows, np.float64).reshape(-1, 4)
         return table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3]

@@ -36,8 +36,8 @@ class EnergyAccounts:
         lost_joules: energy of work that was lost by interruptions.
         preemptions: number of interruptions for another job or for the budget.
         failures: number of interruptions by node failures.
-        run_s: seconds for which the job held its units.
-        unit_s: sum over the job's units of the seconds for which it held them.
+        run_s: seconds for which the job held its units, over all runs.
+        unit_s: sum over the job's units of the seconds for which the job held each unit.
         outcome: a `JobOutcome`.
     """
 
@@ -78,18 +78,19 @@ class SimulationResult:
         accounts: times and energies of each job.
         end_s: end of the simulation in seconds.
         energy_joules: energy of the cluster, including idle nodes.
-        idle_joules: part of the energy that belongs to no job.
-        power: times in seconds and the watts from each time on, as from `EnergyIntegral.series`.
+        idle_joules: part of `energy_joules` that belongs to no job.
+        power: times in seconds, and the watts from each time on, in the format of `EnergyIntegral.series`.
         peak_watts: highest power of the cluster.
         passes: number of scheduling passes.
         over_budget_s: seconds in which the power exceeded the budget.
-        nodes_over_budget_s: part of these seconds in which the nodes alone exceeded it, without any job.
-        units: units of the whole cluster, in the unit of the jobs' sizes.
-        segments: times in which jobs drew power, as columns: row of the job, start, end, watts. None: not
-            recorded; then each job ran without interruption at constant power.
+        nodes_over_budget_s: seconds, a part of `over_budget_s`, in which the nodes alone exceeded the budget,
+            without any job.
+        units: number of units of the whole cluster, in the unit of the jobs' sizes (GPUs, cores or nodes).
+        segments: intervals in which jobs drew power, as columns: row of the job, start, end, watts. None if
+            they were not recorded because each job ran without interruption at constant power.
         suspensions: number of suspensions by deferral.
         notes: remarks for the user.
-        site_totals: further totals of a simulation of several sites, by name.
+        site_totals: additional totals, by name, of a simulation of several sites.
     """
 
     workload: Workload
@@ -129,7 +130,7 @@ class SimulationResult:
         return waited
 
     def deadline_misses(self) -> tuple[int, int]:
-        """Return how many jobs missed their deadline, and how many had one that is decided.
+        """Return how many jobs missed their deadline, and how many jobs have a decided deadline.
 
         A deadline is decided when its job has ended or the deadline has passed.
         """
@@ -139,7 +140,7 @@ class SimulationResult:
         return int(np.sum(missed)), int(np.sum(decided))
 
     def late_starts(self) -> tuple[int, int]:
-        """Return how many jobs with slack started after their latest start, and how many had slack."""
+        """Return how many jobs with slack started after their latest start, and how many jobs have slack."""
         latest_s = self.workload.latest_start_s(np.arange(self.workload.count))
         started = ~np.isnan(latest_s) & ~np.isnan(self.accounts.start_s)
         late = started & (self.accounts.start_s > latest_s + 1e-6)
@@ -186,7 +187,10 @@ class SimulationResult:
         }
 
     def utilisation(self) -> float | None:
-        """Return the fraction of the cluster's unit seconds that jobs held; None for a run of zero length."""
+        """Return the fraction of the cluster's unit seconds that jobs held.
+
+        None if the simulation has no length.
+        """
         unit_s = self.units * self.end_s
         return float(np.sum(self.accounts.unit_s)) / unit_s if unit_s else None
 

@@ -39,7 +39,7 @@ _ONLY_IF_ANY = ("timeouts", "preemptions", "suspensions", "over_budget_s", "tran
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:
-    """Return the mean and the standard deviation of each total over the seeds, by policy name."""
+    """Return the mean and standard deviation of each total over the seeds, by policy name."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         grouped.setdefault(result.policy, []).append(result.summary)
@@ -58,7 +58,7 @@ def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[
     """Return the cells of a table of totals: a header row, then one row per policy.
 
     Args:
-        by_policy: by policy name, mean and deviation of each total.
+        by_policy: for each policy name, the mean and the standard deviation of each total.
         several: whether there are several seeds. If so, the table shows standard deviations.
     """
     shown = [
@@ -75,7 +75,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
 
     Args:
         lines: cells of each row.
-        left: number of columns that are aligned left; the others are aligned right.
+        left: number of left-aligned columns. All further columns are right-aligned.
     """
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
 
@@ -86,7 +86,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def _is_informative(value: tuple[float, float] | None, name: str) -> bool:
-    """Return whether the table gets a column for the total `name`."""
+    """Return whether the total `name` is informative enough to get a column in the table."""
     return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
 
 

@@ -1,4 +1,4 @@
-"""Decayed usage of users in the column engine, compiled."""
+"""Compiled accounting of the users' decayed usage in the column engine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LN2: Final = math.log(2)
 
 
 class UserColumns(NamedTuple):
-    """Usage of u users, as in `RunningJobs`; without users the policy depends on no usage.
+    """Usage of u users, as in `RunningJobs`. It has no users if the policy does not depend on usage.
 
     Attributes:
-        share: share of each user, scaled as the policy needs it, shape (u,).
+        share: fair share of each user, scaled for the policy, shape (u,).
         units, watts: units and power of the user's running jobs, shape (u,).
         unit_s, joules: decayed usage, shape (u,).
-        factor: factor of each user in scores, shape (u,).
+        factor: factor by which each user's usage enters scores, shape (u,).
         settled_s: time up to which usage is counted, in seconds, shape (1,).
         half_life_s: half life of usage, shape (1,).
     """
@@ -36,7 +36,7 @@ class UserColumns(NamedTuple):
 
 
 def no_usage(share: Floats, half_life_s: float) -> UserColumns:
-    """Return the columns of users who have used nothing."""
+    """Return the columns for users without any usage."""
     units, watts, unit_s, joules, factor = (np.zeros(len(share)) for _ in range(5))
     return UserColumns(share, units, watts, unit_s, joules, factor, np.zeros(1), np.array([half_life_s]))
 
@@ -60,7 +60,10 @@ def settle(users: UserColumns, now_s: float) -> None:
 
 @compiled
 def hold(users: UserColumns, user: int, units: int, watts: float) -> None:
-    """Count units and power of a job that starts; negative: of one that ends. Usage is settled."""
+    """Add the units and power of a job that starts. Negative values remove those of a job that ends.
+
+    The usage must already be settled up to this time.
+    """
     if len(users.share) > 0:
         users.units[user] += units
         users.watts[user] += watts

@@ -1,7 +1,8 @@
 """Decisions of a placement policy for all jobs of a scenario with several sites.
 
 Jobs are placed one by one at their submission, by `placement.assignment`, as `senergy where` does. The
-expected load of a site contains the jobs that were placed there before, with their predicted run times.
+expected load of a site includes the jobs that were placed at this site before, with their predicted run
+times.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class SitePlan:
     """Placement of all n jobs of a workload.
 
     Attributes:
-        site: index of the site of each job; -1: the job fits nowhere. Shape (n,).
-        home: index of its home, shape (n,).
-        transfer_s: seconds in which its data are transferred, shape (n,).
-        transfer_kwh: electricity of the network for these data, by site, shape (n, m).
+        site: index of the site at which each job runs, shape (n,); -1 if the job fits at no site.
+        home: index of each job's home, which is the site with the job's data, shape (n,).
+        transfer_s: seconds that the transfer of each job's data takes, shape (n,).
+        transfer_kwh: electricity in kWh that the network uses for this transfer, by job and site, shape (n,
+            m).
     """
 
     site: Ints

@@ -1,4 +1,4 @@
-"""Simulation of several sites: place the jobs, simulate each site by itself, and merge the results."""
+"""Simulation of several sites: places the jobs, simulates each site alone, and merges the results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SEED: Final = 7919
 def simulate_sites(
     scenario: Scenario, work: Workload, placement: str, seed: int, simulate: Simulate
 ) -> SimulationResult:
-    """Simulate a workload at all sites of a scenario. Return the merged results, with `site_totals`.
+    """Simulate a workload at all sites of a scenario. Return the merged result, with `site_totals`.
 
     Args:
         scenario: scenario with sites.
         work: the jobs of all sites.
         placement: name of the placement policy.
-        seed: seed of homes and data sizes.
-        simulate: simulates a workload on kinds of nodes.
+        seed: seed of the random numbers that give each job a home site and a data size.
+        simulate: function that simulates a workload on kinds of nodes.
 
     Raises:
         UsageError: a file of prices or carbon intensities cannot be read, or the policy is unknown.
@@ -84,7 +84,7 @@ def simulate_sites(
 
 
 def _homes(scenario: Scenario, count: int, seed: int) -> tuple[np.ndarray, Floats]:
-    """Return the home of each job and the bytes of its data, drawn at random."""
+    """Return random values for each job: its home site, and the size of its data in bytes."""
     shares = np.array([site.share for site in scenario.sites.values()])
     if not shares.sum() > 0:
         raise UsageError("[site.*] share", "all shares are 0", "give at least one site a share of the jobs")
@@ -103,7 +103,7 @@ def _merged(
 ) -> SimulationResult:
     """Return the merged results of all sites.
 
-    Sites that finish earlier are idle until the last one finishes.
+    A site that finishes earlier is idle until the last site finishes.
     """
     accounts = EnergyAccounts.empty(work.count)
     accounts.outcome[plan.site < 0] = JobOutcome.UNRUNNABLE

@@ -1,4 +1,4 @@
-"""Totals of simulations of several sites: cost, emissions and transfers, in all and by site."""
+"""Totals of a simulation of several sites: cost, emissions and transfers, overall and by site."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _GRAMS_PER_KG: Final = 1e3
 
 @dataclass(frozen=True, slots=True)
 class SiteResult:
-    """Result at one site.
+    """Result of the simulation of one site.
 
     Attributes:
         name: name of the site.
-        jobs: rows of its jobs in the workload of all sites.
-        result: simulation of the site; None: no job was placed there.
+        jobs: rows of the site's jobs in the workload of all sites.
+        result: result of the simulation of the site; None if no job was placed at the site.
     """
 
     name: str
@@ -76,7 +76,7 @@ def totals_of(
 
 
 def power_until(result: SimulationResult | None, end_s: float, idle_watts: float) -> tuple[Floats, Floats]:
-    """Return the power of a site over time until `end_s`; a site without jobs draws its idle power."""
+    """Return the power of a site over time until `end_s`. A site without jobs draws its idle power."""
     if result is None:
         return np.array([0.0, end_s]), np.array([idle_watts, idle_watts])
     times, watts = result.power
@@ -95,7 +95,7 @@ def _figures(
     plan: SitePlan,
     at: int,
 ) -> tuple[float, float]:
-    """Return the joules of a site and of its jobs, each multiplied by the weights at its time."""
+    """Return the joules of a site and of its jobs, each weighted by a step function of time."""
     if weights is None:
         return math.nan, math.nan
     network = plan.transfer_kwh[:, at] * JOULES_PER_KWH
@@ -111,7 +111,7 @@ def _figures(
 
 
 def _weighted(weights: StepFunction, start_s: Floats, end_s: Floats, joules: Floats) -> float:
-    """Return the sum of energies, each times the mean of a step function over its time."""
+    """Return the sum of energies, each multiplied by the mean of a step function over its interval."""
     edges = weights.times_s
     lengths = np.diff(edges, append=edges[-1])
     before = np.concatenate([[0.0], np.cumsum(weights.values * lengths)])

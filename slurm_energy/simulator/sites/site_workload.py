@@ -1,4 +1,4 @@
-"""Workloads of several sites: shapes on the nodes of each site, and the part of the jobs that runs there."""
+"""Workloads of several sites: shapes on the nodes of each site, and the jobs that run at one site."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def on_all_sites(
     Args:
         work: the jobs.
         kinds_of_site: kinds of nodes of each site.
-        speed: speed of the units of each site, relative to those of the workload.
-        power: power of the units of each site, relative to those of the workload.
+        speed: speed of the units of each site, relative to the units for which the workload states times.
+        power: power of the units of each site, relative to the units for which the workload states powers.
     """
     site_of = {kind: site for site, kinds in enumerate(kinds_of_site) for kind in kinds}
     sites = np.array([site_of[kind] for kind in range(len(site_of))], np.int64)
@@ -65,12 +65,14 @@ def on_all_sites(
 
 
 def part_at_site(work: Workload, jobs: Ints, submit_s: Floats, kinds: Sequence[int]) -> Workload:
-    """Return the jobs that run at one site, with their shapes there and the site's own numbers of kinds.
+    """Return the jobs that run at one site, with their shapes at this site.
+
+    Kinds of nodes are numbered as at the site.
 
     Args:
         work: all jobs.
         jobs: rows of the jobs.
-        submit_s: time at which each of them enters the site's queue, shape of `jobs`.
+        submit_s: time at which each of these jobs enters the site's queue; same shape as `jobs`.
         kinds: kinds of nodes of the site.
     """
     order = np.argsort(submit_s, kind="stable")

@@ -1,1 +1,1 @@
-"""Jobs of a simulation: tables, generators, statistics and demand."""
+"""Jobs of a simulation: tables, generators, statistics and resource demand."""

@@ -37,7 +37,7 @@ class JobArray:
 
     Attributes:
         job_id: job id as printed by sbatch.
-        cluster: name of the cluster if sbatch submitted to another cluster; else empty.
+        cluster: name of the cluster if sbatch submitted to another cluster; empty otherwise.
     """
 
     job_id: str
@@ -54,7 +54,7 @@ class JobArray:
 
     @property
     def scancel(self) -> list[str]:
-        """The command that cancels the array."""
+        """Return the command that cancels the array."""
         return self.command("scancel", self.job_id)
 
 
@@ -62,7 +62,7 @@ def split(part: str) -> tuple[int, int]:
     """Parse `I/N`, which means part I (from 0) of N, and return (I, N).
 
     Raises:
-        UsageError: the text has another form.
+        UsageError: the text is malformed.
     """
     first, _, second = part.partition("/")
     if not (first.isdecimal() and second.isdecimal() and int(first) < int(second)):
@@ -98,7 +98,7 @@ def run(
 ) -> None:
     """Submit a job array and wait until it ends or all results exist. There is no time limit.
 
-    A signal that ends this process (interrupt, termination, hang-up) cancels the array first.
+    Before a signal (interrupt, termination, hang-up) ends this process, the array is cancelled.
 
     Args:
         command: result of `sbatch_command`.
@@ -122,7 +122,7 @@ def run(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Context manager that catches signals that would end this process and collects them in a list.
+    """Catch signals that would end this process, and collect them in the list that this context yields.
 
     Signals that the process ignores (nohup) stay ignored.
     """
@@ -141,8 +141,8 @@ def _signals() -> Iterator[list[int]]:
 def _submit(command: Sequence[str], received: list[int]) -> JobArray:
     """Run sbatch and return the submitted array.
 
-    sbatch always runs to its end, because the id of the array would be unknown otherwise. It runs in a
-    session of its own, because a terminal interrupts all processes of its session at once.
+    sbatch is never interrupted, because the id of the array would be unknown otherwise. sbatch runs in a
+    separate session, because a terminal interrupts all processes of its own session at once.
     """
     try:
         child = subprocess.Popen(
@@ -191,7 +191,7 @@ def _wait(array: JobArray, complete: Callable[[], bool], received: list[int]) ->
 
 
 def _is_active(array: JobArray) -> bool:
-    """Return whether a task is pending or running; True while slurmctld does not respond."""
+    """Return whether a task of the array is pending or running. Return True if slurmctld does not respond."""
     result = _run_slurm_command(
         array.command("squeue", "--noheader", f"--jobs={array.job_id}", "--format=%i")
     )
@@ -207,7 +207,7 @@ def _cancel(array: JobArray) -> bool:
 
 
 def _run_slurm_command(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command; return None if it cannot be run or does not end in time."""
+    """Run a Slurm command. Return None if the command cannot be run or does not end in time."""
     try:
         return subprocess.run(
             command,

@@ -1,7 +1,7 @@
 """Jobs, shapes and policy of a simulation as the columns that compiled code reads.
 
-A row of `JobColumns` is a job. The jobs are sorted so that jobs with similar scores and sizes are neighbours,
-which `pending_tree` needs to skip many jobs at once.
+Each row of `JobColumns` is a job. Jobs with similar scores and sizes are neighbours. This order lets
+`pending_tree` skip many jobs at once.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _shape_columns(jobs: Workload, total: Ints, unit_idle_watts: Floats) -> tupl
 
 
 def _ranks(*keys: np.ndarray) -> Ints:
-    """Return the position of each row in the order by the keys, the last of which is the primary key."""
+    """Return the position of each row in the order by the given keys. The last key is the primary key."""
     if np.all(keys[-1][1:] > keys[-1][:-1]):
         return np.arange(len(keys[-1]))
     ranks = np.empty(len(keys[-1]), np.int64)
@@ -236,9 +236,9 @@ def _ranks(*keys: np.ndarray) -> Ints:
 
 
 def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
-    """Return the order of the jobs: deadline or none, size of the chosen shape, user, key.
+    """Return the order of the jobs: by deadline or none, size of the chosen shape, user, then key.
 
-    Under `metis` it is the order in which jobs are placed: by slack, then by energy-delay product.
+    Under `metis`, it is the order in which jobs are placed: by slack, then by energy-delay product.
     """
     if policy.code == METIS:
         ranks, urgent = jobs.whole[:, ID_RANK], jobs.whole[:, URGENT]
@@ -260,10 +260,11 @@ def _order(policy: PolicyRules, jobs: JobColumns) -> Ints:
 
 
 def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
-    """Return a lower bound of each job's deadline minus its run time, with all its work left.
+    """Return a lower bound of each job's deadline minus its run time, if all work of the job remains.
 
-    The run time is that in the fastest possible shape. Under packing it is that in the slowest one, as a
-    slower shape may be the only one that fits. Metis looks at all shapes, possible or not.
+    The run time in the fastest possible shape is used. Under packing, the run time in the slowest possible
+    shape is used, because a slower shape may be the only one that fits. For `metis`, all shapes count,
+    possible or not.
     """
     if not len(jobs.whole):
         return np.zeros(0)
@@ -278,7 +279,7 @@ def _latest_s(policy: PolicyRules, jobs: JobColumns) -> Floats:
 
 
 def runnable(jobs: JobColumns) -> Bools:
-    """Return for each job whether the cluster has the units of one of its shapes, shape (n,)."""
+    """Return for each job whether the cluster has enough units for one of the job's shapes, shape (n,)."""
     if not len(jobs.whole):
         return np.zeros(0, np.bool_)
     possible = np.concatenate([[0], np.cumsum(jobs.need[:, POSSIBLE])])
@@ -288,16 +289,16 @@ def runnable(jobs: JobColumns) -> Bools:
 
 @compiled_entry()
 def refresh_all(policy: PolicyRules, jobs: JobColumns) -> None:
-    """Compute the columns of all jobs that depend on the remaining work."""
+    """Recompute the columns of all jobs that depend on the remaining work."""
     for job in range(len(jobs.whole)):
         refresh(policy, jobs, job)
 
 
 @compiled
 def shape_value(code: int, jobs: JobColumns, shape: int, left: float) -> float:
-    """Return the value by which a policy of `LEAN_POLICIES` chooses the shape of a job.
+    """Return the value by which a policy of `LEAN_POLICIES` compares the shapes of a job.
 
-    It is the energy-delay product, or under `lean` the power per unit.
+    The value is the energy-delay product. Under `lean`, the value is the power per unit.
 
     Args:
         code: number of the policy.
@@ -313,7 +314,7 @@ def shape_value(code: int, jobs: JobColumns, shape: int, left: float) -> float:
 
 @compiled
 def refresh(policy: PolicyRules, jobs: JobColumns, job: int) -> None:
-    """Compute the columns of one job that depend on its remaining work: its key and its best shapes."""
+    """Recompute the columns of one job that depend on its remaining work: its key and its best shapes."""
     left = jobs.real[job, LEFT]
     lowest, shortest_s = np.inf, np.inf
     best_s, best, best_good = np.inf, np.inf, np.inf

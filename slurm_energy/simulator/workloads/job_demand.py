@@ -1,4 +1,4 @@
-"""Resources that jobs need and that the cluster has free, as vectors: units by kind, and watts."""
+"""Resources that jobs need, and resources that are free, as vectors: units by kind of nodes, and watts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from slurm_energy.simulator.workloads.workload import Workload
 
 
 class JobDemand:
-    """Demand of jobs as resource vectors: units by kind of nodes and, last, watts of the budget.
+    """Resource demand of jobs as vectors: units by kind of nodes and, last, watts of the budget.
 
     Args:
         jobs: all jobs.
         cluster: the nodes.
         runs: the running jobs.
-        commitment: power that the cluster may reach.
+        commitment: committed power of the cluster, see `PowerCommitment`.
         control: control loop of the power budget; None: no budget.
     """
 
@@ -42,18 +42,18 @@ class JobDemand:
         self._control = control
 
     def need(self, shape: int) -> Floats:
-        """Return the resources that a job in a shape takes once its nodes are on."""
+        """Return the resources that a job takes in a shape once the job's nodes are on."""
         need = np.zeros(len(self._cluster.total) + 1)
         need[self._jobs.hardware[shape]] = self._jobs.units[shape]
         need[-1] = max(0.0, float(self._job_watts([shape])[0]))
         return need
 
     def need_now(self, candidate: Candidate) -> Floats:
-        """Return the resources that a job takes if it starts now, power of nodes to boot included."""
+        """Return the resources that a job takes if it starts now, including power to boot nodes."""
         return np.append(candidate.need[:-1], self.added_watts(np.array([candidate.shape])))
 
     def added_watts(self, shapes: Ints) -> Floats:
-        """Return by how many watts the committed power would grow by one job in each of the given shapes.
+        """Return by how many watts the committed power would grow by one job, for each of the given shapes.
 
         Committed power is the highest future power of the cluster if no further job starts. The result is
         infinity if the power of nodes that boot for the job would exceed the budget, now or later.
@@ -72,7 +72,8 @@ class JobDemand:
 
         Args:
             candidate: the job.
-            starts: whether it starts now, so that the power of nodes to boot counts; its units must be free.
+            starts: whether the job starts now. If so, the power of nodes that must boot is included, and the
+                job's units must be free.
         """
         if self._control is None:
             return True
@@ -83,16 +84,16 @@ class JobDemand:
         return self._control.outlook.keeps_floors(job, shape, candidate.limit_s, wake)
 
     def free(self) -> Floats:
-        """Return the free resources."""
+        """Return the vector of free resources."""
         watts = math.inf if self._control is None else self._control.headroom_watts()
         return np.append(self._cluster.free, watts)
 
     def releases(self) -> list[Release]:
-        """Return the resources of each running job, with the time of the job's expected end."""
+        """Return the resources that each running job will release, with the job's expected end."""
         return [(run.start_s + run.limit_s, self.need(run.shape)) for run in self._runs.running.values()]
 
     def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
-        """Return the power that a job in each of the given shapes adds once its nodes are on, in watts."""
+        """Return the power in watts that a job adds once its nodes are on, for each of the given shapes."""
         if self._control is None:
             return [self._runs.extra_watts(shape) for shape in shapes]
         return self._control.added_watts(shapes)

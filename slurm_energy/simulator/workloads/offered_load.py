@@ -48,7 +48,7 @@ def offered_load(work: Workload, units: Ints) -> float | None:
 def unit_seconds(work: Workload, units: Ints) -> Floats:
     """Return the work w_ik of each job on each kind in unit seconds, shape (n, kinds).
 
-    Infinity: no shape of the job fits on the kind.
+    Infinity means that no shape of the job fits on nodes of this kind.
     """
     product = np.where(work.units <= units[work.hardware], work.units * work.predicted_time_s, np.inf)
     owner = np.repeat(np.arange(work.count), np.diff(work.first))
@@ -58,7 +58,7 @@ def unit_seconds(work: Workload, units: Ints) -> Floats:
 
 
 def _grouped(seconds: Floats) -> Floats:
-    """Return the work of groups of jobs that are divided alike, shape (g, kinds).
+    """Combine jobs into groups that are divided among the kinds in the same way, shape (g, kinds).
 
     The ratios of work between the kinds are nearly the same for all jobs of a group.
     """
@@ -78,14 +78,15 @@ def _grouped(seconds: Floats) -> Floats:
 
 
 def _least_utilisation(seconds: Floats) -> float:
-    """Return the least maximum over the kinds of the sum of divided work.
+    """Return the lowest possible value of the highest utilisation among the kinds of nodes.
 
-    The shares of a group depend on the prices of the kinds, by a softmin whose temperature falls. Prices of
-    kinds with less than the maximum of work fall. Each round yields a possible division of the work, so that
-    the result is never below the optimum.
+    Each kind has a price. The work of a group is divided among the kinds by a softmin of the prices, whose
+    temperature falls from round to round. The price of a kind with less than the maximum of work falls. Each
+    round yields a feasible division of the work, so the result is never below the optimum.
 
     Args:
-        seconds: work of each group on each kind per unit of the kind, shape (g, kinds); infinity: cannot run.
+        seconds: work of each group on each kind, divided by the units of the kind, shape (g, kinds). Infinity
+            means that the group cannot run on the kind.
     """
     if not len(seconds):
         return 0.0
@@ -111,8 +112,8 @@ def _least_utilisation(seconds: Floats) -> float:
 def with_load(work: Workload, units: Ints, load: float) -> Workload:
     """Return a workload whose offered load is `load`.
 
-    All times between submissions are multiplied by the same factor. Run times stay, and so does the time from
-    a job's submission to its deadline.
+    All times between submissions are multiplied by the same factor. Run times do not change, nor does the
+    time from a job's submission to its deadline.
 
     Args:
         work: the jobs.
@@ -120,7 +121,7 @@ def with_load(work: Workload, units: Ints, load: float) -> Workload:
         load: offered load to reach.
 
     Raises:
-        UsageError: all jobs are submitted at the same time, or the cluster can run none.
+        UsageError: all jobs are submitted at the same time, or the cluster can run none of the jobs.
     """
     present = offered_load(work, units)
     if present is None:

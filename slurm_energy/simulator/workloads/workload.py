@@ -1,4 +1,4 @@
-"""Workload of a simulation as columns: predicted and real time and power of each way to run each job."""
+"""Workload of a simulation as columns: predicted and real time and power of each shape of each job."""
 
 from __future__ import annotations
 
@@ -43,27 +43,29 @@ class Workload:
     columns have n elements, shape columns have m elements.
 
     Attributes:
-        job_id: unique numbers.
+        job_id: unique number of each job.
         submit_s: seconds from the start of the simulation, ascending.
-        user: row in `users`.
-        deadline_s: deadline on the same clock; NaN for none.
-        time_limit_s: requested time limit, on which backfill relies; NaN: the predicted time.
-        slack_s: time after submission up to which the start may be deferred; NaN: none.
+        user: index of the job's user in `users`.
+        deadline_s: deadline on the clock of `submit_s`; NaN for none.
+        time_limit_s: requested time limit in seconds, on which backfill relies. If NaN, backfill uses the
+            predicted time.
+        slack_s: maximum time after submission by which the start may be deferred; NaN means no deferral.
         checkpointable: 1 for jobs that can be suspended and resumed, else 0.
-        compute_share: share of the run time that is inversely proportional to the clock, for the response to
-            power limits; NaN: the oracle's default.
+        compute_share: fraction of the run time that is inversely proportional to the clock frequency, for the
+            response to power limits. NaN means the oracle's default.
         unit_memory_gib: memory that each unit of the job needs on its node; NaN: none requested.
-        partition, qos, reservation: row in `partitions`, `qos_names` and `reservations`; -1: none requested.
+        partition, qos, reservation: index in `partitions`, `qos_names` and `reservations`; -1 if the job
+            requests none.
         licenses: licenses that the job holds while it runs, one column per name in `license_names`, shape
             (n, l).
         first: n + 1 indices; the shapes of job i are at first[i] to first[i + 1] - 1.
-        hardware, units, batch, cap_watts: a shape: kind of hardware, number of GPUs (or nodes), batch size,
-            power cap.
+        hardware, units, batch, cap_watts: properties of a shape: kind of hardware, number of GPUs (or nodes),
+            batch size, and power cap.
         time_s, power_watts: real run time and real power of all units in this shape.
         predicted_time_s, predicted_watts: run time and power that the policy assumes.
-        cap_points: by row of a job, its measured response to power limits: power ratios below 1, ascending,
-            and time ratios, relative to the job in any of its shapes. Jobs without an entry respond as their
-            shapes state, or by the oracle's model.
+        cap_points: measured responses to power limits, by row of the job. An entry has power ratios below 1,
+            ascending, and time ratios. Both are relative to the same shape of the job without a limit. Jobs
+            without an entry respond as their shapes state, or by the oracle's model.
         users: names of the users.
         names: names of the jobs; empty if they have none.
         partitions, qos_names, reservations, license_names: names that the jobs request.
@@ -119,7 +121,7 @@ class Workload:
         return float(self.predicted_time_s[shape]) if limit != limit else limit
 
     def latest_start_s(self, rows: Ints) -> Floats:
-        """Return the latest start of jobs with slack, which is before a deadline; NaN: not deferrable."""
+        """Return the latest start of jobs, which also keeps deadlines; NaN: the job is not deferrable."""
         slack_s = self.slack_s[rows]
         if np.all(np.isnan(slack_s)):
             return np.full(len(rows), np.nan)
@@ -129,7 +131,7 @@ class Workload:
         return latest_start_s(self.submit_s[rows], slack_s, deadline_s, limit_s)
 
     def sizes(self, total: Ints) -> Floats:
-        """Return the share, 0 to 1, of its kind of nodes that each job requests in its first shape.
+        """Return, for each job, the fraction of its kind of nodes that the job requests in its first shape.
 
         Args:
             total: units of the cluster by kind of nodes.
@@ -156,10 +158,12 @@ class Workload:
             left: fraction of each job's work that remains, shape (n,).
             users: usage of the users.
             size: share of the cluster that each job requests, shape (n,).
-            held_s: time for which each job was held, which is no waiting time, shape (n,); None: not held.
+            held_s: time for which each job was held, shape (n,). It does not count as waiting time. None if
+                no job was held.
 
         Returns:
-            The queue, with all shapes possible, and the row in this workload of each of its alternatives.
+            The queue, in which all shapes are marked as possible; and for each alternative in the queue, the
+            row of the shape in this workload.
         """
         counts = self.first[rows + 1] - self.first[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])

@@ -56,14 +56,14 @@ Table = list[tuple[ModelShape, ShapePrediction]]
 
 
 def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | None = None) -> Workload:
-    """Return a random workload. Equal arguments give equal jobs, whatever the scheduling policy.
+    """Return a random workload. Equal arguments give equal jobs, independent of the scheduling policy.
 
     Args:
         scenario: a scenario with models.
         seed: seed of the random numbers.
         predict: oracle that predicts the shapes of the models.
-        trace: workload of a file, from which submission times, users and run times are taken; None: they are
-            drawn at random as the scenario states.
+        trace: workload from a file that gives submission times, users and run times. If None, these are drawn
+            at random as the scenario states.
 
     Raises:
         UsageError: a model fits in no shape on this cluster.
@@ -112,7 +112,7 @@ def _columns(
         scenario: the scenario.
         random: source of the random prediction errors.
         parts: for each job, the shapes and predictions of its model.
-        scale: ratio of each job's run time to that of its model.
+        scale: run time of each job divided by the run time of its model.
     """
     section, kinds = scenario.workload, list(scenario.kinds)
     flat = [entry for part in parts for entry in part]
@@ -139,9 +139,9 @@ def _columns(
 def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
     """Return the ratio of each job's run time in the trace to the run time of its model, shape (n,).
 
-    The run time in the trace is assumed to be that on the first kind of nodes on which the model runs, with
-    the rigid batch size and the job's number of GPUs. If the model cannot run on this number of GPUs, the
-    next smaller possible number is assumed.
+    The run time in the trace is assumed to be measured on the first kind of nodes on which the model runs,
+    with the rigid batch size and the job's number of GPUs. If the model cannot run on this number of GPUs,
+    the next smaller possible number is assumed.
     """
     units = trace.units[trace.first[:-1]]
     lengths: Floats = np.empty(trace.count)
@@ -190,7 +190,7 @@ def _users(random: np.random.Generator, count: int, users: int, majority: float)
 
 
 def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
-    """Return every shape of a model that fits in the cluster, with its prediction."""
+    """Return all shapes of a model that fit in the cluster, each with its prediction."""
     table: Table = []
     for kind, section in scenario.kinds.items():
         for gpus in model.gpus:
@@ -213,11 +213,11 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
 def _predicted(
     scenario: Scenario, model: ModelSection, shape: ModelShape, predict: Predict
 ) -> ShapePrediction | None:
-    """Return the oracle's prediction for a shape; None if the model cannot run in it.
+    """Return the oracle's prediction for a shape. Return None if the model cannot run in the shape.
 
-    If the scenario states a speed-up per doubling of GPUs, it replaces the one of the oracle. The time that
-    the shape then takes beyond perfect scaling from one GPU counts as communication, in which a GPU draws the
-    share `communication_power` of its power at work.
+    If the scenario states a speed-up per doubling of GPUs, this speed-up replaces the speed-up of the oracle.
+    The time that the shape then takes beyond perfect scaling from one GPU counts as communication. During
+    communication, a GPU draws the fraction `communication_power` of its power during computation.
     """
     hardware = scenario.kinds[shape.kind].hardware or shape.kind
     answer = predict(model, hardware, shape.gpus, shape.batch, shape.cap_watts)
@@ -240,7 +240,7 @@ def _predicted(
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:
     """Return the shapes of a model whose number of GPUs and batch size are fixed.
 
-    The kind of nodes is the one that the model requires, or any.
+    Shapes have the kind of nodes that the model requires, or any kind if it requires none.
     """
     match = [
         (shape, prediction)
@@ -256,5 +256,5 @@ def _rigid_shapes(model: ModelSection, table: Table) -> Table:
 
 
 def rigid(scenario: Scenario) -> Scenario:
-    """Return a copy of the scenario in which number of GPUs and batch size of every job are fixed."""
+    """Return a copy of the scenario in which the number of GPUs and the batch size of every job are fixed."""
     return replace(scenario, workload=replace(scenario.workload, rigid=True))

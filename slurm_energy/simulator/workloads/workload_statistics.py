@@ -21,13 +21,13 @@ _FIRST_DATE_S: Final = 5e8
 
 
 def statistics(loaded: LoadedWorkload, kinds: Sequence[NodeKind] = ()) -> dict[str, Any]:
-    """Return the statistics of the jobs of workload files, by name; NaN and None: unknown.
+    """Return the statistics of the jobs of workload files, by name. NaN or None marks an unknown value.
 
-    Quantities of a job with several shapes are those of its first shape.
+    For a job with several shapes, the first shape counts.
 
     Args:
         loaded: the jobs, with the problems found in their files.
-        kinds: kinds of nodes of a cluster; empty: there is none, and the load is unknown.
+        kinds: kinds of nodes of the cluster. If empty, there is no cluster, and the load is unknown.
     """
     work, problems = loaded.workload, loaded.problems
     first = work.first[:-1]
@@ -66,7 +66,7 @@ def statistics(loaded: LoadedWorkload, kinds: Sequence[NodeKind] = ()) -> dict[s
 
 
 def quantiles(values: Floats | Ints) -> dict[str, float] | None:
-    """Return number, mean and quantiles of the known values; None: none is known."""
+    """Return number, mean and quantiles of the known values; None if no value is known."""
     known = values[~np.isnan(values)]
     if not len(known):
         return None
@@ -76,7 +76,10 @@ def quantiles(values: Floats | Ints) -> dict[str, float] | None:
 
 
 def sizes(units: Ints, time_s: Floats) -> list[dict[str, float]]:
-    """Return the share of jobs and of work by size, in classes from one power of two to the next."""
+    """Return the fraction of jobs and of work in each class of sizes.
+
+    Each class spans the sizes from one power of two to the next.
+    """
     seconds = units * time_s
     upper = np.ceil(np.log2(np.maximum(units, 1))).astype(np.int64)
     classes = []
@@ -96,7 +99,7 @@ def sizes(units: Ints, time_s: Floats) -> list[dict[str, float]]:
 
 
 def cluster_load(work: Workload, kinds: Sequence[NodeKind]) -> dict[str, Any]:
-    """Return the offered load on a cluster, and the jobs that are larger than it."""
+    """Return the offered load on a cluster, and the jobs that are larger than the cluster."""
     total = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
     fits = np.logical_or.reduceat(work.units <= total[work.hardware], work.first[:-1])
     return {
@@ -122,7 +125,7 @@ def _period(begin_s: float, span_s: float) -> dict[str, Any]:
 
 
 def _busiest_users(work: Workload, unit_s: Floats) -> list[Mapping[str, Any]]:
-    """Return the users with the most work, each with jobs and share of the work."""
+    """Return the users with the most work, each with number of jobs and fraction of the total work."""
     seconds = np.bincount(work.user, unit_s, len(work.users))
     jobs = np.bincount(work.user, minlength=len(work.users))
     order = np.argsort(-seconds, kind="stable")[:_TOP].tolist()
