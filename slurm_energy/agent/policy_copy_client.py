@@ -1,4 +1,4 @@
-"""Client that keeps the copy of the policy file on this node current, see `policies.policy_copy`.
+"""Client that keeps this node's copy of the policy file current, see `policies.policy_copy`.
 
 Responses to live reports name the digest of the current file. The file is requested only if the copy has
 another digest, or if no response has confirmed it for a while.
@@ -44,7 +44,7 @@ class PolicyCopyClient:
         self._due = asyncio.Event()
 
     def confirm(self, digest: str) -> None:
-        """Store the digest of the current file, which a response of senergyctld has named."""
+        """Store the digest of the current policy file, as a response of senergyctld has named it."""
         self._confirmed, self._confirmed_s = digest, time.monotonic()
         if digest != self._copied:
             self._due.set()
@@ -63,7 +63,7 @@ class PolicyCopyClient:
             pause_s = _PAUSE_S * random.uniform(0.75, 1.25)
 
     async def update(self) -> None:
-        """Prolong a copy that senergyctld has confirmed, or request the file."""
+        """Extend the validity of the copy if senergyctld has confirmed it; otherwise request the file."""
         path = copy_path(self._config().agent.socket)
         try:
             if time.monotonic() - self._confirmed_s < _CONFIRMATION_AGE_S and await asyncio.to_thread(

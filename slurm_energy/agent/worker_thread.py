@@ -1,4 +1,6 @@
-"""The worker thread, in which all code that uses hardware or disk runs: tasks in order, and periodic samples.
+"""The worker thread, in which all code that uses hardware or disk runs.
+
+It runs tasks in order, and takes periodic samples.
 
 The thread itself waits for the time of the next sample. If an event loop waited instead, each sample would
 wake up two threads, which costs more than the sample.
@@ -23,7 +25,7 @@ class TimerGrid:
 
     Args:
         origin: a time on the grid, in seconds of any clock that does not jump.
-        interval_s: seconds between times.
+        interval_s: seconds between two times on the grid.
     """
 
     def __init__(self, origin: float, interval_s: float) -> None:
@@ -45,7 +47,7 @@ class PeriodicTask:
     Attributes:
         work: the task.
         interval_s: returns the interval in seconds. It is called again after every run of the task.
-        failed: receives the error of a failed run. Later runs follow as usual.
+        failed: called with the error of a failed run. Later runs follow as usual.
     """
 
     work: Callable[[], object]

@@ -1,8 +1,9 @@
 """Apply the settings of a job: claim them, merge the claims of all jobs, journal, write, verify.
 
-`set_ceilings` in `ceilings` bounds the resulting values.
+The function `set_ceilings` of the module `ceilings` bounds the resulting values.
 
-A setting that fails does not stop the others. The package `policies` decides which settings a job requests.
+If one setting fails, the other settings are applied nevertheless. The package `policies` decides which
+settings a job requests.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def apply(
         journal: original values and claims. It is written to disk before the hardware is changed.
         owner: job that requests the settings, as `JOBID.RESTART`.
         settings: requested settings.
-        current: values by key of the knob that were read just now and are not read again; None for none.
+        current: values, by key of the knob, that the caller has just read, so that they are not read again;
+            None if there are none.
         arbiter: arbitration between the jobs on the node, including the owner.
 
     Returns:
@@ -78,7 +80,7 @@ def apply(
 
 
 def reconcile(devices: NodeDevices, journal: SettingsJournal, arbiter: Arbiter) -> None:
-    """Write the knobs whose value must change because jobs started or ended, or whose last write failed.
+    """Write the knobs whose value must change because jobs started or ended. Repeat failed writes.
 
     Args:
         devices: devices of the node.
@@ -119,7 +121,9 @@ def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> Se
 
 
 def _claim_dependent(transaction: SettingsTransaction, owner: str, key: str) -> None:
-    """Add a journal entry with the original of a knob that a job's setting may change as a side effect.
+    """Add a journal entry for a knob that a job's setting may change as a side effect.
+
+    The entry keeps the original value of the knob.
 
     Args:
         transaction: transaction that holds the journal entries.
@@ -140,7 +144,7 @@ def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, SettingOutcome
 def _outcome(transaction: SettingsTransaction, setting: Setting) -> SettingOutcome:
     """Return the outcome of a job's setting after the writes.
 
-    If claims of other jobs overruled the setting, the note says so.
+    The note of the outcome states whether claims of other jobs overruled the setting.
     """
     key, knob = setting.key, transaction.devices.knobs[setting.key]
     original, current = transaction.entries[key].original, transaction.current[key]

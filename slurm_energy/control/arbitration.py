@@ -1,4 +1,4 @@
-"""Arbitration between the jobs on one node: which jobs a knob affects, and which value their claims yield.
+"""Arbitration between the jobs on one node: which jobs a knob affects, and which value the claims yield.
 
 The rules are in docs/policies.md, "Jobs that share a node". All functions are pure: they neither access
 hardware nor keep state.
@@ -21,7 +21,7 @@ class JobAllocation:
 
     Attributes:
         cpus: logical CPUs; None until they are known.
-        gpus: indices of the GPUs, including GPUs of which the job has only a part.
+        gpus: indices of the GPUs, including GPUs that the job shares with other jobs.
     """
 
     cpus: frozenset[int] | None = None
@@ -51,9 +51,9 @@ class KnobDomains:
     def affects(self, key: str, allocation: JobAllocation) -> bool:
         """Return whether a knob controls a part of the node that is allocated to a job.
 
-        If the CPUs of the job are unknown, knobs of packages are assumed to control CPUs of the job. Knobs of
-        single cores are assumed not to, because Slurm gives a core to one job only, unless the site lets jobs
-        share cores.
+        If the CPUs of the job are unknown, a knob of a package is assumed to control CPUs of the job. A knob
+        of a single core is assumed not to control them, because Slurm gives a core to one job only, unless
+        the site lets jobs share cores.
 
         Args:
             key: key of the knob, for example `cpufreq.governor[policy0]`.
@@ -74,7 +74,7 @@ class Arbiter:
 
     Attributes:
         allocations: allocation of each running job, by job as `JOBID.RESTART`. None if the running jobs are
-            unknown; all claims are then in force, and jobs without claims are disregarded.
+            unknown. All claims are then in force, and jobs without claims are disregarded.
         domains: the logical CPUs that each knob controls.
     """
 
@@ -105,7 +105,7 @@ class Arbiter:
 
 
 def merge_claims(name: str, original: str, requested: Sequence[str], affects_others: bool) -> str:
-    """Return the value of a knob that restricts no affected job more than the job's own request.
+    """Return the value of a knob that restricts no affected job more than the job itself requests.
 
     Args:
         name: name of the knob, for example `powercap.power_limit`.
@@ -145,10 +145,10 @@ def _unanimous(original: str, requested: Sequence[str]) -> str:
 
 
 def bounded_value(key: str, value: str, ceiling: str) -> str:
-    """Return the value of a knob that is nearest to `value` and within a ceiling.
+    """Return the value nearest to `value` that a ceiling permits for a knob.
 
-    A ceiling bounds a limit and its averaging window from above. For a switch on which a limit depends, the
-    ceiling is the required position.
+    For a limit and its averaging window, the ceiling is the maximum. For a switch on which a limit depends,
+    the ceiling is the required state of the switch.
 
     Args:
         key: key of the knob.

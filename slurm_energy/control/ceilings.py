@@ -1,4 +1,4 @@
-"""Ceilings: bounds of a power budget on the values of knobs, which no claim of a job overrules."""
+"""Ceilings: upper bounds of knobs that a power budget sets. No claim of a job overrules a ceiling."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ def set_ceilings(
 ) -> list[RestoreResult]:
     """Set or lift the ceilings of knobs, and write every value that changes as a result.
 
-    The original is in the journal before the first write. A value that another program has set is overwritten
-    only if it exceeds the ceiling. A knob that cannot be read, or whose device is gone, is left alone.
+    The original value is in the journal before the first write. A value that another program has set is
+    overwritten only if it exceeds the ceiling. A knob stays unchanged if it cannot be read or its device is
+    gone.
 
     Args:
         devices: devices of the node.
         journal: original values, claims and ceilings.
         ceilings: ceiling by key of the knob, in the unit of the knob; None lifts the ceiling. Knobs that are
-            not listed keep theirs.
+            not listed keep their ceilings.
         arbiter: arbitration between the jobs on the node.
 
     Returns:
-        Results of the knobs whose originals were restored, because nothing needs them any more.
+        Restore results of the knobs that no claim and no ceiling needs any more. Their originals were
+        restored.
 
     Raises:
         OSError: the journal cannot be written; the hardware was not changed.
@@ -44,10 +46,10 @@ def set_ceilings(
 
 
 def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) -> bool:
-    """Change the ceiling of a knob within a transaction, and request the value that then results.
+    """Change the ceiling of a knob within a transaction, and request the resulting value of the knob.
 
     Returns:
-        Whether the entry is no longer needed, so that the original must be restored.
+        Whether the journal entry is no longer needed, so that the original must be restored.
     """
     entry = transaction.entry(key)
     if entry is None and ceiling is None:

@@ -27,12 +27,13 @@ class JournalEntry:
     Attributes:
         key: key of the knob.
         original: value before the agent first changed it.
-        claims: value that each job (`JOBID.RESTART`) requests; None where the hardware may change the knob as
-            a side effect of another setting of that job.
-        target: value that resulted from claims and ceiling at the last write. None if neither requires a
-            value of this knob, or if the write failed and has to be repeated.
+        claims: value that each job requests, by job as `JOBID.RESTART`; None for a job of which another
+            setting may change the knob as a side effect.
+        target: value that resulted from claims and ceiling at the last write. None if neither claims nor
+            ceiling require a value, or if the write failed and has to be repeated.
         written: value read back after the last write; None while a write or a restore is in progress.
-        ceiling: bound of the power budget on the value, whatever jobs claim; None without one.
+        ceiling: upper bound that a power budget sets on the value, whatever jobs claim; None if there is no
+            ceiling.
     """
 
     key: str
@@ -70,11 +71,11 @@ class JournalEntry:
         return JournalEntry(self.key, self.original, claims, self.target, self.written, self.ceiling)
 
     def without_claims(self) -> JournalEntry:
-        """Return a copy of this entry without the claims of all jobs."""
+        """Return a copy of this entry without any claims."""
         return JournalEntry(self.key, self.original, {}, self.target, self.written, self.ceiling)
 
     def with_ceiling(self, ceiling: str | None) -> JournalEntry:
-        """Return a copy of this entry with another ceiling; None for none."""
+        """Return a copy of this entry with the given ceiling; None removes the ceiling."""
         return JournalEntry(self.key, self.original, self.claims, self.target, self.written, ceiling)
 
     def with_target(self, target: str | None) -> JournalEntry:
@@ -82,9 +83,9 @@ class JournalEntry:
         return JournalEntry(self.key, self.original, self.claims, target, None, self.ceiling)
 
     def with_written(self, written: str | None) -> JournalEntry:
-        """Return a copy of this entry in which `written` is the value read back.
+        """Return a copy of this entry in which `written` is the value that was read back.
 
-        None if a write is in progress.
+        A value of None means that a write is in progress.
         """
         return JournalEntry(self.key, self.original, self.claims, self.target, written, self.ceiling)
 
@@ -97,8 +98,9 @@ class SettingsJournal:
     Attributes:
         path: the file.
         entries: entries by key of the knob.
-        load_error: reason why `load` could not use the file; empty if it could.
-        write_error: reason why the file lacks the last changes, see `update_or_defer`; empty if it has them.
+        load_error: reason why `load` could not use the file; empty if the file was usable.
+        write_error: reason why the file lacks the last changes, see `update_or_defer`; empty if the file is
+            up to date.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,12 +113,12 @@ class SettingsJournal:
     def load(cls, path: Path) -> SettingsJournal:
         """Read the journal.
 
-        If the file is damaged, it is renamed, and the result is an empty journal whose `load_error` names the
-        reason.
+        A damaged file is renamed. The result is then an empty journal whose `load_error` states the reason.
 
         Raises:
             OSError: the file exists and cannot be read.
-            NewerStateError: a newer release wrote it. The file is unchanged: it holds original values.
+            NewerStateError: a newer release wrote the file. The file stays unchanged, because it holds
+                original values.
         """
         journal = cls(path)
         try:
@@ -144,8 +146,8 @@ class SettingsJournal:
         Args:
             changed: new entries, and entries that replace those of the same key.
             deleted: keys of the entries to delete.
-            sync: whether the file must survive a power failure, which new originals must. A reboot resets
-                power limits, so that ceilings and current values need not.
+            sync: whether the file must survive a power failure. New originals must survive it. Ceilings and
+                current values need not, because a reboot resets power limits.
 
         Raises:
             OSError: the file cannot be written. The journal is unchanged, and the caller must not write to
@@ -158,7 +160,8 @@ class SettingsJournal:
     def update_or_defer(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
         """Replace and delete entries like `update`. If the file cannot be written, a later update writes it.
 
-        Callers must not use this method to delete an entry whose original the hardware does not hold.
+        Callers must not use this method to delete an entry unless the hardware holds the original value of
+        its knob.
         """
         new = self._updated(changed, deleted)
         try:
@@ -220,7 +223,10 @@ def _entry(item: dict[str, Any]) -> JournalEntry:
 
 
 def _entry_of_one_owner(item: dict[str, Any]) -> JournalEntry:
-    """Convert an entry of format version 1, in which a knob belonged to one job, to the current format."""
+    """Convert an entry of format version 1 to the current format.
+
+    In version 1 a knob belonged to one job only.
+    """
     claims = {item["owner"]: item["asked"]}
     return _entry(
         {

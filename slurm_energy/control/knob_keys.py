@@ -25,7 +25,7 @@ def join_keys(keys: Iterable[str]) -> str:
 
 
 def join_domains(domains: Sequence[str]) -> str:
-    """Join domains with commas. Consecutive numbers with a common stem become `stemA-B`."""
+    """Join domains with commas. Consecutive numbers after the same word are shortened, as in `policy0-63`."""
     runs: list[tuple[str, int, int]] = []
     for domain in domains:
         match = _NUMBERED.fullmatch(domain)

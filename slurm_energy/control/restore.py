@@ -1,4 +1,4 @@
-"""Restore the settings of a job: withdraw its claims and write the originals, or the values others claim."""
+"""Restore the settings of a job: withdraw its claims, write originals or the values that other jobs claim."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class RestoreResult:
     Attributes:
         key: key of the knob.
         done: whether nothing remains to be restored for this job.
-        note: why the original was not restored. If `done`, the value that claims of other jobs keep in force,
-            or empty.
+        note: reason why the original was not restored. If `done`, the note states the value that claims of
+            other jobs keep in force, or is empty.
     """
 
     key: str
@@ -39,11 +39,12 @@ def restore(
 ) -> list[RestoreResult]:
     """Withdraw the claims of a job and write the originals, or the values that the remaining claims yield.
 
-    The knob that was written last is restored first, and each value is verified. If a restore fails, its
-    entry stays in the journal for another attempt. If another program has changed a knob since, its value is
-    left alone and its journal entry is deleted. If the journal cannot be written, originals are restored
-    nevertheless, because the journal on disk still holds them; the claims of other jobs are then applied by a
-    later `reconcile`. A knob with a ceiling keeps its journal entry and gets the original within the ceiling.
+    The knob that was written last is restored first, and each value is verified. If a restore fails, the
+    journal entry of the knob stays for another attempt. If another program has changed a knob since the agent
+    wrote it, the value stays unchanged and the journal entry is deleted. If the journal cannot be written,
+    originals are restored nevertheless, because the journal on disk still holds them. A later `reconcile`
+    then applies the claims of other jobs. A knob with a ceiling keeps its journal entry and gets the original
+    value, bounded by the ceiling.
 
     Args:
         devices: devices of the node.
@@ -92,7 +93,7 @@ def restore(
 
 
 def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str | None) -> None:
-    """Remove a job's claim on a knob with other claims or a ceiling, and request the value that then results.
+    """Remove a job's claim on a knob that has other claims or a ceiling, and request the resulting value.
 
     Args:
         transaction: transaction to which the write is added.
@@ -160,12 +161,12 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
 
     Args:
         knob: the knob; None if the device is gone.
-        entry: its journal entry.
+        entry: journal entry of the knob.
 
     Returns:
-        None if it has to be written, because the knob holds the value that the agent wrote. Otherwise the
-            result of the restore: the knob is restored already, unreadable, gone, or changed by another
-            program.
+        None if the original has to be written, because the knob holds the value that the agent wrote.
+        Otherwise the result of the restore: the knob is restored already, unreadable, gone, or changed by
+        another program.
     """
     if knob is None:
         return RestoreResult(entry.key, False, "the device is gone")
@@ -186,10 +187,10 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
 
 
 def _write_originals(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
-    """Write the originals of knobs in reverse order of stages, then repeat failed and undone writes.
+    """Write the originals of knobs in reverse order of their stages, then repeat failed and undone writes.
 
-    The second pass covers knobs whose write was refused, or undone by a later write. For example, an energy
-    preference cannot be written before the governor is restored.
+    The second pass covers knobs whose write was refused, or was undone by a later write to another knob. For
+    example, an energy preference cannot be written before the governor is restored.
 
     Returns:
         Result by key of the knob.

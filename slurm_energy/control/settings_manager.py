@@ -1,7 +1,7 @@
-"""Manager that applies settings of jobs and ceilings, restores those of finished jobs, and retries failures.
+"""Manager that applies settings and ceilings, restores settings of finished jobs, and retries failures.
 
-The manager does not know the sessions of jobs. A function that its creator passes supplies the running jobs
-and their allocations.
+The manager does not know the sessions of jobs. The argument `allocations` supplies the running jobs and their
+allocations.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ class SettingsManager:
     ) -> list[SettingOutcome]:
         """Apply the settings of a job as far as the claims of the other jobs permit.
 
-        Call it for jobs without settings too, because a setting that another job requested may have to be
-        withdrawn while such a job shares the knob.
+        Call it for jobs without settings too. If such a job shares a knob, a setting that another job
+        requested for this knob may have to be withdrawn.
 
         Args:
             owner: job that requests the settings, as `JOBID.RESTART`.
             settings: requested settings; may be empty.
-            current: values by key of the knob that were read just now and are not read again; None for none.
+            current: values, by key of the knob, that the caller has just read, so that they are not read
+                again; None if there are none.
 
         Returns:
             One outcome per setting. Optional settings that the hardware lacks have no outcome.
@@ -108,7 +109,10 @@ class SettingsManager:
         )
 
     def _change_ceilings(self, ceilings: Mapping[str, str | None]) -> list[RestoreResult] | None:
-        """Set or lift ceilings; None if the journal cannot be written."""
+        """Set or lift ceilings and return the results of restored knobs.
+
+        Return None if the journal cannot be written.
+        """
         try:
             results = set_ceilings(self._devices, self.journal, ceilings, self._arbiter())
         except OSError as error:

@@ -1,6 +1,6 @@
 """A transaction on hardware settings: compute the writes from claims and ceilings, write them, read back.
 
-The caller writes the journal between these steps, see `apply` and `restore`.
+The caller writes the journal between these steps, as in `apply` and `restore`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SettingOutcome:
         original: value before the first job changed it; None if it could not be read.
         requested: value that the job requests.
         applied: value read back after the write; None if the write was refused.
-        failed: whether the hardware does not hold the value that was written.
+        failed: whether the write failed, so that the hardware does not hold the written value.
         restored: whether the original was restored; None before the first attempt to restore it.
         note: reason of a failure or of a difference from the requested value; empty if there is none.
     """
@@ -50,7 +50,7 @@ class SettingsTransaction:
         journal: original values and claims.
         arbiter: merges the claims of the running jobs.
         current: current value by key of the knob, for the knobs that were read.
-        released: keys of knobs that are being restored; claims on them no longer have an effect.
+        released: keys of knobs that are being restored. Claims on these knobs no longer have an effect.
         entries: journal entries by key as they will be after the transaction.
         writes: value to write by key of the knob.
         changed_externally: keys of knobs that another program changed after the agent's last write.
@@ -94,7 +94,7 @@ class SettingsTransaction:
     def read(self, key: str) -> str | None:
         """Return the current value of a knob, read from the hardware once per transaction.
 
-        None if unreadable.
+        None if the knob is unreadable.
         """
         if key not in self.current:
             self.current |= self.devices.read([key])
@@ -128,7 +128,7 @@ class SettingsTransaction:
             self.entries[key] = entry.with_target(value)
 
     def request_merged_claims(self) -> None:
-        """Schedule a write of every knob for which another value results now than at the last write."""
+        """Schedule a write of every knob whose merged value differs from that of the last write."""
         for entry in list(self.journal.entries.values()):
             if entry.key not in self.entries:
                 target = self.merged_value(entry)

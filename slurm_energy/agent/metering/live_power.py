@@ -84,9 +84,7 @@ class LivePower:
             window.add(interval.deltas.get(key), interval.end, key in interval.unknown)
 
     def watts(self, now: float) -> Mapping[str, float | None]:
-        """Return the current watts by component.
-
-        None stands for unknown power.
+        """Return the current watts by component; None stands for unknown power.
 
         Args:
             now: time in seconds since boot. The power of a counter is unknown if its last window ended more

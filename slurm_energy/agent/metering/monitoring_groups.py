@@ -208,7 +208,7 @@ class MonitoringGroups:
     def _read_groups(self) -> GroupReadings:
         """Read the counts of the control groups and the jobs' groups.
 
-        A group of a job that no longer exists is discarded.
+        The counts of a job's group that another program has removed are discarded.
 
         Raises:
             DeviceError: the file system is no longer mounted.

@@ -1,4 +1,4 @@
-"""The energy meter of a node: combines counter readings, CPU time and the energy ledger, with checkpoints."""
+"""The energy meter of a node: it combines counter readings, CPU time, energy ledger and checkpoints."""
 
 from __future__ import annotations
 

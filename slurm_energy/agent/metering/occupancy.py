@@ -1,4 +1,4 @@
-"""Time intervals with the resources that each job on the node held and used in them."""
+"""Time intervals, each with the resources that every job on the node held and used during the interval."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class MonitoredUse:
 
     Attributes:
         total: use of all processes, except for the jobs in `uncounted`; None if unknown.
-        jobs: use by job; None if unknown.
-        uncounted: jobs whose use the processor has not counted. The unknown use of other jobs is a part of
-            `total`.
+        jobs: use by job; None if the use of a job is unknown.
+        uncounted: jobs whose use the processor has not counted, so that `total` does not include it. The
+            unknown use of a job that is not listed here is included in `total`.
     """
 
     total: int | None
@@ -67,7 +67,7 @@ class MonitoredUse:
     def joined_with(self, later: MonitoredUse) -> MonitoredUse:
         """Return the sum of the use in this interval and in `later`.
 
-        A job that is in one of them only used nothing in the other.
+        A job that is listed in only one of the two intervals used nothing in the other interval.
         """
         jobs = {
             job: _plus(self.jobs.get(job, 0), later.jobs.get(job, 0)) for job in {**self.jobs, **later.jobs}
@@ -84,7 +84,10 @@ class MonitoredUse:
         return MonitoredUse(self.total, jobs, uncounted)
 
     def for_occupants(self, names: Iterable[str], *, complete: bool) -> MonitoredUse:
-        """Return the use with an entry for each job. Jobs without one get 0, or None if `complete`."""
+        """Return a copy with an entry for each job in `names`.
+
+        A job without an entry gets 0, or None (unknown) if `complete`.
+        """
         missing = None if complete else 0
         return replace(self, jobs={name: self.jobs.get(name, missing) for name in names})
 
@@ -100,7 +103,7 @@ class MonitoredUse:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredDelta:
-    """Counts of the processor in an interval.
+    """Use of monitored quantities in an interval, as the processor counted it.
 
     Attributes:
         uses: use by quantity; quantities that are not monitored are absent.
@@ -122,15 +125,16 @@ class OccupancyInterval:
     Attributes:
         start: time in seconds since boot.
         length_ns: length in nanoseconds.
-        capacity_ns: length times the logical CPUs of the node.
+        capacity_ns: length of the interval times the number of logical CPUs of the node.
         busy_ns: CPU time used by all processes; None if unknown.
-        sole: name of the job that had the whole node for the whole interval; None if there was none.
+        sole: name of the job that had the whole node for the whole interval; None if there was no such job.
         since: time from which a job was on the node, in seconds since boot, by job.
         held_ns: allocated CPU time by job.
         cpu_ns: used CPU time by job; None if unknown.
         gpu_ns: allocated GPU time by job and GPU index: the time for which the job held the GPU, multiplied
             by the job's share of the GPU.
-        monitored: use of monitored quantities. A quantity that was not monitored all the time is absent.
+        monitored: use of monitored quantities. A quantity that was not monitored during the whole interval is
+            absent.
     """
 
     start: float
@@ -180,8 +184,8 @@ class OccupancyInterval:
     def without(self, job: str) -> OccupancyInterval:
         """Return a copy of this interval in which the resources of `job` are listed under the name GONE.
 
-        Call it if the job finishes before the energy of the interval is charged. GONE stands for all such
-        jobs; their share becomes unattributed energy.
+        Call it if the job finishes before the energy of the interval is charged. The name GONE stands for all
+        such jobs. Their share of the energy becomes unattributed energy.
         """
         if job not in self.since:
             return self
@@ -213,7 +217,10 @@ class OccupancyInterval:
         return {quantity: use.total for quantity, use in self.monitored.items() if use.total is not None}
 
     def _monitored_use(self, job: str) -> dict[str, int | None]:
-        """Return the use of a job by quantity; None if it is a part of the total, absent if it is not."""
+        """Return the use of a job by quantity.
+
+        An unknown use is None if the total includes it, and absent if the total does not include it.
+        """
         return {
             quantity: use.jobs.get(job)
             for quantity, use in self.monitored.items()
@@ -261,7 +268,7 @@ def occupancy_of(
         gpus: indices of the node's GPUs.
         occupants: the jobs.
         used: CPU time used in the interval.
-        monitored: what the processor counted in the interval.
+        monitored: use of monitored quantities in the interval.
     """
     length_ns = round((end - start) * _NS)
     capacity_ns = cpus * length_ns
@@ -298,7 +305,7 @@ def _of_one(
 ) -> OccupancyInterval:
     """Return the interval of a single job that has the whole node.
 
-    All CPU time of the node counts as the job's.
+    All CPU time of the node counts as CPU time of this job.
     """
     gpu_ns = {sole: dict.fromkeys(gpus, length_ns)}
     held, used = {sole: capacity_ns}, {sole: capacity_ns}

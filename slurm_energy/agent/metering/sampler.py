@@ -38,18 +38,19 @@ class SampleInterval:
 
     Do not modify an instance. The dataclass is not frozen because freezing costs time in every sample.
 
-    A counter that is neither in `deltas` nor in `unknown` was not due to be read; its next delta covers this
-    time too. A later delta of a counter in `unknown` may also cover this time, if the same device returns;
-    such a delta is marked uncertain.
+    A counter that is neither in `deltas` nor in `unknown` was not due to be read. The next delta of this
+    counter covers this interval too. A later delta of a counter in `unknown` may also cover this interval, if
+    the same device returns; such a delta is marked uncertain.
 
     Attributes:
         start, end: times in seconds since boot.
-        deltas: what each counter counted, by counter key.
+        deltas: energy that each counter counted, by counter key.
         throttled_s: seconds of throttling by component, for components with a throttle sensor.
-        unknown: keys of counters that were unreadable at the end of the interval or were first read there.
+        unknown: keys of counters that were unreadable at the end of the interval, or were read for the first
+            time then.
         suspended_s: seconds for which the machine was suspended. If they are not 0, no delta is certain.
-        read_duration_s: how long reading the counters at the end took, in seconds. `end` is the middle
-            of this duration, and therefore uncertain by half of it.
+        read_duration_s: seconds that it took to read the counters at the end of the interval. `end` is the
+            middle of this duration and is therefore uncertain by half of the duration.
     """
 
     start: float
@@ -70,7 +71,8 @@ class _CounterState:
     """The last reading of one counter.
 
     Attributes:
-        time: time of the reading, in seconds since boot; None if there is no reading to count from.
+        time: time of the reading, in seconds since boot; None if there is no reading from which energy is
+            counted.
         timing_uncertainty_s: uncertainty of `time` in seconds.
         changed: time since boot at which the current value was first read.
         last_attempt: time, in seconds since boot, of the last attempt to read the counter.
@@ -171,8 +173,9 @@ class Sampler:
         """Read the counters and return the interval since the last sample; None for the first sample.
 
         Args:
-            due_only: skip counters that cannot have a new value yet. If False, every counter is read, so that
-                the energy before this instant is separated exactly from the energy after it.
+            due_only: skip counters that cannot have a new value yet. If False, every counter is read. The
+                sample then separates the energy before this instant exactly from the energy after this
+                instant.
         """
         clock = self._clock
         before = clock.boottime()
@@ -209,9 +212,9 @@ class Sampler:
             earlier: the output of `readings` in the earlier run.
 
         Returns:
-            None after a reboot, or if either run has no sample. A counter that cannot be read although its
-            device exists has no delta in the interval. Its next delta covers the time since its earlier
-            reading.
+            The interval; None after a reboot, or if either run has no sample. A counter that cannot be read
+            although its device exists has no delta in the interval. The next delta of this counter covers the
+            time since its last reading in the earlier run.
         """
         if earlier["boot_id"] != self._clock.boot_id or earlier["time"] is None or self.time is None:
             return None
@@ -263,15 +266,15 @@ class Sampler:
     ) -> tuple[dict[str, CounterDelta], frozenset[str]]:
         """Return the counter deltas, and the keys of counters whose energy in this interval is unknown.
 
-        In nearly every sample each counter has changed since the last sample, by no more than its maximum
-        rate allows, and nothing else happened. That case is decided here without calling `energy_between`.
+        In nearly every sample each counter has increased by no more than its maximum rate permits, and
+        nothing else has happened. This method handles that case itself, without calling `energy_between`.
 
         Args:
             values: the readings in microjoules.
             last: time, in seconds since boot, of the last sample; None for the first sample.
             now: time, in seconds since boot, of this sample.
-            timing_uncertainty_s: uncertainty of `now`. The earlier of two readings may have happened that
-                much earlier, the later one that much later.
+            timing_uncertainty_s: uncertainty of `now` in seconds. A reading may have been taken earlier or
+                later than its time states by this much.
             unreadable: keys of the counters that could not be read in the last sample.
             suspended: whether the machine was suspended since the last sample.
         """
@@ -302,7 +305,10 @@ class Sampler:
         return deltas, frozenset((*self._unreadable, *started)) if self._unreadable or started else _NOTHING
 
     def _mark_unreadable(self, state: _CounterState, error: DeviceError) -> None:
-        """Record that a counter could not be read. If its device is gone, its last reading is dropped."""
+        """Record that a counter could not be read.
+
+        If the device of the counter is gone, the counter's last reading is discarded.
+        """
         if isinstance(error, DeviceGoneError):
             state.time = None
             self._gone.add(state.key)

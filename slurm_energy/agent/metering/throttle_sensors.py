@@ -31,15 +31,16 @@ class ThrottleSampler:
         self._next = 0
 
     def seconds(self, now: float, start: float | None, everything: bool) -> dict[str, float]:
-        """Return for each component how many seconds it was throttled between two samples.
+        """Return the seconds of throttling between two samples by component.
 
-        If a component has several sensors, their maximum counts. A component without a readable sensor is
-        absent.
+        If a component has several sensors, the maximum of the sensors counts. A component without a readable
+        sensor is absent.
 
         Args:
             now: time of this sample, in seconds since boot.
             start: time of the previous sample, in seconds since boot; None for the first sample.
-            everything: read all sensors that were not read just before, not only those whose turn it is.
+            everything: read all sensors, except sensors that were read just before. If False, only the
+                sensors whose turn it is are read.
         """
         if not self._sensors:
             return {}

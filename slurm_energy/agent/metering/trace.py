@@ -20,7 +20,7 @@ _WATT_STEPS = 32  # values rounded to 1/32 W compress to a third, far below any 
 class TraceBuilder:
     """A power trace that grows while its job runs.
 
-    It holds the energy per interval and component.
+    The trace holds the energy per interval and component.
 
     Args:
         start: time of the first interval, in seconds since boot.
@@ -86,7 +86,7 @@ class TraceBuilder:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the trace grew by more than a hundredth since it was last written to disk.
+        """Whether the trace grew by more than 1 % since it was last written to disk.
 
         Each write stores the whole trace. This threshold keeps the writes of a long trace rare.
         """

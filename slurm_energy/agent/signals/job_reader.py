@@ -40,13 +40,13 @@ class SampledJob:
 
     Attributes:
         key: job id and restart count.
-        owner: name of the job in the ledger, from which its monitoring groups are named.
-        processes: its known processes.
-        gpus: indices of its GPUs.
-        shared_gpus: those GPUs that other running jobs use as well.
-        cpus: number of its CPUs; None if unknown.
-        cpu_list: its CPUs; None if unknown.
-        has_node: whether it has the whole node.
+        owner: name of the job in the ledger. The names of the job's monitoring groups contain it.
+        processes: known processes of the job.
+        gpus: indices of the job's GPUs.
+        shared_gpus: GPUs of the job that other running jobs use too.
+        cpus: number of the job's CPUs; None if unknown.
+        cpu_list: CPUs of the job; None if unknown.
+        has_node: whether the job has the whole node.
         is_private: whether signals to which other jobs may contribute are left out.
     """
 
@@ -62,7 +62,7 @@ class SampledJob:
 
 
 class JobReader:
-    """Sensors of one job. They are opened as its control groups and processes become known.
+    """Sensors of one job. A sensor is opened once the job's control groups or processes are known.
 
     Args:
         root: directory that contains /sys and /proc.
@@ -85,9 +85,9 @@ class JobReader:
         self._memory_bytes: int | None = None
 
     def must_search(self, now_s: float, job: SampledJob) -> bool:
-        """Return whether the job's groups and processes are to be searched with this reading.
+        """Return whether this reading should include a search for the job's control groups and processes.
 
-        A Slurm step that has begun makes a search worthwhile at once.
+        A search is due at once when the job's first Slurm step has started.
         """
         if not self._missing:
             return False
@@ -98,7 +98,7 @@ class JobReader:
         """Search for the job's control groups and their processes.
 
         Returns:
-            Whether the processes have to be found in the tree of all processes.
+            Whether the caller has to find the job's processes in the tree of all processes.
         """
         self._pids = job.processes.pids
         self._search_at_s = now_s + self._search_pause_s
@@ -148,7 +148,7 @@ class JobReader:
                 sensor.close()
 
     def _from_groups(self, now_s: float) -> list[SignalReading]:
-        """Return the signals of the control groups, and of the processes those that the groups lack."""
+        """Return the signals of the control groups; signals that the groups lack come from the processes."""
         readings = [] if self._group_sensor is None else self._group_sensor.read(now_s)
         if not self._missing:
             return readings
@@ -178,7 +178,10 @@ class JobReader:
             yield SignalReading("memory_bandwidth_bytes_per_s", "", rate, "resctrl")
 
     def _group_traffic(self, job: SampledJob, control: str) -> int:
-        """Return the bytes that a control group, or the job's monitoring group in it, has transferred.
+        """Return the bytes that a job has transferred in one control group.
+
+        The count is that of the control group for a job with the whole node, otherwise that of the job's
+        monitoring group in the control group.
 
         Raises:
             DeviceError: a count is not available now.

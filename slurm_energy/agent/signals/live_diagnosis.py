@@ -1,7 +1,8 @@
 """Findings of the running jobs of a node so far, for its live reports.
 
-A job is diagnosed from the observations of its own node, so findings that compare nodes wait for its end. The
-data are copied in the worker thread of the job manager, and diagnosed in a thread of their own.
+A job is diagnosed from the observations of this node alone. Findings that compare nodes are therefore made
+only after the end of the job. The data are copied in the worker thread of the job manager, and diagnosed in a
+separate thread.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class RunningObservation:
 
     Attributes:
         key: job id and restart count.
-        record: its energy so far.
-        series: its signals.
-        reports: its steps as reported.
+        record: energy record of the job so far.
+        series: recorded signals of the job.
+        reports: steps that the job's processes have reported.
     """
 
     key: tuple[int, int]
@@ -64,7 +65,7 @@ class LiveDiagnosis:
         self._last: tuple[int, int] = (0, 0)
 
     def observed(self) -> list[RunningObservation]:
-        """Return the next jobs with observed data, in the order of their ids."""
+        """Return the observations of the next jobs with observed data, in the order of the job ids."""
         keys = sorted(session.key for session in self._sessions.values() if _is_observed(session))
         due = [key for key in keys if key > self._last] + [key for key in keys if key <= self._last]
         chosen = due[:MAX_JOBS]
@@ -95,10 +96,12 @@ class LiveDiagnosis:
 
 
 class LiveDiagnosisLoop:
-    """Background task that diagnoses the running jobs once per live report, or less often if that costs much.
+    """Background task that diagnoses the running jobs once per live report.
+
+    If a diagnosis costs much CPU time, the task runs less often.
 
     Args:
-        diagnosis: the jobs.
+        diagnosis: diagnosis of the running jobs.
         config: returns the current configuration.
         work: runs a function in the worker thread of the job manager.
     """

@@ -21,10 +21,13 @@ it costs no pass."""
 
 
 class SignalLoop:
-    """Makes a pass over the sensors at the shortest interval of a running job, and soon after a job begins.
+    """Background task that makes passes over the sensors for all sampled jobs.
+
+    The time between two passes is the shortest sampling interval of a running job. A further pass follows
+    soon after a job begins.
 
     Args:
-        sampling: jobs and recordings.
+        sampling: sampling of the running jobs.
         work: runs a function in the worker thread of the job manager.
         thread: thread that reads the sensors.
     """
@@ -73,7 +76,10 @@ class SignalLoop:
 
     @staticmethod
     async def _delay(interval_s: float, due_in_s: float) -> None:
-        """Wait for other jobs that begin, but not beyond the time of the next regular pass."""
+        """Wait before a requested pass, so that other starting jobs share the pass.
+
+        The wait never exceeds the time until the next regular pass.
+        """
         delay_s = min(_MAX_DELAY_S, interval_s / 2)
         await asyncio.sleep(min(delay_s, due_in_s) if due_in_s > 0 else delay_s)
 

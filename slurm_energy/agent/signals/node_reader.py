@@ -1,7 +1,7 @@
-"""One pass over all sensors of signals of the node, for all jobs whose signals are sampled.
+"""One pass over all signal sensors of the node, for all jobs whose signals are sampled.
 
-The pass runs in a thread of its own: a sensor that answers slowly delays neither a hook nor the energy
-counters. Its cost in CPU time is measured with every pass.
+The pass runs in a separate thread, so a slow sensor delays neither a hook nor the energy counters. The CPU
+time of every pass is measured.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class NodeSignalReader:
         """Read all signals once.
 
         Args:
-            jobs: the jobs; readers of other jobs are closed. After a pass without jobs, the next pass is a
-                first one.
+            jobs: the jobs; readers of other jobs are closed. After a pass without jobs, the next pass counts
+                as a first pass.
             node: Slurm's name of this node.
         """
         cpu_s, began_s = time.thread_time(), time.monotonic()
@@ -84,7 +84,7 @@ class NodeSignalReader:
             self._jobs.pop(key).close()
 
     def _search(self, jobs: Sequence[SampledJob], node: str, now_s: float) -> None:
-        """Search for control groups and processes of the jobs whose groups or processes are not known."""
+        """Search for control groups and processes of the jobs for which a search is due."""
         scanned: dict[int, JobReader] = {}
         pids: dict[int, tuple[int, ...]] = {}
         for job in jobs:
@@ -116,7 +116,7 @@ class NodeSignalReader:
 def _readings_of(job: SampledJob, readings: Iterable[SignalReading]) -> Iterable[SignalReading]:
     """Yield the readings of the node that concern a job.
 
-    Those that others share say so in their source, or are left out.
+    A reading of hardware that other jobs share too is marked as shared in its source, or is left out.
     """
     gpus = {f"gpu[{index}]": index in job.shared_gpus for index in job.gpus}
     if job.is_private:

@@ -41,7 +41,7 @@ def node_observation(
 
 
 def observation_json(observation: NodeObservation | None) -> dict[str, Any] | None:
-    """Return an observation as a dict for JSON that is not too large; None if there is none.
+    """Return an observation as a JSON object of limited size; None if there is no observation.
 
     If the observation is too large, parts are left out in this order: steps over time, series of single CPUs,
     processes.

@@ -17,7 +17,7 @@ _SAVED_GROWTH: Final = 0.05
 
 
 class _Column:
-    """Values of one series: their integrals and the covered seconds, by interval."""
+    """One series of a signal: the integral of the values and the covered seconds, by interval."""
 
     __slots__ = ("integrals", "seconds", "source")
 
@@ -55,9 +55,10 @@ class SignalRecording:
         """Add the readings of one pass.
 
         Args:
-            start: time of the pass before, in seconds since boot, from which the readings apply.
+            start: time of the previous pass, in seconds since boot. The readings apply from this time on.
             end: time of this pass, in seconds since boot.
-            readings: the readings. A source with a restriction, in brackets, stays with its series.
+            readings: the readings. Once a reading's source has a restriction in brackets, the source of the
+                whole series keeps the restriction.
         """
         start = max(start, self.start)
         if end <= start:
@@ -92,9 +93,9 @@ class SignalRecording:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the recording grew by more than a twentieth since it was last saved.
+        """Whether the recording grew by more than 5 % since it was last saved.
 
-        Each write stores all of it. This threshold keeps the writes of a long recording rare.
+        Each write stores the whole recording. This threshold keeps the writes of a long recording rare.
         """
         return abs(self._points - self._saved) > self._saved * _SAVED_GROWTH
 
@@ -137,7 +138,7 @@ class SignalRecording:
         return recording
 
     def _column(self, reading: SignalReading) -> _Column | None:
-        """Return the column of a reading; None if the recording has no room for another one."""
+        """Return the column for a reading's series; None if the recording has no room for another series."""
         key = reading.signal, reading.part
         column = self._columns.get(key)
         if column is None:

@@ -1,4 +1,4 @@
-"""Sampling of the signals of running jobs: which jobs, how often, and into which recording.
+"""Sampling of the signals of running jobs. This module decides which jobs are sampled, and how often.
 
 All methods run in the worker thread, except for those of `NodeSignalReader`.
 """
@@ -27,7 +27,7 @@ _AVERAGED_PASSES: Final = 20
 
 
 class SignalSampling:
-    """The signals of the running jobs of a node.
+    """Sampling of the signals of the running jobs of a node.
 
     Args:
         devices: the node's hardware.
@@ -66,7 +66,7 @@ class SignalSampling:
         return any(_with_step(session) not in self._seen for session, _ in self._sampled())
 
     def jobs(self) -> tuple[list[SampledJob], str]:
-        """Return the jobs of the next pass, and Slurm's name of this node as the jobs have it."""
+        """Return the jobs for the next pass, and Slurm's name of this node according to these jobs."""
         users = Counter(index for session in self._sessions.values() for index in session.gpus)
         sampled = [session for session, _ in self._sampled()]
         running = {session.key for session in sampled}
@@ -95,7 +95,7 @@ class SignalSampling:
     def state(self) -> dict[str, Any]:
         """Return the number of sampled jobs, the interval and the mean cost of a pass.
 
-        `cpu_percent` is the share of one core that sampling takes; None before the first pass.
+        `cpu_percent` is the CPU time of sampling in percent of one core; None before the first pass.
         """
         interval_s, passes = self.interval_s, self._passes
         known = passes > 0 and interval_s is not None
@@ -115,7 +115,10 @@ class SignalSampling:
         return [(session, interval_s) for session, interval_s in pairs if interval_s is not None]
 
     def _interval_s(self, session: Session) -> float | None:
-        """Return the seconds between samples of a job: as its flag or else the site requests; None: off."""
+        """Return the seconds between samples of a job; None if its signals are not sampled.
+
+        The interval is that of the job's flag, or the site's interval if the job has no flag.
+        """
         site = self._config().agent.signals_interval
         try:
             return parse_sampling_interval(session.requested.get("signals", site))
@@ -152,5 +155,5 @@ class SignalSampling:
 
 
 def _with_step(session: Session) -> tuple[tuple[int, int], bool]:
-    """Return a job's key, and whether one of its steps runs."""
+    """Return the key of a job, and whether one of the job's Slurm steps runs."""
     return session.key, any(step.pid is not None for step in session.steps.values())

@@ -1,7 +1,8 @@
 """Steps that the processes of a job report: the last report of each process, in bounded memory.
 
-A report is cumulative and replaces the previous one, so a lost report loses nothing. It is checked completely
-when the job's observation is built, because most reports are replaced before.
+A report is cumulative and replaces the previous report of the process, so no data are lost if a report is
+lost. A report is checked completely only when the job's observation is built, because most reports are
+replaced before.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class StepReports:
         Args:
             process: key of the process, unique within the job on this node.
             steps: the report, as `json_codec.rank_to_json` returns it.
-            pid: id of the process as the kernel reports it; 0 if it is unknown, as in another namespace.
+            pid: process id as the kernel reports it; 0 if unknown, for example because the process is in
+                another namespace.
 
         Raises:
             UsageError: the report is too large, or too many processes report.
@@ -118,7 +120,10 @@ class StepReports:
 
 
 def _unpacked_bytes(packed: bytes) -> int:
-    """Return the size of a compressed report; 0 if it is damaged: it is counted as malformed later."""
+    """Return the uncompressed size of a report.
+
+    The size of a damaged report is 0. Such a report is counted as malformed later.
+    """
     try:
         return len(zlib.decompress(packed))
     except zlib.error:

@@ -1,1 +1,1 @@
-"""The agent's Unix sockets: limits on connections, messages as lines of JSON, and their responses."""
+"""The agent's Unix sockets: limits on connections, messages as lines of JSON, and responses to messages."""

@@ -1,7 +1,7 @@
 """Connections to the agent's sockets, with limits on their number, on message size and on time.
 
-The module does not depend on the content of messages. A user's connections cost the agent limited memory and
-time, and never use a connection that is reserved for root.
+The module does not depend on the content of messages. The connections of a user cost the agent a limited
+amount of memory and time, and never use a connection that is reserved for root.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def refusal(error: EnergyError) -> dict[str, Any]:
 
 
 class ConnectionPool:
-    """All open connections of the agent's sockets.
+    """All open connections to the agent's sockets.
 
     Args:
-        respond: returns the response to a message, given the line, the sender's uid, whether the sender has
-            disconnected, and the sender's process id.
+        respond: returns the response to a message. The arguments are the line, the sender's uid, whether the
+            sender has disconnected, and the sender's process id.
     """
 
     def __init__(self, respond: Responder) -> None:
@@ -88,7 +88,7 @@ class ConnectionPool:
     def admit(self, connection: socket.socket) -> bool:
         """Serve a connection.
 
-        If its user has too many connections, close it and return False.
+        If the user has too many connections, close the connection and return False.
         """
         try:
             pid, uid = _peer(connection)
@@ -104,9 +104,9 @@ class ConnectionPool:
         return True
 
     async def sweep(self) -> None:
-        """Close connections that exceed their deadline, until cancelled.
+        """Close connections that exceed their deadline, until the task is cancelled.
 
-        Without connections the task sleeps.
+        While no connection is open, the task sleeps.
         """
         while True:
             if not self._open:

@@ -25,17 +25,18 @@ _MAX_UNITS = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ProgressMessage:
-    """A report of the units of work that a process of a job has completed, and of its steps.
+    """A report of a job's process: the units of work that it has completed, and its steps.
 
     Attributes:
         job_id: Slurm's job id.
         process: key of the process, unique within the job on this node.
         units: units that the process has completed since its first report or, if `is_increment`, since its
             previous report; None: the message reports steps only.
-        is_increment: whether `units` counts from the previous report.
-        total: units that the process will complete in all; None if not reported.
+        is_increment: whether `units` counts from the previous report. If False, it counts from the first
+            report.
+        total: total units of work of the process; None if not reported.
         time_s: seconds since boot at which the last unit was completed; None if not reported.
-        steps: steps of the process so far, as `diagnosis.json_codec.rank_to_json` returns them, not checked;
+        steps: steps of the process so far, in the format of `diagnosis.json_codec.rank_to_json`, not checked;
             None if not reported.
     """
 
@@ -116,7 +117,7 @@ def record_ids(message: Mapping[str, Any]) -> list[str] | None:
 
 
 def fresh(message: Mapping[str, Any]) -> bool:
-    """Return whether a message requests that a new sample is taken for the response.
+    """Return whether a message requests a new sample for the response.
 
     Raises:
         UsageError: the field is neither true nor false.
@@ -132,8 +133,8 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
 
     Returns:
         Event (`start` or `end`), job id, Slurm's name of the step, list of the job's cores, process id of the
-        step's slurmstepd, and fingerprint of the batch script. The last three are None if not reported: older
-        senders do not report the cores, and only the batch step has a fingerprint.
+        step's slurmstepd, and fingerprint of the batch script. The last three are None if not reported. Older
+        senders do not report the cores, and only the batch step reports a fingerprint.
 
     Raises:
         UsageError: a field is malformed.
@@ -157,8 +158,8 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
 def progress(message: Mapping[str, Any]) -> ProgressMessage:
     """Return the progress report that a message contains.
 
-    The message has either `units` (cumulative) or `add` (since the previous report). One with `steps` needs
-    neither.
+    The message has either `units` (cumulative) or `add` (since the previous report). A message with `steps`
+    needs neither of them.
 
     Raises:
         UsageError: a field is absent or malformed.

@@ -1,6 +1,6 @@
 """Rate limit with a token bucket for each user.
 
-Pure arithmetic.
+The module contains only arithmetic.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class UserTokenBuckets:
     def reserve(self, uid: int, now: float, count: int = 1) -> float:
         """Take tokens from a user's bucket and return after how many seconds they may be used.
 
-        If the bucket has too few, tokens that it will receive later are reserved, and the result is the time
-        until then. Otherwise the result is 0.
+        If the bucket has too few tokens, tokens that it will receive later are reserved, and the result is
+        the time until it has received them. Otherwise the result is 0.
 
         Args:
             uid: uid of the user.
@@ -53,8 +53,8 @@ class UserTokenBuckets:
     def _tokens(self, uid: int, now: float) -> float:
         """Remove a user's bucket from the table and return its tokens at time `now`.
 
-        If the table is full, the bucket that was used longest ago is removed too, so that the caller can add
-        one.
+        If the table is full, the least recently used bucket is removed too, so that the caller can add a
+        bucket.
         """
         tokens, since = self._left.pop(uid, (self._burst, now))
         if len(self._left) >= _MAX_USERS:

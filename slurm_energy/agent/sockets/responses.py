@@ -31,9 +31,9 @@ def begin_response(session: Session) -> dict[str, Any]:
 def energy_response(session: Session) -> dict[str, Any]:
     """Return the response to `energy`: joules so far by component, current watts, measured seconds.
 
-    A component with unknown energy is null. The component `other` is left out, because its energy is
-    charged seconds later than that of the other components. A program that measures a short section would
-    therefore see energy that `other` used before the section, instead of the energy of the section.
+    A component with unknown energy is null. The component `other` is left out, because its energy is charged
+    seconds later than the energy of the other components. A program that measures a short section would
+    otherwise get energy that `other` used before the section.
     """
     joules = components.joules(session.meter)
     return {
@@ -58,7 +58,7 @@ def status_response(
         devices: the node's devices.
         reader: uid of the requesting user, who sees energy and power of the user's own jobs only; None for a
             user who may read everything.
-        tuning: phase of the tuning by job as `JOBID.RESTART`; None for none.
+        tuning: phase of the tuning by job as `JOBID.RESTART`; None if no job is tuned.
     """
     kinds = collections.Counter(knob.name for knob in devices.knobs.values())
     return {
@@ -101,7 +101,8 @@ def spool_response(spool: Spool, period_spool: Spool | None = None) -> dict[str,
 
     Args:
         spool: the spool.
-        period_spool: the spool of periods, whose response is in the key `periods`; None for none.
+        period_spool: the spool of periods, whose response is in the key `periods`; None if there is no such
+            spool.
     """
     periods = {} if period_spool is None else {"periods": spool_response(period_spool)}
     return {
@@ -123,8 +124,8 @@ def resend_response(
 
     Args:
         spool: the spool.
-        record_ids: ids of records and periods; None for all that were rejected.
-        period_spool: the spool of periods; None for none.
+        record_ids: ids of records and periods; None for all rejected ones.
+        period_spool: the spool of periods; None if there is no such spool.
 
     Raises:
         NotFoundError: a record is not among the rejected records.

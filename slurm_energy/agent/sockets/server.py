@@ -65,8 +65,8 @@ class AgentServer:
     Args:
         jobs: executes the operations.
         work: runs a function of the job manager in the worker thread.
-        replay: processes deferred hook messages. It is called in the worker thread before each begin and end
-            of a job, and for a Slurm step of an unknown job.
+        replay: processes deferred hook messages. The server calls it in the worker thread before each begin
+            and end of a job, and for a Slurm step of an unknown job.
     """
 
     def __init__(self, jobs: JobManager, work: Work, replay: Callable[[], None] | None = None) -> None:
@@ -177,7 +177,7 @@ class AgentServer:
     def _run_hook(
         self, run: Callable[..., dict[str, Any]], environment: Mapping[str, str], received_s: float
     ) -> dict[str, Any]:
-        """Process deferred messages, then the start or end of a job. It runs in the worker thread."""
+        """Process deferred messages, then the start or end of a job. Call it in the worker thread."""
         if self._replay is not None:
             self._replay()
         return run(environment, received_s=received_s)
@@ -185,8 +185,8 @@ class AgentServer:
     async def _step(self, message: Mapping[str, Any], received_s: float) -> dict[str, Any]:
         """Start or end a Slurm step.
 
-        If its job is unknown, deferred messages are processed and the step is tried once more, because the
-        start of the job may have been deferred just before.
+        If the job of the step is unknown, deferred messages are processed and the step is tried once more.
+        The message about the start of the job may have been deferred just before.
         """
         run = functools.partial(self._jobs.step, *messages.step(message), received_s=received_s)
         response = dict(await self._work(run))

@@ -1,4 +1,7 @@
-"""JSON of checkpoints. A part that grows with every job is encoded once and not again in each checkpoint."""
+"""JSON encoding of checkpoints.
+
+A part that grows with every job is encoded once, not in each checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class EncodedValue:
     """A value that does not change, stored as its JSON text.
 
     Args:
-        value: the value, which JSON must be able to hold.
+        value: a value that JSON can hold.
     """
 
     __slots__ = ("json_text",)
@@ -32,7 +35,7 @@ class EncodedList:
         self._text = ""
 
     def append(self, item: Any) -> None:
-        """Add an item, which JSON must be able to hold."""
+        """Add an item that JSON can hold."""
         text = json.dumps(item)
         self._text = f"{self._text}, {text}" if self._text else text
 

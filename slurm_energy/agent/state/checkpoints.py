@@ -31,7 +31,7 @@ class UnsyncedFiles:
 
     Attributes:
         files: contents by path. None stands for contents that a later checkpoint will write again.
-        recorded: ended jobs whose records are among the files, or were synced before.
+        recorded: ended jobs whose records are among `files` or are already synced.
     """
 
     files: dict[str, bytes | None]
@@ -41,17 +41,18 @@ class UnsyncedFiles:
 class CheckpointWriter:
     """Writes checkpoints and energy records.
 
-    A failure is logged once, and the caller retries.
+    A repeated failure is logged once. The caller retries a failed write.
 
-    Every checkpoint contains the energy ledger of the whole node, whichever job's file it is in. The latest
-    checkpoint therefore has the energy of all jobs up to one instant.
+    Every checkpoint contains the energy ledger of the whole node, although the file belongs to one job. The
+    latest checkpoint therefore has the energy of all jobs up to one instant.
 
     Args:
         state: the state directory.
         spools: records and periods that the controller does not have yet.
         meter: the node's energy meter, whose state is written.
         running: returns the sessions of the running jobs.
-        on_written: called after each write that should be synced to disk or delivered; None for no call.
+        on_written: called after each write that should be synced to disk or delivered; None if nothing is to
+            be called.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class CheckpointWriter:
             self._deferred.pop(session.owner, None)
 
     def save_later(self, session: Session) -> None:
-        """Write a job's session, unless the job ends first, when `unsynced` is called next.
+        """Write a job's session at the next call of `unsynced`, unless the job ends before.
 
-        Use it for a change that a crash in between does not lose.
+        Use it for changes that are not lost if the agent crashes before that call.
         """
         self._deferred[session.owner] = session
         self.notify_written()
@@ -107,8 +108,8 @@ class CheckpointWriter:
 
         Only every sixth call also requests a sync to disk.
 
-        Without a sync the files survive a crash of the agent. A sync in every call would cost more than
-        sampling.
+        Without a sync the files survive a crash of the agent, but not of the machine. A sync in every call
+        would cost more than sampling.
         """
         self.save_traces(grown=True)
         self._write(self._save_accounts, report=False)
@@ -157,8 +158,8 @@ class CheckpointWriter:
     def spool_periods(self) -> None:
         """Store the closed periods of the node in their spool.
 
-        They are in a checkpoint before they are in the spool. After a crash in between they are stored again
-        with the same id.
+        A checkpoint contains a closed period before the spool does. After a crash in between, the period is
+        stored again with the same id.
         """
         closed = self._meter.periods.closed
         if not closed or not self.save_accounts():
@@ -174,7 +175,10 @@ class CheckpointWriter:
         self.notify_written()
 
     def remove_when_synced(self, sessions: Iterable[Session]) -> None:
-        """Remove the session files of jobs with spooled records once these records are synced to disk."""
+        """Schedule the removal of session files of jobs whose records are in the spool.
+
+        The files are removed once these records are synced to disk.
+        """
         for session in sessions:
             self._recorded.append(session)
             self._deferred.pop(session.owner, None)
@@ -185,9 +189,9 @@ class CheckpointWriter:
             self.notify_written()
 
     def unsynced(self) -> UnsyncedFiles:
-        """Write the deferred sessions, and return all files that may not be on disk.
+        """Write the sessions of `save_later`, and return all files that may not be synced to disk yet.
 
-        Call `synced` or `not_synced` after the attempt to sync them.
+        Call `synced` or `not_synced` after the attempt to sync these files.
         """
         for session in list(self._deferred.values()):
             if self._write(partial(self._save_session, session), report=False):
@@ -216,7 +220,7 @@ class CheckpointWriter:
                 self._forget(session)
 
     def not_synced(self, flush: UnsyncedFiles) -> None:
-        """Write the records in `flush` again, because the failed sync may have lost them.
+        """Write the records in `flush` again, because a failed sync may have lost them.
 
         All files stay in the list for the next sync.
         """

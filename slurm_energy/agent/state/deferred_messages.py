@@ -51,7 +51,7 @@ class HookMessage:
 
 
 class DeferredMessages:
-    """The directory of deferred messages beside the agent's socket; created if absent.
+    """The directory of deferred messages beside the agent's socket. It is created if absent.
 
     Args:
         socket_path: path of the agent's socket.
@@ -81,8 +81,8 @@ class DeferredMessages:
 
         An invalid message is logged and deleted.
 
-        Each file is deleted after its message took effect. Processing a message twice has the same effect as
-        once.
+        Each file is deleted after its message took effect. If a message is processed twice, the effect is the
+        same as if it is processed once.
         """
         try:
             paths = sorted(self.folder.iterdir())
@@ -127,7 +127,7 @@ class DeferredMessages:
             return None
 
     def _drop_those_of_earlier_boots(self) -> None:
-        """Delete all messages if they were written before the last reboot.
+        """Delete all messages if they were written before the last boot.
 
         A boot id stored in the directory shows this. Wall-clock times are not used, because the wall clock
         jumps.

@@ -43,7 +43,7 @@ class DeferredRecords:
 
         Args:
             name: file name of the record.
-            reason: one line that explains why.
+            reason: one line that explains why the record is deferred.
             now: seconds of the monotonic clock.
         """
         if name == self._probe:
@@ -59,8 +59,9 @@ class DeferredRecords:
     def withheld(self, now: float) -> Set[str]:
         """Return the file names of the records that must not be sent now.
 
-        During the pause after a refusal these are all deferred records. After the pause they are all but the
-        first one, which may be sent as a probe of whether the controller accepts the records now.
+        During the pause after a refusal no deferred record may be sent. After the pause the first deferred
+        record may be sent as a probe, which shows whether the controller accepts the records now. The others
+        stay withheld.
         """
         if not self._names:
             return frozenset()

@@ -1,9 +1,9 @@
 """Delivery of spooled energy records to the controller until the controller has confirmed each of them.
 
 The controller accepts a record, rejects it or requests a retry. A rejected record will never be accepted as
-it is; a record to be retried may be accepted later or by a newer controller. Rejected records are kept, and
-sent again when another release of the controller responds. Records to be retried wait in the spool and delay
-no other record.
+it is; a record to be retried may be accepted later or by a newer controller. Rejected records are kept. They
+are sent again when another release of the controller responds. Records to be retried wait in the spool and
+delay no other record.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class DeliveryRoute:
     Attributes:
         path: path of the route.
         key: key of an item's content in the request.
-        plural: what the items are, for messages.
-        spread_s: maximum of the random delay of a delivery. All nodes close their periods at the same time.
+        plural: plural noun for the items in log messages.
+        spread_s: maximum of the random delay of a delivery in seconds. The delay is needed where all nodes
+            have new items at the same time, for example at the end of a period.
     """
 
     path: str
@@ -114,7 +115,7 @@ def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[st
 
 
 def _is_about_the_connection(error: EnergyError) -> bool:
-    """Return whether an error concerns the connection or permission and not the records."""
+    """Return whether an error concerns the connection or a permission instead of the records."""
     return isinstance(error, UnavailableError | ForbiddenError | NotFoundError)
 
 
@@ -150,10 +151,11 @@ class RecordDelivery:
         cluster: configuration with the address of the controller.
         node: returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.
-        spread_s: returns how long the controller wants the nodes to spread requests that all of them send, in
-            seconds. It is longer on a large cluster, and never shortens the delay of the route.
-        route: where the records go. A controller of an older release does not know the route of periods; they
-            stay in the spool until it is upgraded.
+        spread_s: returns the seconds over which the nodes should spread requests that all of them send, as
+            the controller requests. The time is longer on a large cluster, and never shortens the delay of
+            the route.
+        route: route of the controller to which the records are sent. A controller of an older release does
+            not know the route of periods. The periods stay in the spool until that controller is upgraded.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ class RecordDelivery:
     async def _deliver_some(self) -> bool:
         """Deliver one batch of records.
 
-        Return False if nothing had to be sent.
+        Return False if there was nothing to send.
         """
         now = time.monotonic()
         items: list[SpooledRecord] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
@@ -260,7 +262,7 @@ class RecordDelivery:
     async def _deliver_one_by_one(
         self, client: ControllerClient, items: list[SpooledRecord], error: EnergyError
     ) -> None:
-        """Deliver the records of a failed request one by one, so that one bad record delays no other.
+        """Deliver the records of a failed request one by one, so that a bad record delays no other record.
 
         A record that the controller refuses for its size or form is rejected. A record for which the
         controller reports another error is retried later.
@@ -285,10 +287,12 @@ class RecordDelivery:
                 await self._reject(item, str(error))
 
     async def _deliver_without_attachments(self, client: ControllerClient, item: SpooledRecord) -> bool:
-        """Deliver a record without its trace and observation, in case the controller refuses only these.
+        """Deliver a record without its trace and observation.
+
+        The controller may have refused only these attachments.
 
         Returns:
-            False if the controller refuses the record itself too.
+            False if the controller refuses the record even without attachments.
         """
         try:
             response = await self._post(client, [SpooledRecord(item.name, item.record, None)])
@@ -323,7 +327,7 @@ class RecordDelivery:
         return self._spool.count(), self._spool.rejected.count()
 
     async def _note_release(self, response: Mapping[str, Any]) -> None:
-        """Store the controller's release, and send records again that another release rejected."""
+        """Store the controller's release, and send those records again that another release rejected."""
         version, schema = (str(response.get(key))[:40] for key in ("version", "schema"))
         release = f"{version} (schema {schema})"
         now, self._release = time.monotonic(), release

@@ -1,8 +1,8 @@
-"""Rejected records, which are kept with attachments and reason in limited space and sent again on request.
+"""Rejected records: kept in limited space with attachments and reason, and sent again on request.
 
 A record, its attachments (power trace and observation) and the reason are files whose names differ only in
-the suffix. An attachment is always moved before its record. After a crash between the moves, `recover` moves
-the attachments to the directory of the record.
+the suffix. An attachment is always moved before its record. After a crash between these moves, `recover`
+moves the attachments to the directory that contains the record.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class RejectedRecords:
             source: the spool directory.
             name: file name of the record.
             reason: why the record was rejected.
-            refused_by: release of the controller that rejected it; None if the agent rejected the file.
+            refused_by: release of the controller that rejected the record; None if the agent rejected the
+                file.
 
         Raises:
             OSError: the record was not moved and is still in the spool.
@@ -211,7 +212,7 @@ class RejectedRecords:
         return before - self._total
 
     def _bound(self, limit_bytes: int) -> None:
-        """Delete the oldest attachments, then the oldest records, until the rest fits into `limit_bytes`."""
+        """Delete the oldest attachments, then the oldest records, until all files fit into `limit_bytes`."""
         excess = self._total - limit_bytes
         for name in sorted(name for name in self._sizes if name.endswith(ATTACHMENT_SUFFIXES)):
             if excess <= 0:
@@ -242,7 +243,7 @@ class RejectedRecords:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of every directory entry by name, except of directories.
+    """Return the size in bytes, by name, of every entry of a directory that is not a directory itself.
 
     Links are not followed.
     """

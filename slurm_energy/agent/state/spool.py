@@ -87,7 +87,7 @@ class Spool:
     def limit_bytes(self, limit_bytes: int) -> None:
         """Set the maximum size of all files of the spool in bytes.
 
-        A quarter of it is for rejected records.
+        A quarter of this size is reserved for rejected records.
         """
         self._limit_bytes = limit_bytes
         self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
@@ -126,10 +126,10 @@ class Spool:
         return written | {self._path(name): data}
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Write a file that `add` wrote once more, because the sync to disk failed.
+        """Write a file of `add` again after a failed sync to disk.
 
-        After a failed sync the disk may have dropped the data, and the kernel reports that only once. A file
-        that was removed from the spool in the meantime is not written.
+        After a failed sync the disk may have dropped the data, and the kernel reports this error only once. A
+        file that was removed from the spool in the meantime is not written.
 
         Args:
             path: path of the file.
@@ -177,7 +177,7 @@ class Spool:
 
     @property
     def oldest_end(self) -> float | None:
-        """End of the oldest record in the spool in Unix seconds; None: there is no record."""
+        """End of the oldest record in the spool in Unix seconds; None if the spool is empty."""
         names = (name for name in self._sizes if _RECORD.fullmatch(name))
         oldest = min(names, default=None)
         return None if oldest is None else float(oldest.partition("-")[0])
@@ -185,13 +185,13 @@ class Spool:
     def items(self, max_bytes: int, max_items: int, now: float | None = None) -> list[SpooledRecord]:
         """Return the oldest records, as many as the limits allow.
 
-        The first one is returned whatever its size.
+        The first record is returned whatever its size.
 
         Args:
             max_bytes: maximum total size of records and attachments in bytes.
             max_items: maximum number of records.
-            now: seconds of the monotonic clock. Records that are deferred at this time are left out. None
-                includes them.
+            now: seconds of the monotonic clock. Records that are deferred at this time are left out. With
+                None, deferred records are included.
         """
         items: list[SpooledRecord] = []
         total = 0
@@ -216,7 +216,7 @@ class Spool:
 
         Args:
             name: file name of the record.
-            reason: one line that explains why.
+            reason: one line that explains why the record is deferred.
             now: seconds of the monotonic clock.
         """
         if name in self._sizes:
@@ -225,11 +225,11 @@ class Spool:
     def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
         """Move a record and its attachments to the rejected records.
 
-        `resend` moves them back.
+        `resend` moves the record and its attachments back.
 
         Args:
             name: file name of the record.
-            reason: one line that explains why.
+            reason: one line that explains why the record is rejected.
             refused_by: release of the controller that rejected the record; None if the file itself is
                 unusable.
         """

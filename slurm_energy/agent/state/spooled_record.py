@@ -19,11 +19,11 @@ class SpoolableRecord(Protocol):
 
     @property
     def record_id(self) -> str:
-        """Unique id."""
+        """Unique id of the record or period."""
 
     @property
     def end(self) -> float:
-        """End in Unix seconds."""
+        """End of the job or period in Unix seconds."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON data."""
@@ -55,7 +55,10 @@ class SpooledRecord:
         return self.trace is not None or self.observation is not None
 
     def to_json(self, key: str) -> dict[str, Any]:
-        """Return the item of a delivery; `key` is the key of the record in it."""
+        """Return the item that a delivery contains for this record.
+
+        `key` is the key under which the item holds the record.
+        """
         item = {key: self.record, "trace": self.trace}
         return item if self.observation is None else {**item, "observation": self.observation}
 

@@ -78,7 +78,7 @@ class StateDirectory:
         """Write a session, together with a checkpoint of all energy charged so far.
 
         The session of an ended job is written to a second file. On some file systems a file that replaces
-        another one is synced to disk at once, and the epilog would wait for that.
+        another file is synced to disk at once, and the epilog would wait for this sync.
 
         Returns:
             Path of the written file. It is complete but not synced: it survives a crash of the agent, but not
@@ -109,7 +109,7 @@ class StateDirectory:
         """Return the checkpoint that `save_accounts` wrote; None if it is absent or unreadable.
 
         Raises:
-            NewerStateError: a newer release wrote it.
+            NewerStateError: a newer release wrote the checkpoint.
         """
         path = os.path.join(self.folder, _ACCOUNTS)
         try:
@@ -166,7 +166,7 @@ class StateDirectory:
         Damaged files are renamed and kept.
 
         Raises:
-            NewerStateError: a newer release wrote one of them.
+            NewerStateError: a newer release wrote one of the files.
         """
         sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
         for suffix in (_RUNS, _ENDED):  # a written end replaces the begin
@@ -210,7 +210,10 @@ class StateDirectory:
             session.trace = None
 
     def _load_observation(self, session: Session) -> None:
-        """Load recorded signals and reported steps. What cannot be read is lost, and the rest is kept."""
+        """Load recorded signals and reported steps.
+
+        Data that cannot be read are lost; the rest is kept.
+        """
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = atomic_file.read(self._path(session, _SIGNALS), _MAX_FILE_BYTES)
             session.recording = SignalRecording.load(data)

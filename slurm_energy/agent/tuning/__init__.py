@@ -1,6 +1,6 @@
-"""Live tuning of the jobs on one node: measures windows, applies operating points, and fetches advice.
+"""Live tuning of the jobs on one node: it measures windows, applies operating points and fetches advice.
 
-The decisions are pure and in the package `slurm_energy.tuning`. This package connects them to the sampler,
-the settings journal and the controller. All of it runs in the worker thread, except the client of the
-controller.
+A window is a time in which speed and power of a job are measured. The decisions are pure functions in the
+package `slurm_energy.tuning`. This package connects them to the sampler, the settings journal and the
+controller. All code runs in the worker thread, except the clients of the controller.
 """

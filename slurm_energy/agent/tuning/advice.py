@@ -1,4 +1,4 @@
-"""Advice of the controller about a job, and copies on the node to use while the controller is unreachable."""
+"""Advice of the controller about a job, with copies on the node for use while it is unreachable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Advice:
         site_curves: the site's characterisation of this hardware, by class of program.
         start: operating point to start from; None if unknown.
         start_source: source of `start`, or `pinned`.
-        exploration: whether the run tries `start` so that later runs can learn from it.
+        exploration: whether the run tries `start` as an exploration, from which later runs learn.
         pinned: whether the job stays at `start`.
     """
 
@@ -65,7 +65,10 @@ class Advice:
         )
 
     def without_controller(self) -> Advice:
-        """Return the advice for a later run that the controller does not know of: it never explores."""
+        """Return the advice for a later run of which the controller does not know.
+
+        Such a run never explores.
+        """
         if not self.exploration:
             return self
         return Advice(self.curve, self.site_curves)
@@ -82,7 +85,10 @@ class AdviceCache:
         self._folder = folder
 
     def store(self, key: tuple[str, ...], data: Mapping[str, Any]) -> None:
-        """Store a response of the controller. A failure is logged; the oldest files are removed."""
+        """Store a response of the controller.
+
+        The oldest files are removed. A failure is logged.
+        """
         content = json.dumps(data).encode()
         if len(content) > _MAX_FILE_BYTES:
             return
@@ -96,7 +102,7 @@ class AdviceCache:
             log.warning("tuning advice is not cached: %s", error)
 
     def load(self, key: tuple[str, ...]) -> Advice | None:
-        """Return the stored advice for a run that the controller does not know of; None if there is none."""
+        """Return the stored advice for a run that the controller does not know; None if none is stored."""
         try:
             data = json.loads(atomic_file.read(self._path(key), _MAX_FILE_BYTES))
             return Advice.from_json(data).without_controller()

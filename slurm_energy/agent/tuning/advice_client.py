@@ -1,4 +1,4 @@
-"""Requests of the node agent to the controller for advice about tuned jobs. Neither hooks nor jobs wait."""
+"""Requests of the node agent to the controller for advice about tuned jobs. No hook and no job waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AdviceClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Request the advice that is due, again and again, until the task is cancelled."""
+        """Send all due requests for advice. Repeat this after each `wake`, until the task is cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -57,7 +57,7 @@ class AdviceClient:
                 await asyncio.sleep(_POLL_S)
 
     async def _ask(self, request: AdviceRequest) -> dict[str, Any] | None:
-        """Return the controller's response to a request; None if it did not respond."""
+        """Return the controller's response to a request; None if the controller did not respond."""
         for attempt in range(2):
             try:
                 answer = await request_controller(

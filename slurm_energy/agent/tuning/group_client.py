@@ -1,4 +1,4 @@
-"""Client of the coordinators of jobs on several nodes: polls, and changes of points at the agreed times."""
+"""Client for jobs on several nodes: polls their coordinators and changes points at the agreed times."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SUBJECT: Final = "tuning of jobs on several nodes"
 
 
 class GroupClient:
-    """Polls the coordinators of the node's jobs on several nodes.
+    """Polls the controller's coordinators of those jobs of this node that run on several nodes.
 
-    Each job has a task that polls, and one that changes the point at the agreed time. A change therefore does
-    not wait for a response of the controller.
+    Each job has one task that polls, and a second task that changes the operating point at the agreed time. A
+    change therefore does not wait for a response of the controller.
 
     Args:
         tuners: the tuners of the node's jobs.
@@ -96,7 +96,7 @@ class GroupClient:
             self._tasks.pop(key, None)
 
     async def _poll(self, key: Key, poll: GroupPoll) -> float | None:
-        """Send one poll and return the seconds until the next one; None if there was no decision."""
+        """Send one poll and return the seconds until the next poll; None if no decision was received."""
         sent_s = self._clock_s()
         try:
             decision = GroupDecision.from_json(await self._post(poll))

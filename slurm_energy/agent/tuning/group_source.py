@@ -1,4 +1,4 @@
-"""Source of operating points for a job on several nodes, for which the controller's coordinator decides."""
+"""Source of operating points for a job on several nodes. The controller's coordinator chooses the points."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from slurm_energy.tuning.progress_window import ProgressWindow
 
 
 class GroupSource:
-    """This node as a member of the tuning group of one job. All methods run in the worker thread.
+    """This node as a member of the tuning group of one job: the nodes on which the job is tuned together.
+
+    All methods run in the worker thread.
 
     Args:
-        identity: a poll without state, from which every poll of this node is made.
+        identity: a poll without state. Every poll of this node is a copy with the present state.
         offer: operating points that the node can apply.
         knows_point: False after a restart of the agent, when the point in force is not known.
     """
@@ -28,7 +30,7 @@ class GroupSource:
 
     @property
     def requested(self) -> OperatingPoint:
-        """Requested operating point of this node; the untuned one while the point in force is unknown."""
+        """Requested operating point of this node; `UNTUNED` while the point in force is unknown."""
         return self._member.point or UNTUNED
 
     @property
@@ -54,7 +56,7 @@ class GroupSource:
         self._refused.update(fields)
 
     def next_poll(self) -> GroupPoll:
-        """Return the poll that the agent sends now. A window is sent once."""
+        """Return the poll that the agent sends now. Each window is sent only once."""
         member, window = self._member, None
         if self._window is not None and self._window.point == member.point:
             window = member.to_controller_time(self._window)

@@ -12,7 +12,7 @@ from slurm_energy.agent.metering.job_meter import JobMeter
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """A copy of the figures of a job's energy meter.
+    """Values of a job's energy meter at one time.
 
     Attributes:
         time_s: time of the reading in seconds since boot.
@@ -28,7 +28,7 @@ class MeterReading:
 
     @classmethod
     def of(cls, meter: JobMeter, time_s: float) -> MeterReading:
-        """Copy the figures of a meter at the time `time_s`."""
+        """Copy the values of a meter at the time `time_s`."""
         return cls(time_s, dict(meter.energy_uj), meter.elapsed_s, meter.uncertain_s)
 
 
@@ -56,13 +56,13 @@ def total_watts(watts: Mapping[str, float]) -> float:
 
 
 def mean_gpu_watts(watts: Mapping[str, float]) -> float | None:
-    """Return the mean power of one of the job's GPUs in watts; None without GPUs or if unknown."""
+    """Return the mean power per GPU of the job in watts; None if the job has no GPUs or it is unknown."""
     gpus = [value for name, value in watts.items() if name.startswith("gpu[")]
     return math.fsum(gpus) / len(gpus) if gpus else None
 
 
 def package_watts(watts: Mapping[str, float], packages: int) -> float | None:
-    """Return the mean power of one of the job's processor packages; None if unknown.
+    """Return the mean power per processor package of the job in watts; None if unknown.
 
     Args:
         watts: power by component.

@@ -39,7 +39,7 @@ class JobSignals:
     def read(self, session: Session, now_s: float) -> dict[str, Any]:
         """Read the hardware of a job and return keyword arguments for `ProgressTracker.sample`.
 
-        The result is empty if the last reading is recent.
+        The result is empty if the last reading was made very recently.
 
         Args:
             session: the job.
@@ -80,7 +80,10 @@ class JobSignals:
 
 
 def _merged(activities: list[Activity]) -> dict[str, Any]:
-    """Return the mean utilisation and work of the job's GPUs. They wait for each other in each step."""
+    """Return the mean utilisation and work of the job's GPUs.
+
+    The mean suffices, because the GPUs of a job wait for each other in each step.
+    """
     if not activities:
         return {}
     busy = [activity.utilisation for activity in activities if activity.utilisation is not None]

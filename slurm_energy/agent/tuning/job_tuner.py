@@ -1,4 +1,4 @@
-"""Tuner of one job: measures windows, passes them to a source of operating points, applies its points."""
+"""Tuner of one job: it measures windows, passes them to a source of operating points, and applies points."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class JobTuner:
         session: the job. Its `tuning` has the keys `mode`, `objective` and `slowdown_limit`.
         applier: applies operating points.
         create_source: creates the source of operating points.
-        now_s: current time in seconds since boot.
-        warm_up_s: time from now that is not measured.
+        now_s: current time in seconds since boot, at which the warm-up starts.
+        warm_up_s: seconds of the warm-up, in which nothing is measured.
         lengths: lengths of the measured intervals.
 
     Attributes:
@@ -62,8 +62,7 @@ class JobTuner:
         tracker: progress of the job.
         advice: advice of the controller; None if there is none yet.
         point: operating point in force.
-        gpu_draw_watts: power of the untuned job's GPUs: highest mean over one second of any GPU; None if
-            unknown.
+        gpu_draw_watts: the highest mean power over one second of any GPU of the untuned job; None if unknown.
         known_points: responses that were measured before the search was started again.
         remaining_s: expected time to the end of the job's work in seconds; None if the job did not report it.
     """
@@ -105,7 +104,8 @@ class JobTuner:
     def tunable(self) -> TunableHardware:
         """The hardware that tuning may change for the job.
 
-        It is read when it is first needed, because the prolog of the job waits for the tuner's creation.
+        The hardware is read at the first use of this property. The prolog of the job waits for the creation
+        of the tuner, which therefore reads nothing.
         """
         if self._tunable is None:
             self._tunable = self._applier.tunable_hardware(self.session, self._blocked)
@@ -128,7 +128,7 @@ class JobTuner:
         return self.session.tuning
 
     def add_sample(self, now_s: float, signals: Mapping[str, Any] | None = None) -> bool:
-        """Take a sample of the job's meter into account, and change the operating point if it is time.
+        """Take a sample of the job's meter into account, and change the operating point if a change is due.
 
         Args:
             now_s: time of the sample in seconds since boot.
@@ -155,7 +155,8 @@ class JobTuner:
     def _wait_for_power(self, now_s: float) -> bool:
         """Measure nothing while a power budget limits the job.
 
-        A job without a point gets the advised one, which may need less power than the budget permits.
+        A job without a source of points gets the advised point, which may need less power than the budget
+        permits.
         """
         self.session.note(LIMITED_NOTE)
         self._collector.restart(self.point, now_s)
@@ -170,13 +171,19 @@ class JobTuner:
         return True
 
     def _may_become_cycle(self, now_s: float) -> bool:
-        """Return whether a young job has paused and its next pauses should be awaited before a search."""
+        """Return whether a young job has paused, so that a search should wait for its next pauses.
+
+        Regular pauses are a cycle of the job, for example checkpoints.
+        """
         is_young = now_s < self._warm_up_until_s + _CYCLE_WAIT_S
         is_alone = self.record["mode"] == "on" and self.group is None and self._pinned is None
         return is_young and is_alone and self.tracker.may_become_cycle
 
     def _wait_for_cycle(self, now_s: float) -> bool:
-        """Measure nothing and stay untuned: windows with and without a pause contradict each other."""
+        """Measure nothing and stay untuned.
+
+        Windows with and without a pause of the job would contradict each other.
+        """
         is_tuned = self.point != UNTUNED
         if self._source is not None:
             self._measure_reference_again(now_s)
@@ -185,7 +192,7 @@ class JobTuner:
         return is_tuned
 
     def needs_fast_samples(self, now_s: float) -> bool:
-        """Return whether the progress of the job is detected in its power, or may be.
+        """Return whether the agent must sample fast, because it detects the job's progress in its power.
 
         Args:
             now_s: time of the last sample in seconds since boot.
@@ -198,7 +205,7 @@ class JobTuner:
     def restart(self, now_s: float) -> None:
         """Return to the untuned settings and measure the reference of the job again.
 
-        Call it when the fixed settings of the job have changed.
+        Call it when the settings of the job's plan, which tuning does not change, have changed.
         """
         if self._ended:
             return
@@ -219,7 +226,7 @@ class JobTuner:
         self._source = source
 
     def change_group_point(self, now_s: float) -> bool:
-        """Make the change of the job's group that is due, and return whether there was one.
+        """Change to the point of the job's group if the change is due now, and return whether it was due.
 
         Args:
             now_s: time in seconds since boot.
@@ -253,7 +260,7 @@ class JobTuner:
         return ConstantPoint(allowed, {"chosen": allowed.to_json(), "chosen_source": "pinned"})
 
     def finish(self) -> None:
-        """Write the final result into the session. The settings are restored by the caller."""
+        """Write the final result into the session. The caller restores the settings."""
         self._store_result()
         self.record["phase"] = self.phase
         self._ended = True
@@ -303,7 +310,8 @@ class JobTuner:
     def follow(self, now_s: float) -> None:
         """Apply the requested point unless the mode forbids it, and react to knobs without effect.
 
-        The tuner calls it after each window. A source calls it when its point changes at another time.
+        The tuner calls this method after each window. A source calls it when the point changes at another
+        time.
 
         Args:
             now_s: current time in seconds since boot.
@@ -356,7 +364,7 @@ class JobTuner:
         return tuple(item for item in points if self._blocked.isdisjoint(item.point.to_json()))
 
     def _keep_results(self) -> None:
-        """Keep the measured points for the record, also if a new search starts."""
+        """Keep the measured points for the record, even if a new search starts."""
         for item in self.record.get("points", ()):
             self._earlier[repr(sorted(item["point"].items()))] = item
         self._earlier_probes = self.record.get("probes", 0)

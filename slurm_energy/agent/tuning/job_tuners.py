@@ -1,4 +1,4 @@
-"""The tuners of all jobs on this node. Connects the job manager, the sampler and the controller's advice."""
+"""The tuners of all jobs on this node, which connect job manager, sampler and the controller's advice."""
 
 from __future__ import annotations
 
@@ -64,11 +64,12 @@ class JobTuners:
         create_source: creates the sources of operating points; None for a search on this node.
 
     Attributes:
-        max_interval_s: maximum seconds until the next sample. It varies, because at a constant interval a
-            period shorter than the interval would look like a longer period.
-        groups: jobs on several nodes that poll the coordinator of their group. Any thread may read it.
-        has_group_work: whether a job on several nodes is tuned or its end must be reported. Any thread may
-            read it.
+        max_interval_s: maximum seconds until the next sample. The value varies: at a constant interval a
+            period of the job that is shorter than the interval would look like a longer period.
+        groups: jobs on several nodes for which the agent polls a coordinator. Any thread may read this
+            attribute.
+        has_group_work: whether a job on several nodes is tuned, or the end of such a job must be reported.
+            Any thread may read this attribute.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class JobTuners:
         self._add(session, WARM_UP_S)
 
     def resume(self, session: Session) -> None:
-        """Continue to tune a job after a restart of the agent, from its untuned settings.
+        """Continue to tune a job after a restart of the agent, starting from the job's untuned settings.
 
-        A job on several nodes keeps its settings until its group's coordinator states the point in force.
+        A job on several nodes keeps its current settings until the coordinator of its group states the point
+        in force.
         """
         if session.tuning is None or session.key in self._entries:
             return
@@ -144,7 +146,7 @@ class JobTuners:
             self.has_group_work |= _is_in_group(session)
 
     def settings_changed(self, session: Session) -> None:
-        """Measure a job again from its untuned settings, because its fixed settings have changed."""
+        """Restart the measurement of a job at its untuned settings, because its plan has changed."""
         if (entry := self._entries.get(session.key)) is not None:
             self._guard(entry, lambda: entry.tuner.restart(self._clock_s()))
 
@@ -179,7 +181,7 @@ class JobTuners:
         return tuner.add_sample(now_s, self._signals.read(tuner.session, now_s))
 
     def _guard(self, entry: _Entry, action: Callable[[], bool | None]) -> bool:
-        """Return the result of an action; an unexpected error ends the tuning of the job."""
+        """Run an action of a tuner and return the result. An unexpected error ends the tuning of the job."""
         try:
             return bool(action())
         except Exception as error:
@@ -246,7 +248,7 @@ class JobTuners:
             self._guard(entry, lambda: entry.tuner.pin(start, self._clock_s()))
 
     def group_poll(self, key: Key) -> GroupPoll | None:
-        """Return the poll of a job on several nodes that is sent now; None if the job has ended here."""
+        """Return the poll to send now for a job on several nodes; None if the job has ended on this node."""
         group = self._group(key)
         return None if group is None else group.next_poll()
 
@@ -266,7 +268,10 @@ class JobTuners:
         return group.poll_s
 
     def group_change_at_s(self, key: Key) -> float:
-        """Return the time in seconds since boot at which a job's point may change; infinity without one."""
+        """Return the time of the next agreed change of a job's point, in seconds since boot.
+
+        The time is infinity if no change is agreed.
+        """
         group = self._group(key)
         return math.inf if group is None else group.change_at_s()
 
@@ -340,7 +345,7 @@ class JobTuners:
 
     @staticmethod
     def _cache_key(session: Session, request: AdviceRequest) -> tuple[str, ...] | None:
-        """Return the key of stored advice; None for a program without a name."""
+        """Return the key under which advice is stored; None for a program without a name."""
         workload = request.fingerprint or request.model
         if workload is None:
             return None

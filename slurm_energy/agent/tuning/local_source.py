@@ -50,8 +50,8 @@ _COMPUTE_SHARE, _HOST_SHARE = 0.85, 0.5
 class LocalSources:
     """Creates the sources of operating points of the jobs on this node.
 
-    numpy takes a tenth of a second to load. A separate thread loads it when the first tuned job starts. An
-    agent without tuned jobs therefore never loads it, and no hook waits for it.
+    The search needs numpy, which takes a tenth of a second to load. A separate thread loads numpy when the
+    first tuned job starts. An agent without tuned jobs therefore never loads it, and no hook waits for it.
 
     Args:
         config: returns the current configuration.
@@ -64,7 +64,7 @@ class LocalSources:
         self._is_missing = False
 
     def prepare(self) -> None:
-        """Start to load the search, if that has not happened yet."""
+        """Start to load the modules of the search, unless this has happened already."""
         if self._loading is not None or self._search is not None:
             return
         self._search = sys.modules.get(_SEARCH_MODULE)
@@ -168,7 +168,10 @@ class LocalSources:
     def _start(
         tuner: JobTuner, objective: Objective, config: Config
     ) -> tuple[OperatingPoint, CurveSource] | None:
-        """Return the first point to try and its source: the controller, else the site or a publication."""
+        """Return the first point to try, and its source; None if there is no such point.
+
+        The source is the controller if it names a point, otherwise the site or a publication.
+        """
         advice, tunable = tuner.advice, tuner.tunable
         if advice is not None and advice.start is not None:
             sources = [source for source in CurveSource if source.value == advice.start_source]
@@ -204,7 +207,10 @@ class LocalSources:
 
 
 def _program_class(tuner: JobTuner) -> str | None:
-    """Return the class of a GPU job by its power draw: `compute`, `memory` or `host`; None if unknown."""
+    """Return the class of a GPU job: `compute`, `memory` or `host`; None if unknown.
+
+    The class follows from the power draw of the GPUs, relative to their default limit.
+    """
     gpu, draw = tuner.tunable.gpu, tuner.gpu_draw_watts
     if gpu is None or draw is None:
         return None
@@ -215,14 +221,14 @@ def _program_class(tuner: JobTuner) -> str | None:
 
 
 def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
-    """Return the source of the knowledge about an operating point before the search."""
+    """Return the source of what is known about an operating point before the search."""
     curve = None if tuner.advice is None else tuner.advice.curve
     known = {item.point: item.source for item in curve.points} if curve is not None else {}
     return known.get(point, CurveSource.GENERIC_PRIOR)
 
 
 def _summary(point: OperatingPoint, source: str | None, interval: MeasuredInterval) -> dict[str, Any]:
-    """Return the value of the record's key `tuning` for a job that was tuned without a search."""
+    """Return the result, for the record's key `tuning`, of a job that was tuned without a search."""
     window = interval.window if interval.has_progress else None
     return {
         "chosen": point.to_json(),

@@ -42,8 +42,8 @@ class Application:
     """Result of applying an operating point.
 
     Attributes:
-        refused: reason by field of `OperatingPoint`, for fields that have no effect on this node: the device
-            refuses the value, holds another one, or another job or program requires another one.
+        refused: fields of `OperatingPoint` that have no effect on this node, each with the reason: the device
+            refuses the value or holds another value, or another job or program requires another value.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
@@ -65,7 +65,9 @@ class PointApplier:
         self._domains = KnobDomains.from_hardware(devices.hardware)
 
     def is_limited_by_budget(self, session: Session) -> bool:
-        """Return whether a ceiling holds a device of a job below its own limit, and the device reaches it.
+        """Return whether the power of a job's device is limited by a ceiling below the job's own limit.
+
+        The result is True only if the draw of the device reaches the ceiling.
 
         The speed of the job then shows the effect of the budget, not the effect of the operating point. If
         several jobs share a package, the draw of one job does not show whether the package reaches its
@@ -93,7 +95,8 @@ class PointApplier:
     def tunable_hardware(self, session: Session, blocked: frozenset[str] = frozenset()) -> TunableHardware:
         """Return the hardware that tuning may change for a job, with the limits of the untuned job.
 
-        The limits are those in force before any job, lowered to the fixed settings of the job's plan.
+        These are the limits that were in force before any job, lowered to the fixed settings of the job's
+        plan.
         """
         before, _ = planner.limits_before_jobs(self._devices, self._settings.journal)
         fixed = {setting.key: setting.value for setting in session.plan}
@@ -112,7 +115,7 @@ class PointApplier:
             session: the job. Its outcomes are updated.
             tunable: hardware that tuning may change for the job.
             point: the operating point; `UNTUNED` leaves only the fixed settings of the job's plan. Knobs that
-                must not be moved are left out.
+                tuning must not change are left out.
         """
         fixed = {setting.key: setting for setting in session.plan}
         wanted = point_settings(tunable.allowed(point), tunable.hardware, tunable.scope, self._config())
@@ -139,7 +142,7 @@ class PointApplier:
         )
 
     def tuned_keys(self, session: Session) -> set[str]:
-        """Return the keys of the knobs that hold a value of an operating point, according to the journal."""
+        """Return the keys of the knobs that an operating point has set, according to the journal."""
         fixed = {setting.key: setting.value for setting in session.plan}
         return {
             entry.key
@@ -171,7 +174,10 @@ class PointApplier:
         return replaced
 
     def _restore(self, session: Session, keys: set[str]) -> dict[str, str]:
-        """Restore knobs of a job and return the fields that another program has changed, with the reason."""
+        """Restore knobs of a job.
+
+        Return the fields of `OperatingPoint` that another program has changed, each with the reason.
+        """
         if not keys:
             return {}
         results = {result.key: result for result in self._settings.restore(session.owner, keys)}
@@ -195,7 +201,7 @@ class PointApplier:
         )
 
     def _is_bounded(self, key: str, requested: str, actual: str) -> bool:
-        """Return whether a knob holds the requested value as far as its ceiling permits."""
+        """Return whether a knob holds the requested value, or its ceiling if that is lower."""
         entry = self._settings.journal.entries.get(key)
         if entry is None or entry.ceiling is None:
             return False

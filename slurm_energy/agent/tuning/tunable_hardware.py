@@ -1,4 +1,4 @@
-"""The hardware that tuning may change for a job, and the candidate operating points that it allows."""
+"""The hardware that tuning may change for a job, and the operating points that are possible on it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class TunableHardware:
     Attributes:
         hardware: the node's hardware with the limits that are in force while the job is untuned.
         scope: part of the node that is allocated to the job.
-        blocked: names of the fields of `OperatingPoint` that must not be moved.
-        bounds: bounds of the site. Tuning observes the minimum of each.
+        blocked: names of the fields of `OperatingPoint` that tuning must not change.
+        bounds: the site's bounds of settings. Tuning observes the minimum of each bound.
     """
 
     hardware: NodeHardware
@@ -58,7 +58,7 @@ class TunableHardware:
         return len(own.packages)
 
     def without_idle_gpus(self, gpu_draw_watts: float | None) -> TunableHardware:
-        """Return the hardware without its GPUs if the job requested none and they are idle.
+        """Return the hardware without GPUs if the job requested no GPUs and the GPUs are idle.
 
         Args:
             gpu_draw_watts: highest mean power of a GPU of the untuned job; None if unknown or without GPUs.
@@ -70,7 +70,7 @@ class TunableHardware:
         return dataclasses.replace(self, scope=dataclasses.replace(self.scope, gpus=()))
 
     def allowed(self, point: OperatingPoint) -> OperatingPoint:
-        """Return an operating point without the knobs that tuning must not change."""
+        """Return a copy of an operating point without the knobs that tuning must not change."""
         return dataclasses.replace(point, **dict.fromkeys(self.blocked))
 
     @property
@@ -122,8 +122,8 @@ class TunableHardware:
     def candidates(self, gpu_draw_watts: float | None) -> tuple[OperatingPoint, ...]:
         """Return the operating points from which a search may choose, without the untuned job.
 
-        Limits above the job's own draw change nothing and are left out. Clock bounds are candidates where the
-        draw is far below the limit, so that limits help little or not at all.
+        Power limits above the draw of the untuned job change nothing and are left out. If this draw is far
+        below the limit, lower limits help little or not at all; bounds of the clock are then candidates too.
 
         Args:
             gpu_draw_watts: highest mean power of a GPU of the untuned job; None if unknown or without GPUs.
@@ -137,7 +137,10 @@ class TunableHardware:
         )
 
     def _min_limit_watts(self, gpu: GpuInfo) -> float:
-        """Return the minimum limit of a GPU. The site's minimum counts if it is below the limit in force."""
+        """Return the minimum power limit that tuning may set on a GPU, in watts.
+
+        The site's minimum counts if it is below the limit in force.
+        """
         low, site = gpu.min_limit_watts or 0.0, self.bounds.gpu_cap_watts[0]
         return max(low, site) if gpu.limit_watts is not None and site < gpu.limit_watts else low
 
@@ -154,9 +157,10 @@ class TunableHardware:
         return [*points, *self._profile_points()]
 
     def _profile_points(self) -> list[OperatingPoint]:
-        """Return the power profiles that all GPUs of the job offer, each alone.
+        """Return one operating point for each power profile that all GPUs of the job offer.
 
-        An enforced profile changes limit and clock itself. It is therefore never combined with either.
+        An enforced power profile changes limit and clock itself. It is therefore never combined with a limit
+        or a clock bound.
         """
         gpus = self.gpus
         if not gpus or "gpu_power_profile" in self.blocked:

@@ -11,7 +11,7 @@ from slurm_energy.tuning_record import check_tuning
 
 
 def new_state(mode: str, objective: str, slowdown_limit: float | None) -> dict[str, Any]:
-    """Return the state of a job that starts."""
+    """Return the initial tuning state of a job that starts."""
     return {
         "mode": mode,
         "objective": objective,
@@ -28,7 +28,9 @@ def new_state(mode: str, objective: str, slowdown_limit: float | None) -> dict[s
 
 
 def checked_state(data: Any) -> dict[str, Any]:
-    """Check the state from a session file, which may be damaged or of another release, and return it.
+    """Check the tuning state from a session file and return it.
+
+    The file may be damaged or written by another release.
 
     Raises:
         UsageError: the state is malformed.

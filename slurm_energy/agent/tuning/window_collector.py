@@ -1,4 +1,4 @@
-"""Collection of progress windows: settle after each change, then measure speed and power over an interval."""
+"""Collection of windows: wait after each change until the hardware settles, then measure speed and power."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
 @dataclass(frozen=True, slots=True)
 class WindowLengths:
-    """Lengths of the intervals of a measurement in seconds.
+    """Lengths, in seconds, that determine when a measured window starts and ends.
 
     Attributes:
-        settle_s: time after a change that is not measured: the hardware changes its clocks, and power sensors
-            average over a second.
+        settle_s: time after a change of the operating point that is not measured. In this time the hardware
+            changes its clocks, and power sensors still average over the last second.
         min_s: minimum length of a window.
-        max_s: length at which a window ends even if its speed is not exact.
+        max_s: length at which a window ends even if the speed is not exact enough.
         patience_s: length at which a window without any progress ends.
         hold_s: minimum length of a window while the operating point is held.
         hold_patience_s: length at which a window without any progress ends while the operating point is held.
-        relative_error: relative error of the speed at which a window ends before `max_s`.
+        relative_error: maximum relative error of the speed for a window to end before `max_s`; a fraction of
+            the speed, not a length.
     """
 
     settle_s: float = 2.0
@@ -56,10 +57,11 @@ _CYCLES_OF_PATIENCE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuredInterval:
-    """A complete interval of a measurement.
+    """The result of a complete measured interval.
 
     Attributes:
-        window: speed and power. Its source is `none` if the speed is unknown. None if energy may be missing.
+        window: speed and power of the job; None if energy may be missing. The source of the window is `none`
+            if the speed is unknown.
         watts: mean power by component.
         has_progress: whether the speed is known.
     """
@@ -73,7 +75,7 @@ class WindowCollector:
     """Collects the windows of one job, one after another.
 
     Args:
-        tracker: progress of the job. Its clock shows seconds since boot.
+        tracker: progress of the job, with times in seconds since boot.
         lengths: lengths of the intervals.
 
     Attributes:
@@ -96,7 +98,7 @@ class WindowCollector:
         Args:
             point: operating point in force from now on.
             now_s: time of the change in seconds since boot.
-            settle_s: time after the change that is not measured; None for the usual time.
+            settle_s: seconds after the change that are not measured; None for `WindowLengths.settle_s`.
         """
         self._point, self._start = point, None
         self._not_before_s = now_s + (self._lengths.settle_s if settle_s is None else settle_s)
@@ -161,7 +163,7 @@ class WindowCollector:
         self._start, self._check_at_s = reading, 0.0
 
     def _needed_s(self, *, holding: bool) -> float:
-        """Return the length in seconds from which a window may suffice to know the speed."""
+        """Return the minimum length in seconds of a window that can determine the speed."""
         tracker, lengths = self._tracker, self._lengths
         if tracker.cycle_s is not None:
             return max(lengths.hold_s, tracker.cycle_s / 2)
@@ -170,7 +172,7 @@ class WindowCollector:
         return max(lengths.min_s, min(tracker.window_s, self._patience_s(holding=holding)))
 
     def _patience_s(self, *, holding: bool) -> float:
-        """Return the length in seconds after which a window without any progress is ended."""
+        """Return the length in seconds at which a window without any progress ends."""
         lengths = self._lengths
         patience_s = lengths.hold_patience_s if holding else lengths.patience_s
         cycles_s = _CYCLES_OF_PATIENCE * (self._tracker.cycle_s or 0.0)
