@@ -39,11 +39,11 @@ _DOUBTFUL_DAYS: Final = 28
 
 
 def run_baseline(study: StudyDirectory, sources: StudySources, command: str, seed: int = 0) -> dict[str, Any]:
-    """Run the step, and return its result.
+    """Run the step `baseline` and return its result.
 
     Args:
         study: the study.
-        sources: where the data come from.
+        sources: sources of the measured data.
         command: command line, for the manifest.
         seed: seed of the bootstrap.
 
@@ -70,19 +70,19 @@ def run_baseline(study: StudyDirectory, sources: StudySources, command: str, see
 
 
 def read_baseline(study: StudyDirectory) -> StudyPeriod:
-    """Return the period of the baseline of a study.
+    """Return the measured period that the step `baseline` has stored.
 
     Raises:
-        UsageError: the baseline has not run, or a file is damaged.
+        UsageError: the step has not run, or a file is damaged.
     """
     return read_period(study.folder("baseline"), study.objective(), study.result("baseline"))
 
 
 def baseline_estimates(study: StudyDirectory) -> dict[str, MeanEstimate]:
-    """Return the means of the baseline by KPI; only KPIs with a known value.
+    """Return the mean of each KPI in the baseline. KPIs without a known value are missing.
 
     Raises:
-        UsageError: the baseline has not run.
+        UsageError: the step has not run.
     """
     estimates = {}
     for name, data in study.result("baseline")["kpis"].items():
@@ -98,12 +98,12 @@ _NUMBERS: Final = ("mean", "low", "high", "deviation", "correlation")
 def baseline_result(
     objective: StudyObjective, period: StudyPeriod, daily: DailyKpis, seed: int = 0
 ) -> dict[str, Any]:
-    """Return the result of the step for a period.
+    """Return the result of the step `baseline` for a measured period.
 
     Args:
-        objective: the objective.
-        period: the period.
-        daily: its KPIs.
+        objective: objective of the study.
+        period: measured period.
+        daily: KPIs of each day of the period.
         seed: seed of the bootstrap.
     """
     statistics = objective.statistics
@@ -141,7 +141,7 @@ def baseline_result(
 def statement(
     objective: StudyObjective, estimates: Mapping[str, MeanEstimate], analyses: list[dict[str, Any]]
 ) -> list[str]:
-    """Return whether the data suffice for each target, and otherwise how much is missing."""
+    """Return, for each target, whether the data suffice to detect the change, or how much is missing."""
     lines = []
     for target, analysis in zip(objective.targets, analyses, strict=True):
         name, days = target.indicator.title, analysis["days"]
@@ -170,7 +170,10 @@ def statement(
 
 
 def days_csv(period: StudyPeriod, daily: DailyKpis) -> str:
-    """Return the KPIs of each day as CSV: date, whether it is used and why not, coverage, KPIs."""
+    """Return the KPIs as CSV, one line per day.
+
+    Columns: date, whether the day is used, the reason if it is not, coverage, KPIs.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["date", "used", "reason", "energy_coverage", *KPIS])
@@ -184,19 +187,19 @@ def days_csv(period: StudyPeriod, daily: DailyKpis) -> str:
 
 
 def _unit(kpi: str, objective: StudyObjective) -> str:
-    """Return the unit of a KPI, with the currency of the objective."""
+    """Return the unit of a KPI. Units of cost contain the currency of the objective."""
     unit = KPIS[kpi].unit
     return objective.prices.currency if unit == "currency" else unit
 
 
 def _coverage(daily: DailyKpis) -> float:
-    """Return the mean share of node-hours with known energy on used days; NaN: no work."""
+    """Return the mean over used days of the share of node-hours with known energy; NaN without any work."""
     known = daily.coverage[daily.days.used & ~np.isnan(daily.coverage)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def _limits(objective: StudyObjective, estimates: Mapping[str, MeanEstimate]) -> list[dict[str, Any]]:
-    """Return the bounds of each limit that follow from the baseline; null: no bound."""
+    """Return the bounds of each limit, computed from the baseline. A bound that does not exist is null."""
     listed = []
     for limit in objective.limits:
         estimate = estimates[limit.kpi]

@@ -1,7 +1,7 @@
 """The directory of a study: manifest, lock, objective, and the files of each step.
 
-A step is run inside `StudyDirectory.running`. It records inputs and outputs with their SHA-256. A step whose
-inputs have changed is stale, and later steps refuse it.
+A step runs inside the context manager `StudyDirectory.running`, which records the SHA-256 of inputs and
+outputs. If the inputs of a step have changed, the step is stale and later steps refuse its result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StudyDirectory:
 
         Args:
             path: directory; created if it is absent. It must not contain a study.
-            objective_text: contents of the objective file; checked first.
+            objective_text: contents of the objective file. They are checked before anything is written.
 
         Raises:
             UsageError: there is a study already, or the directory cannot be written.
@@ -85,7 +85,7 @@ class StudyDirectory:
         """Read the objective file.
 
         Raises:
-            ConfigError: it is unreadable or invalid.
+            ConfigError: the file is unreadable or invalid.
         """
         return read_objective(self.path / FILE_NAME)
 
@@ -98,7 +98,7 @@ class StudyDirectory:
 
         Args:
             step: the step.
-            unchanged: refuse a file that is not the one that the manifest describes.
+            unchanged: whether a file is refused if its hash differs from the hash in the manifest.
 
         Raises:
             UsageError: the step has no result, or its file is damaged.
@@ -119,12 +119,12 @@ class StudyDirectory:
         return data
 
     def _digest_of_result(self, step: str) -> str | None:
-        """Return the SHA-256 of the result of a step that is done; None: it is not done."""
+        """Return the SHA-256 of the result of a step; None if the step is not done."""
         entry = self.manifest.steps[step]
         return entry.outputs.get(RESULT_NAME) if entry.state is StepState.DONE else None
 
     def staleness(self, step: str) -> str:
-        """Return why the result of a step is not current; empty if it is current or there is none."""
+        """Return why the result of a step is stale; empty if it is current or the step has no result."""
         entry = self.manifest.steps[step]
         if entry.state is not StepState.DONE:
             return ""
@@ -146,10 +146,10 @@ class StudyDirectory:
         return ""
 
     def require(self, step: str) -> None:
-        """Check that the earlier steps that a step needs are done and current.
+        """Check that all earlier steps on which a step depends are done and current.
 
         Raises:
-            UsageError: a step is missing or stale.
+            UsageError: an earlier step is missing or stale.
         """
         for name in STEPS[step].requires:
             if self.manifest.steps[name].state is not StepState.DONE:
@@ -176,7 +176,7 @@ class StudyDirectory:
             activity: activity of the holder, for the error that another user sees.
 
         Raises:
-            AlreadyRunningError: another process holds it.
+            AlreadyRunningError: another process holds the lock.
             ForbiddenError: another user could have written the study, see `require_own_study`.
             UsageError: the directory cannot be written.
         """
@@ -202,7 +202,7 @@ class StudyDirectory:
             os.close(descriptor)
 
     def holder(self) -> str:
-        """Return the process that uses the study now; empty: none."""
+        """Return a description of the process that uses the study now; empty if there is none."""
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -231,13 +231,13 @@ class StudyDirectory:
         Args:
             step: name of the step.
             command: command line.
-            files: files outside the study that the step reads; the names are for people.
-            options: options that change the result; partial work of other options is not continued.
-            seed: seed of random numbers.
+            files: files outside the study that the step reads, by a name for people.
+            options: options that change the result. Partial work with other options is not continued.
+            seed: seed of the step's random numbers.
 
         Yields:
-            The run. It must call `finish`, else the step counts as failed. A step that was done stays done
-            if the run is refused with a UsageError before its first output.
+            The run. The caller must call its `finish`, else the step counts as failed. If the step was done
+            before and the run raises a UsageError before its first output, the step stays done.
 
         Raises:
             AlreadyRunningError: another process uses the study.
@@ -309,7 +309,10 @@ def _continues(before: StepEntry, inputs: Mapping[str, str], seed: int | None) -
 
 
 def _keeps_result(before: StepEntry, run: StepRun, error: EnergyError) -> bool:
-    """Return whether an earlier result stays valid: the run was refused for its input and wrote nothing."""
+    """Return whether the earlier result stays valid.
+
+    An earlier result stays valid if the run was refused for its input and wrote nothing.
+    """
     return before.state is StepState.DONE and isinstance(error, UsageError) and not run.outputs
 
 
@@ -334,13 +337,14 @@ def _identity(activity: str) -> dict[str, Any]:
 def _lock_request() -> bytes:
     """Return a request for a write lock on the whole file.
 
-    Locks of open file descriptions can be queried without being taken, see fcntl(2).
+    The lock belongs to the open file description. Such a lock can be queried without being taken, see
+    fcntl(2).
     """
     return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def _holder(descriptor: int) -> str:
-    """Return the holder of the lock according to its file."""
+    """Return the holder of the lock, as the lock file names it."""
     try:
         data = json.loads(os.pread(descriptor, 4096, 0))
         return f"{data['user']} (process {data['pid']} on {data['host']}: {data['activity']})"

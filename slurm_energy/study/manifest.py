@@ -39,13 +39,13 @@ class StepEntry:
 
     Attributes:
         state: state of the step.
-        started, ended: Unix seconds; None: not yet.
+        started, ended: Unix seconds; None: the step has not started or not ended.
         command: command line.
         inputs: SHA-256 by input: `objective`, `STEP/result.json`, or `file:PATH` for a file elsewhere.
         outputs: SHA-256 by file in the directory of the step.
         seed: seed of random numbers; None: the step draws none.
-        release: release of slurm-energy that ran the step.
-        error: why the step failed; empty: it did not.
+        release: release of slurm-energy with which the step ran.
+        error: reason why the step failed; empty: the step did not fail.
     """
 
     state: StepState = StepState.NONE
@@ -65,9 +65,9 @@ class StudyManifest:
 
     Attributes:
         id: random name of the study.
-        created: Unix seconds.
+        created: time of creation in Unix seconds.
         release: release that created the study.
-        steps: entries by name of the step; each step has one.
+        steps: one entry for each step, by its name.
     """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -76,7 +76,7 @@ class StudyManifest:
     steps: dict[str, StepEntry] = field(default_factory=lambda: {name: StepEntry() for name in STEPS})
 
     def with_step(self, name: str, entry: StepEntry) -> StudyManifest:
-        """Return the manifest with another entry of a step."""
+        """Return the manifest with the entry of one step replaced."""
         return replace(self, steps=self.steps | {name: entry})
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class StudyManifest:
 
 
 def parse_manifest(text: str, path: str, upgrades: Mapping[int, Upgrade] = UPGRADES) -> StudyManifest:
-    """Return the manifest in a text. An older format is upgraded.
+    """Parse a manifest. An older format is upgraded.
 
     Args:
         text: contents of `study.json`.

@@ -16,10 +16,10 @@ _FOLLOWING: Final = {"shadow": "advise", "advise": "partition --design partition
 
 
 def next_command(study: StudyDirectory) -> str:
-    """Return the command line of the first step that is missing or stale, or else of the report.
+    """Return the command line of the first step that is missing or stale, or of the report if none is.
 
-    While a deployment applies its alternative, no earlier step may be repeated: validation would refuse
-    the study and no longer guard the limits.
+    While a deployment applies its alternative, no earlier step may be repeated. After a repetition,
+    validation would refuse the study and no longer guard its limits.
     """
     prefix, name = "senergy study", shlex.quote(str(study.path))
     stage, is_active = _deployment(study)
@@ -36,7 +36,7 @@ def next_command(study: StudyDirectory) -> str:
 
 
 def _deployment(study: StudyDirectory) -> tuple[DeploymentStage, bool]:
-    """Return the stage of the deployment, and whether it is in force."""
+    """Return the stage of the deployment, and whether this stage is in force."""
     try:
         result = study.result("deploy", unchanged=False)
         return DeploymentStage(result["stage"]), not result["stopped"]

@@ -1,7 +1,7 @@
 """Check that no other user could have written a study that a step continues.
 
-A study names the configuration that `senergy study deploy` changes and the program that it runs. A step must
-therefore not continue a study that another user prepared.
+A study names the configuration that `senergy study deploy` changes and the program that the command runs. A
+step must therefore not continue a study that another user has prepared.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _WRITE_BY_OTHERS: Final = 0o002
 def require_own_study(path: Path) -> None:
     """Check owner and mode of everything in the directory of a study.
 
-    Each file must belong to root or to the user of this process, be no symbolic link, and have no write
-    permission for others. For root, its group has none either, and directories above the study are checked.
+    Each file must belong to root or to the user of this process. It must not be a symbolic link, and others
+    must have no write permission. If the process runs as root, the group must have no write permission
+    either, and the directories above the study are checked too.
 
     Args:
         path: directory of the study.
 
     Raises:
         ForbiddenError: another user could have written a file.
-        ConfigError: for root, another user could exchange the directory.
+        ConfigError: the process runs as root, and another user could exchange the directory.
     """
     is_root = os.geteuid() == _ROOT
     forbidden = _WRITE_BY_OTHERS | (_WRITE_BY_GROUP if is_root else 0)

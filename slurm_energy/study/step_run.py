@@ -20,11 +20,11 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class StepRun:
-    """A step that is running. Made by `StudyDirectory.running`.
+    """A running step. `StudyDirectory.running` creates it.
 
     Args:
         folder: directory of the step.
-        resumed: whether partial work is kept; else it is removed.
+        resumed: whether partial work of an earlier run is kept. Otherwise it is removed.
 
     Attributes:
         folder: directory of the step.
@@ -47,18 +47,18 @@ class StepRun:
             raise unwritable(self.folder, error) from None
 
     def partial(self, name: str) -> Any:
-        """Return a piece of partial work that `save_partial` stored; None: there is none."""
+        """Return partial work that `save_partial` stored under a name; None if there is none."""
         try:
             return json.loads((self._partial / f"{name}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
     def save_partial(self, name: str, value: Any) -> None:
-        """Store a piece of partial work as JSON, for a later run if this one is interrupted."""
+        """Store partial work as JSON. If this run is interrupted, a later run can use it."""
         self._write(self._partial / f"{name}.json", json.dumps(value).encode())
 
     def partial_folder(self) -> Path:
-        """Return the directory of the partial work, for files other than JSON."""
+        """Return the directory of the partial work, for files that are not JSON."""
         return self._partial
 
     def write(self, name: str, data: bytes | str) -> Path:
@@ -70,7 +70,7 @@ class StepRun:
         return path
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json`, with the release and the time. The step is done when the run ends."""
+        """Write `result.json`, including the release and the time. The step is done when the run ends."""
         document = {"release": __version__, "time": time.time(), **result}
         self.write(RESULT_NAME, json.dumps(_finite(document), indent=2, allow_nan=False) + "\n")
         self.finished = True
@@ -87,7 +87,7 @@ class StepRun:
 
 
 def file_sha256(path: Path) -> str | None:
-    """Return the SHA-256 of a file; None: it cannot be read."""
+    """Return the SHA-256 of a file; None if the file cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -104,7 +104,7 @@ def unwritable(path: Path, error: OSError) -> UsageError:
 
 
 def _finite(value: Any) -> Any:
-    """Return a JSON value in which NaN and infinities are None."""
+    """Return a JSON value in which None replaces NaN and infinities."""
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):

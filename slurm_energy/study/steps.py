@@ -12,10 +12,10 @@ class StudyStep:
 
     Attributes:
         name: name of the subcommand and of the directory of the results.
-        title: what the step does.
+        title: description of the step in a few words.
         requires: earlier steps whose current results the step needs.
         uses: earlier steps whose results the step uses if they exist.
-        sections: sections of the objective on which the result depends, as for `StudyObjective.digest`.
+        sections: sections of the objective on which the result depends, see `StudyObjective.digest`.
     """
 
     name: str

@@ -31,7 +31,7 @@ class StudySymptom:
         name: `idle_energy`, `power_peaks`, `lost_energy`, `unequal_load` or `unequal_waits`.
         value: the observed figure.
         text: the observation.
-        hypothesis: its probable cause, and what may help.
+        hypothesis: the probable cause of the observation, and a possible remedy.
     """
 
     name: str
@@ -45,11 +45,11 @@ class StudySymptom:
 
 
 def symptoms(period: StudyPeriod, daily: DailyKpis) -> list[StudySymptom]:
-    """Return the symptoms of a period, each only if the data show it.
+    """Return those symptoms that the data of a period show.
 
     Args:
         period: the period.
-        daily: its KPIs.
+        daily: KPIs of each day of the period.
     """
     listed = [_idle(period, daily), _peaks(daily), _lost(period.jobs), *_unequal(period)]
     return [symptom for symptom in listed if symptom is not None]
@@ -108,7 +108,7 @@ def _lost(jobs: JobsTable) -> StudySymptom | None:
 
 
 def _unequal(period: StudyPeriod) -> list[StudySymptom | None]:
-    """Return symptoms of partitions with unlike load and of accounts with unlike waits."""
+    """Return symptoms: partitions with different load, and accounts with different waits."""
     jobs = period.jobs.where(period.jobs.end_s > period.jobs.start_s)
     waits = _group_means(jobs.account, (jobs.start_s - jobs.submit_s) / HOUR_S)
     found: list[StudySymptom | None] = []

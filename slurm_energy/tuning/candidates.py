@@ -23,12 +23,12 @@ _CLOCK_STEPS_MHZ: Final = (50, 100, 200, 250, 500)
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The untuned job.
+    """Power of the untuned job.
 
     Attributes:
         watts: mean power of the job's components.
-        gpu_watts: mean power of one of its GPUs; None without GPUs or if unknown.
-        package_watts: mean power of one of its processor packages; None if unknown.
+        gpu_watts: mean power of one GPU of the job; None without GPUs or if unknown.
+        package_watts: mean power of one processor package of the job; None if unknown.
     """
 
     watts: float
@@ -38,12 +38,12 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class GpuHardware:
-    """The GPUs of a job; all are equal.
+    """The GPUs of a job. All GPUs are of the same kind.
 
     Attributes:
         count: number of GPUs.
         default_limit_watts: power limit in force before the job.
-        min_limit_watts: lowest limit that the device accepts.
+        min_limit_watts: minimum power limit that the device accepts.
         max_clock_mhz: maximum graphics clock; None if clocks are not tuned.
     """
 
@@ -55,17 +55,17 @@ class GpuHardware:
 
 @dataclass(frozen=True, slots=True)
 class CpuHardware:
-    """The processors of a job; all are equal.
+    """The processors of a job. All processors are of the same kind.
 
     Attributes:
         packages: number of packages.
         max_mhz: maximum frequency in force before the job.
         min_mhz: minimum frequency.
-        base_mhz: base frequency, the bound without boost; None if unknown.
+        base_mhz: base frequency, which is the maximum frequency without boost; None if unknown.
         package_limit_watts: package power limit in force before the job; None if limits are not tuned.
-        table_mhz: frequencies of a driver with a frequency table; empty for other drivers. The table does not
-            contain boost frequencies, which are above its maximum; every bound below that maximum disables
-            boost.
+        table_mhz: frequencies of a driver with a frequency table; empty for other drivers. Boost
+            frequencies are above the maximum of the table and not part of it. Every bound below this maximum
+            disables boost.
     """
 
     packages: int
@@ -77,13 +77,16 @@ class CpuHardware:
 
 
 def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, ...]:
-    """Return power limits from the minimum to below the default, in even steps, as operating points."""
+    """Return GPU power limits as operating points, in even steps from the minimum to below the default."""
     values = _grid(gpu.min_limit_watts, gpu.default_limit_watts, _LIMIT_STEPS_WATTS, max_points)
     return tuple(OperatingPoint(gpu_limit_watts=value) for value in values)
 
 
 def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return clock bounds from a share of the maximum to below it; empty if clocks are not tuned."""
+    """Return GPU clock bounds as operating points, from `min_share` of the maximum clock to below it.
+
+    The result is empty if clocks are not tuned.
+    """
     if gpu.max_clock_mhz is None:
         return ()
     values = _grid(min_share * gpu.max_clock_mhz, gpu.max_clock_mhz, _CLOCK_STEPS_MHZ, max_points)
@@ -91,7 +94,7 @@ def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -
 
 
 def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
-    """Return frequency bounds from the minimum to below the maximum as operating points."""
+    """Return CPU frequency bounds as operating points, from the minimum to below the maximum."""
     values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})[-max_points:]
     if not cpu.table_mhz:
         values = _grid(cpu.min_mhz, cpu.max_mhz, _CLOCK_STEPS_MHZ, max_points)
@@ -101,9 +104,9 @@ def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPo
 def joint_candidates(
     first: Sequence[OperatingPoint], second: Sequence[OperatingPoint], max_points: int = MAX_CANDIDATES
 ) -> tuple[OperatingPoint, ...]:
-    """Return all points of two knobs alone and as many combinations as fit, evenly spread.
+    """Return points that set one of two knobs, and combinations of both.
 
-    Args:
+    All points of a single knob are returned. Evenly spread combinations fill the rest up to `max_points`.
         first: points of the first knob, for example GPU limits.
         second: points of the second knob, for example CPU frequencies.
         max_points: maximum number of points.
@@ -118,7 +121,7 @@ def joint_candidates(
 
 
 def merged(first: OperatingPoint, second: OperatingPoint) -> OperatingPoint:
-    """Return a point with the knobs of both points; where both set a knob, the second one applies."""
+    """Return a point with the knobs of both points. If both set a knob, the second point applies."""
     values = {
         field.name: value
         for point in (first, second)
@@ -131,12 +134,12 @@ def merged(first: OperatingPoint, second: OperatingPoint) -> OperatingPoint:
 def safe_point(
     candidates: Sequence[OperatingPoint], reference: Reference, gpu: GpuHardware | None, objective: Objective
 ) -> OperatingPoint:
-    """Return the point of a job about which nothing is known but its own draw.
+    """Return the safe point: the point of a job of which only the power is known.
 
-    This is the lowest candidate that is only a GPU power limit and not below `SAFE_SHARE` of the draw. It is
-    UNTUNED if there is none or if the draw is unknown. It is UNTUNED also if the objective has a slowdown
-    limit: the share breaks a limit of 5 % in a fifth of the jobs of the power-limit study. Processors are not
-    touched.
+    The safe point is the lowest candidate that sets only a GPU power limit of at least `SAFE_SHARE` of the
+    GPU's power. It is UNTUNED if there is no such candidate or the power is unknown. It is also UNTUNED if
+    the objective has a slowdown limit, because such power limits exceed a slowdown limit of 5 % in a fifth of
+    the jobs of the power-limit study. Processors are not changed.
     """
     if gpu is None or reference.gpu_watts is None or objective.slowdown_limit is not None:
         return UNTUNED
@@ -157,7 +160,7 @@ def is_gpu_limit(point: OperatingPoint) -> bool:
 
 
 def _grid(minimum: float, maximum: float, steps: Sequence[int], max_points: int) -> list[float]:
-    """Return multiples of a step from `minimum` to below `maximum`, with `minimum` itself."""
+    """Return multiples of a step from `minimum` to below `maximum`. `minimum` itself is included."""
     if not 0 < minimum < maximum:
         return []
     step = next((step for step in steps if (maximum - minimum) / step <= max_points - 1), steps[-1])

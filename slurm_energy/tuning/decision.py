@@ -1,4 +1,4 @@
-"""Choice of the next operating point from the weighted ensemble: probe, hold or return to the reference."""
+"""Choice of the next operating point from the weighted ensemble: probe, hold or return to untuned."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROBE_WINDOWS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PointDecision:
-    """The next point.
+    """Decision about the next operating point.
 
     Attributes:
         index: index of the point.
@@ -49,18 +49,20 @@ class PointDecision:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """State of the search on which the choice of the next point depends, besides the weighted ensemble.
+    """State of the search from which, with the weighted ensemble, the next point is chosen.
 
     Attributes:
         current: index of the point in force.
         visited: indices of the measured points.
         excluded: indices of the points that the hardware refused, or that have the maximum number of windows.
-        refuted: indices of the points whose own measurements show a loss or a broken limit. They count even
-            if no sample of the ensemble agrees with them, for example after wrong figures of earlier runs.
+        refuted: indices of the points whose own measurements show a loss or a broken limit. These
+            measurements count even if no sample of the ensemble agrees with them, for example because figures
+            of earlier runs are wrong.
         may_probe: whether points that are not measured yet may be tried.
         remaining_windows: expected number of windows until the end of the job.
         max_time_ratio: maximum expected time ratio of a probe that the slowdown budget allows.
-        max_loss: maximum expected loss of the objective in the window of a probe without a slowdown limit.
+        max_loss: maximum expected relative loss of the objective in the window of a probe. It applies to
+            objectives without a slowdown limit.
     """
 
     current: int
@@ -76,9 +78,9 @@ class Situation:
 def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situation) -> PointDecision:
     """Return the next point.
 
-    A measured point may be held if it improves the objective and is unlikely to break the limit. Any other
-    point is worth a probe if the gain that it may bring until the end of the job exceeds the loss that the
-    probe may bring.
+    A measured point may be held if it improves the objective and is unlikely to break the slowdown limit. Any
+    other point is worth a probe if its possible gain until the end of the job exceeds the possible loss
+    during the probe.
 
     Args:
         posterior: weighted ensemble; index 0 is the untuned point.
@@ -121,7 +123,7 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
 def _safety(
     posterior: EnsemblePosterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return whether each point is safe to hold, and whether it may turn out to be."""
+    """Return for each point whether it is safe to hold, and whether measurements may show that it is safe."""
     if objective.slowdown_limit is None:
         risk = posterior.cost_exceedance(objective, 1.0 + MARGIN)
         return risk <= MAX_LOSS_RISK, risk < 1.0

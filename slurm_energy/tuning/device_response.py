@@ -1,8 +1,8 @@
 """Sampled physical responses of a device: relative time and power under a power limit or a clock bound.
 
-Dynamic power follows V²f, with a voltage that falls with the clock down to a transition clock and is constant
-below it. Time follows a roofline between work that scales with the clock and work that does not. The samples
-are drawn from wide physical ranges. Those for GPUs are kept with a probability that grows with their
+Dynamic power follows V²f. The voltage V falls with the clock f down to a transition clock and is constant
+below it. Time follows a roofline between work that scales with the clock and work that does not. Samples are
+drawn from wide physical ranges. Samples for GPUs are kept with a probability that increases with their
 agreement with published responses of GPUs.
 """
 
@@ -34,18 +34,18 @@ _PUBLISHED_SPREAD = np.array([0.03, 0.06, 0.10, 0.18, 0.30])
 class DeviceResponse:
     """Responses of one busy device, relative to its uncapped state.
 
-    Each sample is a program on a chip: static share of the power, memory's share, transition clock and
-    voltage of the chip, share of the time that scales with the clock, sharpness of the roofline, and lowest
-    clock that a power limit can reach.
+    Each sample describes a program on a chip by these quantities: static share of the power, memory's share
+    of the power, transition clock and voltage, share of the time that scales with the clock, sharpness of the
+    roofline, and the minimum clock that a power limit can reach.
     """
 
     def __init__(self, generator: np.random.Generator, samples: int, like_gpus: bool) -> None:
-        """Draw the samples and tabulate them over clocks and over limits.
+        """Draw the samples and tabulate their responses over clocks and over power limits.
 
         Args:
             generator: source of random numbers.
             samples: number of samples.
-            like_gpus: prefer samples that agree with the published responses of GPUs.
+            like_gpus: whether samples that agree with published responses of GPUs are preferred.
         """
         log_time, log_power = _drawn(generator, samples * (_POOL if like_gpus else 1))
         agreement = _agreement(log_time, log_power) if like_gpus else None
@@ -62,11 +62,11 @@ class DeviceResponse:
         self._limit = _stacked(limit_time, limit_power)
 
     def at_limit(self, limit: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power under a limit relative to the uncapped draw, [K, J]."""
+        """Return the logarithms of time and power under limits relative to the uncapped power, [K, J]."""
         return _interpolated(self._limit, limit * np.float32(len(_LIMITS) - 1))
 
     def at_clock(self, clock: Single) -> tuple[Single, Single]:
-        """Return the logarithms of time and power at a clock relative to the unbounded clock, [K, J]."""
+        """Return the logarithms of time and power at clocks relative to the unbounded clock, [K, J]."""
         step = _CLOCKS[1] - _CLOCKS[0]
         return _interpolated(self._clock, (clock - np.float32(_CLOCKS[0])) * np.float32(1.0 / step))
 
@@ -96,7 +96,7 @@ def _drawn(generator: np.random.Generator, samples: int) -> tuple[Array, Array]:
 
 
 def _agreement(log_time: Array, log_power: Array) -> Array:
-    """Return the probability of each sample from the published times under limits."""
+    """Return the probability of each sample, given the published times under power limits."""
     log_limits = np.log(_PUBLISHED_LIMITS)
     # Power rises with the clock in every row: the last clock below the limit is near enough.
     column = np.array([(log_power <= limit).sum(axis=1) for limit in log_limits]).T
@@ -108,7 +108,7 @@ def _agreement(log_time: Array, log_power: Array) -> Array:
 
 
 def _stacked(time: Array, power: Array) -> Single:
-    """Return two tables in single precision, which halves the time of a decision, [K, G, 2]."""
+    """Return two tables in single precision, [K, G, 2]. This halves the time of a decision."""
     return np.stack((time, power), axis=2).astype(np.float32)
 
 

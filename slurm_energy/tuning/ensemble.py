@@ -43,9 +43,9 @@ class Ensemble:
     """Samples of the response of a job over J candidate points.
 
     Each of the K samples is a whole response: a time ratio and a power ratio at every point. Measurements at
-    some points weight the samples, and the weighted samples predict the other points. No sample is exact:
-    a job deviates from each sample by a random function (a Gaussian process) that neighbouring points share,
-    and every measurement also corrects this deviation.
+    some points weight the samples, and the weighted samples predict the other points. No sample is exact. A
+    job deviates from each sample by a random function over the points, a Gaussian process in which
+    neighbouring points are correlated. Every measurement also corrects this deviation.
 
     Attributes:
         points: the J candidate points.
@@ -105,8 +105,9 @@ class Ensemble:
             reference_time_error: standard error of the logarithm of the reference's speed, which is common to
                 all observations.
             reference_power_error: the same for the reference's power.
-            min_weight: samples with a smaller share of the largest weight are left out. With the default a
-                thousand of them weigh 1 % at most, and a decision takes half the time.
+            min_weight: samples whose weight is below this fraction of the largest weight are left out.
+                With the default, a thousand such samples weigh 1 % at most, and leaving them out halves the
+                time of a decision.
         """
         if not observations:
             weights = _normalised(self.log_weights)
@@ -167,14 +168,14 @@ class EnsemblePosterior:
         self._cost: tuple[str, Array] | None = None
 
     def cost(self, objective: Objective) -> Array:
-        """Return the objective of every sample at every point, [K, J]."""
+        """Return the cost (objective relative to the untuned job) of every sample at every point, [K, J]."""
         if self._cost is None or self._cost[0] != objective.name:
             exponent = np.float32(TIME_EXPONENTS[objective.name])
             self._cost = (objective.name, np.exp(self.log_power + exponent * self.log_time))
         return self._cost[1]
 
     def mean_cost(self, objective: Objective) -> Array:
-        """Return the expected objective at every point, [J]."""
+        """Return the expected cost at every point, [J]."""
         return self._mean(self.cost(objective))
 
     def mean_log_time(self) -> Array:
@@ -192,21 +193,21 @@ class EnsemblePosterior:
         return float(np.sqrt(self.weights @ (column - mean) ** 2 + self.time_error[index] ** 2))
 
     def time_exceedance(self, time_ratio: float) -> Array:
-        """Return the probability that the time ratio exceeds a value, for every point, [J]."""
+        """Return for every point the probability that the time ratio exceeds a value, [J]."""
         # Each sample is widened by the deviation from it, here uniform with the same standard deviation.
         half = np.maximum(np.sqrt(3.0) * self.time_error, _MIN_TIME_ERROR).astype(np.float32)
         share = (self.log_time - np.float32(np.log(time_ratio))) / (2 * half) + np.float32(0.5)
         return self._mean(np.clip(share, 0.0, 1.0, out=share))
 
     def cost_exceedance(self, objective: Objective, cost: float) -> Array:
-        """Return the probability that the objective exceeds a value, for every point, [J]."""
+        """Return for every point the probability that the cost exceeds a value, [J]."""
         return self._mean((self.cost(objective) > cost).astype(np.float32))
 
     def expected_change(self, objective: Objective, cost: float) -> tuple[Array, Array]:
-        """Return the expected gain and the expected loss of the objective at every point against a cost.
+        """Return the expected gain and the expected loss at every point, relative to a given cost.
 
-        The change is that from `cost` to the objective of each sample. A sample that exceeds the slowdown
-        limit counts as no gain.
+        Gain and loss are parts of the change from `cost` to the cost of each sample. A sample that exceeds
+        the slowdown limit counts as no gain.
         """
         change = np.float32(cost) - self.cost(objective)
         gain = np.maximum(change, 0.0)
@@ -245,7 +246,7 @@ class _Deviation:
         self.error: Array = np.sqrt(np.maximum(left, 0.0))
 
     def mean(self, samples: npt.NDArray[np.intp]) -> Single:
-        """Return the expected deviation at each of the J points from each given sample, [len(samples), J]."""
+        """Return the expected deviation of each given sample at each of the J points, [len(samples), J]."""
         return np.asarray(self._scaled[samples] @ self._cross)
 
 
@@ -255,7 +256,7 @@ def _normalised(log_weights: Array) -> Array:
 
 
 def _moments(weights: Array, samples: Single) -> tuple[Array, Array]:
-    """Return mean and standard deviation of every column, [J]."""
+    """Return the weighted mean and standard deviation of every column, [J]."""
     single = weights.astype(np.float32)
     mean = single @ samples
     deviation = samples - mean

@@ -1,4 +1,4 @@
-"""Guards of a search: detection of a change of speed, and the budget of time and energy of a run."""
+"""Guards of a search: detection of changes of the speed, and limits for the losses of a run."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _MIN_REMAINING_WINDOWS, _MIN_REMAINING_S = 20.0, 600.0
 
 
 class ChangeDetector:
-    """Two-sided cumulative sum test on windows whose logarithm of the speed should be constant.
+    """Two-sided cumulative sum test for a change of the logarithm of the speed between windows.
 
     Attributes:
-        min_change: relative change below which windows are not surprising, whatever their errors.
+        min_change: relative change below which a window is no evidence of a change, whatever its error.
     """
 
     def __init__(self, min_change: float = 0.02) -> None:
-        """Start without evidence."""
+        """Start without evidence of a change."""
         self.min_change = min_change
         self._rising = 0.0
         self._falling = 0.0
 
     def reset(self) -> None:
-        """Drop the evidence."""
+        """Discard the evidence of a change."""
         self._rising = self._falling = 0.0
 
     def add(self, residual: float, error: float) -> bool:
@@ -53,7 +53,7 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
     """Return whether a single window contradicts its expectation.
 
     Args:
-        residual: measured minus expected logarithm.
+        residual: measured minus expected logarithm of the speed or power.
         error: standard error of the residual.
         min_change: relative change that is never surprising.
     """
@@ -61,10 +61,10 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
 
 
 class RegularityGuard:
-    """Detection of jobs whose speed fluctuates too much to be tuned, for example by frequent checkpoints.
+    """Detection of jobs whose speed fluctuates too much for tuning, for example due to frequent checkpoints.
 
-    Their windows often contradict the expectation although the job has not changed. The measured effect of a
-    setting then depends on which windows contain a checkpoint.
+    Windows of such a job often contradict the expectation although the job has not changed. The measured
+    effect of a setting then depends on which windows contain a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class RegularityGuard:
         self._changes = 0
 
     def begin_units(self) -> None:
-        """Discard the windows so far: the speed of later windows has another unit."""
+        """Discard the windows so far, because the speed of later windows has another unit."""
         self._windows = self._contradictions = 0
         self._changes += 1
 
@@ -83,12 +83,12 @@ class RegularityGuard:
         self._windows += 1
 
     def add_contradiction(self) -> None:
-        """Count a window that contradicted its expectation although the untuned speed is the same."""
+        """Count a window that contradicts its expectation although the untuned speed has not changed."""
         self._contradictions += 1
 
     @property
     def is_irregular(self) -> bool:
-        """Whether too many of the windows so far were contradictions."""
+        """Whether too many of the windows so far contradicted their expectation."""
         if self._changes > _MAX_UNIT_CHANGES:
             return True
         many = self._contradictions * _WINDOWS_PER_CONTRADICTION >= self._windows
@@ -99,7 +99,7 @@ class DevicePowerGuard:
     """Comparison of the power of a job's processors and GPUs with the first window at the same point.
 
     Two phases of a job can have the same speed at a point although their untuned speeds differ. The power of
-    a device then tells them apart better than that of the whole job.
+    a device then distinguishes the phases better than the power of the whole job.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class DevicePowerGuard:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the first window."""
+        """Discard the first window."""
         self._first: tuple[float | None, float | None] | None = None
 
     def add(self, window: ProgressWindow) -> float:
@@ -120,7 +120,7 @@ class DevicePowerGuard:
 
 
 class RunBudget:
-    """Time and energy that a job lost against its untuned state, and the losses that it may still incur."""
+    """Time and energy that a job has lost relative to its untuned state, and the losses still permitted."""
 
     def __init__(self, objective: Objective, expected_duration_s: float | None = None) -> None:
         """Start a job.
@@ -135,26 +135,26 @@ class RunBudget:
         self._excess_energy_s = 0.0
 
     def add(self, duration_s: float, log_time_ratio: float, log_power_ratio: float) -> None:
-        """Add an interval with its logarithms of the relative time and power."""
+        """Add an interval with the logarithms of its time and power ratios."""
         untuned_s = duration_s * math.exp(-log_time_ratio)
         self._elapsed_s += duration_s
         self._untuned_s += untuned_s
         self._excess_energy_s += duration_s * math.exp(log_power_ratio) - untuned_s
 
     def forget_losses(self) -> None:
-        """Forget losses that windows with and without a pause may have misstated."""
+        """Discard the losses, because pauses in only some of the windows may have falsified them."""
         self._untuned_s, self._excess_energy_s = self._elapsed_s, 0.0
 
     @property
     def slowdown(self) -> float:
-        """Relative increase of the time so far; 0 before the first interval."""
+        """Relative increase of the job's time so far; 0 before the first interval."""
         return self._elapsed_s / self._untuned_s - 1.0 if self._untuned_s > 0 else 0.0
 
     def remaining_windows(self, window_s: float) -> float:
-        """Return the expected number of windows left.
+        """Return the expected number of windows until the end of the job.
 
-        A job of unknown length lasts as long again, and at least for 20 windows. If windows are long, because
-        the job has long steps, the minimum is ten minutes instead.
+        A job of unknown length is expected to run for as long as it has run so far, and at least for 20
+        windows. If windows are long because the job has long steps, this minimum is ten minutes instead.
         """
         if self._expected_s is not None:
             return max(self._expected_s - self._elapsed_s, 0.0) / window_s
@@ -163,7 +163,7 @@ class RunBudget:
     def max_loss(self, window_s: float) -> float:
         """Return the relative loss of the objective that the next window may bring.
 
-        All losses together may be `_MAX_LOSS` of the job. Gains so far pay for further losses.
+        The sum of all losses may be `_MAX_LOSS` of the whole job. Gains so far permit further losses.
         """
         lost_s = self._elapsed_s - self._untuned_s
         loss_s = self._excess_energy_s + (TIME_EXPONENTS[self._objective.name] - 1) * lost_s
@@ -171,7 +171,7 @@ class RunBudget:
         return (_MAX_LOSS * horizon_s - loss_s) / window_s
 
     def max_time_ratio(self, window_s: float) -> float:
-        """Return the maximum time ratio of the next window that keeps the whole job within the limit.
+        """Return the maximum time ratio of the next window that keeps the job within its slowdown limit.
 
         Args:
             window_s: untuned duration of the window.

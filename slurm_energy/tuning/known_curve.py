@@ -19,12 +19,12 @@ def best_point(
 ) -> ResponsePoint | None:
     """Return the point of a curve with the lowest cost; None if no point is better than the untuned job.
 
-    A point is within the slowdown limit only if its relative time plus the error of that time is.
+    A point is within the slowdown limit only if its relative time plus the error of this time is within it.
 
     Args:
         curve: the response curve.
         objective: objective with its slowdown limit.
-        accepts: returns whether a point may be chosen.
+        accepts: function that returns whether a point may be chosen.
     """
     points = [
         point
@@ -39,12 +39,12 @@ def ratios_at_gpu_limit(curve: ResponseCurve, limit_watts: float) -> tuple[float
     """Return (relative time, relative power) of a job under a GPU power limit; None if unknown.
 
     The logarithms of the ratios are interpolated between the neighbouring limits of the curve. Below the
-    lowest limit of the curve its ratios are returned, which are then a lower bound of the slowdown. Above the
-    highest limit the answer is unknown.
+    lowest limit of the curve, the ratios at this lowest limit are returned. They are then a lower bound of
+    the slowdown. Above the highest limit, the ratios are unknown.
 
     Args:
-        curve: the response curve; only points that set nothing but the GPU limit count.
-        limit_watts: the limit.
+        curve: the response curve. Only points that set nothing but the GPU power limit count.
+        limit_watts: power limit of one GPU.
     """
     by_limit = {
         float(point.point.gpu_limit_watts): point

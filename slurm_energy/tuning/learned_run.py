@@ -1,8 +1,8 @@
 """Response of a program as measured by one finished run of a job, read from the job's energy records.
 
-A run yields the relative time and power at points that it measured against its own untuned reference, or the
-time and power of the whole run at one point, or both. Records come from nodes, so implausible values are
-dropped, and the owner of the run is never taken from them.
+A run yields one or both of two results: time and power at several points relative to the run's own untuned
+reference, and time and power of the whole run at one point. Records come from nodes. Therefore implausible
+values are dropped, and the owner of the run is never taken from a record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WATTS = re.compile(r"(?P<watts>\d{1,9}(?:\.\d+)?) W", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LearnedLimitRange:
-    """Power limits of one GPU: the minimum, and the one in force before the job."""
+    """Power limits of one GPU: the minimum, and the limit in force before the job."""
 
     min_watts: float
     default_watts: float
@@ -54,16 +54,17 @@ class LearnedRun:
         model: value of `--energy-model`; None if not given.
         tag: value of `--energy-tag`; None if not given.
         shape: nodes, GPUs and CPUs. Whole runs are compared within a shape only.
-        end_unix_s: Unix time of the end.
+        end_unix_s: Unix time at which the run ended.
         job: job id as users write it.
         point: operating point of the whole run; None if it changed during the run or is unknown.
         seconds, watts: duration and mean power of the whole run on all nodes; None if `point` is None.
         points: points measured against the run's own untuned reference.
         untuned_watts: mean power of the untuned job; None if unknown.
-        gpu_watts: mean power of the GPU that drew most over the whole run; None if it or `watts` is unknown.
+        gpu_watts: mean power of the GPU with the highest mean power in the whole run; None if this power
+            or `watts` is unknown.
         gpus: number of GPUs on all nodes.
-        gpu_limits: power limits of a GPU; None if unknown or there are none.
-        exploration: whether the point was tried for learning.
+        gpu_limits: power limits of a GPU; None if they are unknown or the job has no GPUs.
+        exploration: whether the run was an exploration.
     """
 
     hardware: str
@@ -85,9 +86,9 @@ class LearnedRun:
 
     @property
     def workload(self) -> str | None:
-        """Name under which the program is learned: fingerprint, else model; None if both are unknown.
+        """Name under which the program is learned: fingerprint, or else model; None if both are unknown.
 
-        A variant of the program in a sweep, for example with another batch size, has a name of its own.
+        A variant of the program in a sweep, for example with another batch size, has a separate name.
         """
         name, variant = self.fingerprint or self.model, _VARIANT.search(self.tag or "")
         return name + variant[0] if name is not None and variant is not None else name
@@ -140,12 +141,12 @@ def learned_run(
     """Return the measurements of a run; None if nothing can be learned from it.
 
     Args:
-        records: records of the whole job, one per node; those of further nodes may be missing.
+        records: records of the whole job, one per node. Records of some nodes may be missing.
         job: job id as users write it.
         nodes: number of nodes of the job.
         energy_joules: energy on all nodes; None if unknown.
         seconds: duration of the run.
-        fingerprint: digest of the batch script, which only one node knows.
+        fingerprint: digest of the batch script. Only one node knows it.
     """
     if not records:
         return None
@@ -196,7 +197,7 @@ def workload_class(tag: str | None) -> str | None:
 
 
 def _limit_range(gpus: Collection[JobDevice]) -> LearnedLimitRange | None:
-    """Return the power limits that all GPUs have in common; None if one is unknown."""
+    """Return the range of power limits that is common to all GPUs; None if the range of one is unknown."""
     known = [(gpu.min_cap_watts, gpu.max_cap_watts) for gpu in gpus]
     if not known or any(not low or not high for low, high in known):
         return None
@@ -207,10 +208,10 @@ def _limit_range(gpus: Collection[JobDevice]) -> LearnedLimitRange | None:
 def _measured_points(
     tuning: Mapping[str, Any] | None, record: EnergyRecord, limits: LearnedLimitRange | None
 ) -> tuple[ResponsePoint, ...]:
-    """Return the plausible points that the run itself measured.
+    """Return the plausible points that the run itself has measured.
 
-    Points from other sources are advice that the record repeats, not measurements of this run. Counting them
-    would count one measurement several times.
+    Points from other sources are advice that the record repeats. They are not measurements of this run. If
+    they counted, one measurement would count several times.
     """
     measured: dict[OperatingPoint, ResponsePoint] = {}
     for data in (tuning or {}).get("points") or ():
@@ -247,7 +248,7 @@ def _reference_watts(tuning: Mapping[str, Any] | None) -> float | None:
 def _whole_run_point(
     records: Sequence[EnergyRecord], limits: LearnedLimitRange | None
 ) -> OperatingPoint | None:
-    """Return the operating point of a whole run, which must be the same on all nodes; None if unknown."""
+    """Return the operating point that was in force on all nodes for the whole run; None if unknown."""
     points = {_point_of(record) for record in records}
     point = points.pop() if len(points) == 1 else None
     if point is None or point == UNTUNED or limits is None:
@@ -296,7 +297,7 @@ def point_of_settings(applied: Sequence[AppliedSetting]) -> OperatingPoint | Non
 
 
 def _knob_value(knob: str, domain: str, text: str) -> tuple[str, Any]:
-    """Return the field of `OperatingPoint` that a knob sets, and its value; the value is None if unknown."""
+    """Return the field of `OperatingPoint` that a knob sets, and the field's value; None if unknown."""
     if knob == "power_limit":
         watts = _WATTS.fullmatch(text)
         key = "gpu_limit_watts" if domain.startswith("gpu") else "package_limit_watts"

@@ -1,4 +1,4 @@
-"""Log ratios of a recurring job's time or power, given measurements with unknown scales."""
+"""Log ratios of a recurring job's time or power, conditioned on measurements with unknown scales."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either s
 
 @dataclass(frozen=True, slots=True)
 class LogResponse:
-    """Log ratios (of the time or of the power) at J points under each of K hypotheses.
+    """Distribution of the log ratios of the time, or of the power, at J points under each of K hypotheses.
 
     Attributes:
         means: means at the points, shape (K, J).
         covariance: covariance of the deviations from the hypotheses, shape (J, J).
-        scale_means: means of the logarithm of the latest scale, shape (K,).
-        scale_covariance: covariance of this logarithm with the points, shape (J,).
+        scale_means: means of the logarithm of the latest measurements' scale, shape (K,).
+        scale_covariance: covariance of this logarithm with the log ratios at the points, shape (J,).
         scale_variance: variance of this logarithm.
     """
 
@@ -37,11 +37,11 @@ class LogResponse:
 
     @property
     def variances(self) -> Floats:
-        """Variances at the points, shape (J,)."""
+        """Variances of the log ratios at the points, shape (J,)."""
         return np.asarray(np.maximum(np.diag(self.covariance), 0.0))
 
     def some(self, hypotheses: NDArray[np.int64]) -> LogResponse:
-        """Return the distribution under some of the hypotheses."""
+        """Return the distribution under a selection of the hypotheses."""
         rest = (self.covariance, self.scale_means[hypotheses], self.scale_covariance, self.scale_variance)
         return LogResponse(self.means[hypotheses], *rest)
 
@@ -56,18 +56,19 @@ def conditioned(
 ) -> tuple[LogResponse, Floats]:
     """Condition log ratios at all points on measured values.
 
-    Each unknown scale is one more quantity. A measurement observes the sum of a log ratio and its scale.
+    Each unknown scale is one more random variable. A measurement observes the sum of a log ratio and the
+    logarithm of the measurement's scale.
 
     Args:
         means: log ratios of the hypotheses, shape (K, J).
         covariance: covariance of the deviations from the hypotheses, shape (J, J).
         at: index of the point of each value, shape (n,).
-        values: measured values, n.
-        errors: relative standard errors of the values, n.
-        scales: names of the scales of the values, n; None for ratios against the untuned job.
+        values: logarithms of the n measured values.
+        errors: relative standard errors of the n values.
+        scales: names of the scales of the n values; None for ratios to the untuned job.
 
     Returns:
-        Conditional distribution, and log likelihoods of the hypotheses (K,).
+        Conditional distribution, and log likelihoods of the hypotheses, shape (K,).
     """
     points = means.shape[1]
     names = list(dict.fromkeys(name for name in reversed(scales) if name is not None))
@@ -97,13 +98,13 @@ def conditioned(
 
 
 def exceedance(weights: Floats, means: Floats, variances: Floats, log_ratio: float) -> Floats:
-    """Return the probability that the ratio of each point exceeds e to the `log_ratio`, shape (..., J).
+    """Return the probability that the ratio at each point exceeds exp(`log_ratio`), shape (..., J).
 
     Args:
         weights: probability of each hypothesis, shape (..., K).
         means: means of the logarithms, shape (..., K, J).
         variances: variances of the logarithms, shape (J,).
-        log_ratio: logarithm of the ratio.
+        log_ratio: logarithm of the ratio to exceed.
     """
     sd = np.maximum(np.sqrt(variances), 1e-9)
     above = _normal_cdf((means - log_ratio) / sd)

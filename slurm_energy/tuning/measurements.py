@@ -22,12 +22,12 @@ _REFERENCE_AGE_WINDOWS = 40
 
 @dataclass(slots=True)
 class SpeedMeasurement:
-    """The mean speed and power of a job over windows at one point.
+    """Mean speed and power of a job over all windows at one point.
 
     Attributes:
         duration_s: total duration of the windows.
-        units: units of work done in them.
-        joules: energy used in them.
+        units: units of work that were done in the windows.
+        joules: energy that was used in the windows.
         error_units: standard error of `units`.
         windows: number of windows.
         center_s: sum of the windows' mid times weighted by their durations.
@@ -41,7 +41,7 @@ class SpeedMeasurement:
     center_s: float = 0.0
 
     def add(self, window: ProgressWindow) -> None:
-        """Add a window."""
+        """Add a window to the measurement."""
         units = window.units_per_s * window.duration_s
         self.duration_s += window.duration_s
         self.units += units
@@ -52,7 +52,7 @@ class SpeedMeasurement:
 
     @property
     def units_per_s(self) -> float:
-        """Mean speed."""
+        """Mean speed over the windows, in units of work per second."""
         return self.units / self.duration_s
 
     @property
@@ -62,12 +62,12 @@ class SpeedMeasurement:
 
     @property
     def watts(self) -> float:
-        """Mean power."""
+        """Mean power over the windows."""
         return self.joules / self.duration_s
 
     @property
     def mid_s(self) -> float:
-        """Mean time of the windows."""
+        """Mean of the windows' mid times, weighted by their durations."""
         return self.center_s / self.duration_s
 
     @property
@@ -81,7 +81,10 @@ class SpeedMeasurement:
         return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
 
     def joined(self, other: SpeedMeasurement) -> SpeedMeasurement:
-        """Return the measurement of the windows of both. The difference of the two is part of the error."""
+        """Return the measurement of the windows of both measurements.
+
+        The difference of the two measurements increases the error.
+        """
         units, windows = self.units + other.units, self.windows + other.windows
         difference = abs(math.log(self.units_per_s / other.units_per_s))
         return SpeedMeasurement(
@@ -101,8 +104,8 @@ class SpeedMeasurement:
 class NoiseScale:
     """Ratio of the scatter of windows at one point to their stated errors.
 
-    The windows of a program with checkpoints or evaluations scatter more than those of a steady program. The
-    ratio multiplies the stated errors of later windows and is never below 1.
+    Windows of a program with checkpoints or evaluations scatter more than windows of a steady program. The
+    stated errors of later windows are multiplied by this ratio. The ratio is never below 1.
     """
 
     def __init__(self, squares: float = _PRIOR_WINDOWS, windows: float = _PRIOR_WINDOWS) -> None:
@@ -115,7 +118,10 @@ class NoiseScale:
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Compare a window with earlier windows at its point. The window's error includes `factor`."""
+        """Update the ratio with a window and the earlier windows at its point.
+
+        The window's error already includes `factor`.
+        """
         if not before.windows:
             return
         deviation = math.log(window.units_per_s / before.units_per_s)
@@ -124,7 +130,7 @@ class NoiseScale:
         self._windows += 1
 
     def widen(self, one: SpeedMeasurement, other: SpeedMeasurement) -> None:
-        """Increase the factor so that the scatter of windows explains the difference of two measurements."""
+        """Increase the factor until the scatter of windows explains the difference of two measurements."""
         deviation = abs(math.log(one.units_per_s / other.units_per_s)) / 2
         stated = other.relative_error * math.sqrt(other.windows) / self.factor
         self._squares = max(self._squares, self._windows * (deviation / stated) ** 2)
@@ -134,9 +140,10 @@ class ReferenceCheck:
     """A repeated measurement of the reference.
 
     Attributes:
-        block: windows of the measurement.
-        suspect: window that contradicted its expectation and caused the measurement; None for another cause.
-        precise: whether the reference shall be measured as accurately as the first one.
+        block: measurement over the windows of this check.
+        suspect: window that contradicted its expectation and thereby caused the check; None for another
+            cause.
+        precise: whether the reference is measured as accurately as the first time.
     """
 
     def __init__(self, suspect: ProgressWindow | None, precise: bool) -> None:
@@ -149,8 +156,9 @@ class ReferenceCheck:
 class ReferenceTrack:
     """The untuned speed and power of a job, measured in blocks and interpolated in time.
 
-    Blocks that agree are averaged. If blocks differ, the reference drifts, and its value at a given time is
-    interpolated between the blocks before and after that time.
+    A block is a measurement over consecutive untuned windows. Blocks that agree are averaged. If blocks
+    differ, the reference drifts. Its value at a given time is then interpolated between the blocks before and
+    after that time.
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:
@@ -158,7 +166,7 @@ class ReferenceTrack:
         self.blocks = list(blocks)
 
     def open_block(self) -> SpeedMeasurement:
-        """Return the last block; the first one is created."""
+        """Return the last block. Create the first block if there is none."""
         if not self.blocks:
             self.blocks.append(SpeedMeasurement())
         return self.blocks[-1]
@@ -166,8 +174,8 @@ class ReferenceTrack:
     def is_old(self, windows: int, remaining_windows: float) -> bool:
         """Return whether the reference should be measured again although nothing points to a change.
 
-        Under a power limit two phases of a job can have the same speed and power although their untuned
-        speeds differ.
+        The reason is that under a power limit, two phases of a job can have the same speed and power although
+        their untuned speeds differ.
 
         Args:
             windows: number of windows since the last measurement of the reference.

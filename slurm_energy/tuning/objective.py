@@ -1,4 +1,4 @@
-"""Objectives of tuning: the cost of a relative time and power, and the slowdown limit."""
+"""Objectives of tuning: cost as a function of relative time and power, and the slowdown limit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Objective:
 
     Attributes:
         name: `edp` (energy-delay product), `ed2p` (energy times the square of the delay) or `energy`.
-        slowdown_limit: maximum relative increase of the job's time against its own untuned speed, for example
-            0.05 for 5 %; None for no limit.
+        slowdown_limit: maximum increase of the job's time relative to the untuned job, for example 0.05
+            for 5 %; None for no limit.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Objective:
             raise UsageError(f"slowdown limit {self.slowdown_limit} is negative")
 
     def cost(self, time_ratio: float, power_ratio: float) -> float:
-        """Return the objective relative to the untuned job; 1 for the untuned job, lower is better.
+        """Return the cost: the objective relative to its value for the untuned job. Lower is better.
 
         Args:
             time_ratio: time divided by the time of the untuned job.

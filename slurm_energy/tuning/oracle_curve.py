@@ -26,13 +26,14 @@ GPU_SHARE: Final = 0.8
 def oracle_curve(
     model: str, hardware: str, calibration_of: Callable[[str], Calibration], gpu_share: float = GPU_SHARE
 ) -> ResponseCurve | None:
-    """Return the response of a workload to GPU power limits; None if the oracle does not know it.
+    """Return the response of a workload to GPU power limits; None if the oracle does not know the workload.
 
     Args:
-        model: value of `--energy-model`. Only names are accepted, never paths, because users choose it.
+        model: value of `--energy-model`. Only names are accepted, never paths, because users choose this
+            value.
         hardware: product name of the GPU.
         calibration_of: function from the name of a kind of GPU to its calibration.
-        gpu_share: share of the GPUs in the power of the job. The other power is assumed to be constant.
+        gpu_share: the GPUs' share of the job's power. The remaining power is assumed to be constant.
     """
     from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.training_oracle import (
@@ -80,5 +81,8 @@ def oracle_curve(
 
 
 def _error_share(log_time: float) -> float:
-    """Return the share of the full error at a predicted log time ratio. It is small for a small slowdown."""
+    """Return the fraction of the full error that applies at a predicted log time ratio.
+
+    The fraction is small for a small slowdown.
+    """
     return min(1.0, max(0.3, log_time / 0.1))

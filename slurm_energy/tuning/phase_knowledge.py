@@ -1,4 +1,4 @@
-"""Knowledge about one phase of a job: its reference, its visited points, and the ensemble they weight."""
+"""Knowledge about one phase of a job: reference, visited points, and the ensemble weighted by both."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class PhaseKnowledge:
 
     Attributes:
         track: the untuned reference over time.
-        visits: measurement by index of the candidate point; index 0 is the untuned point.
-        probes: number of candidate points tried.
-        chosen: index of the point held, or None before the first hold.
+        visits: measurement at each visited candidate point, by index. Index 0 is the untuned point.
+        probes: number of candidate points that were tried.
+        chosen: index of the held point; None before the first hold.
         held_s: time spent in this phase after the reference.
     """
 
@@ -43,7 +43,7 @@ class PhaseKnowledge:
         self.ensemble: Ensemble | None = None
 
     def build(self, points: Sequence[OperatingPoint], prior: Prior, reference: Reference) -> None:
-        """Build the ensemble from the prior once the reference is measured."""
+        """Build the ensemble from the prior, after the reference was measured."""
         self.reference = reference
         self.ensemble = prior.ensemble(points, reference)
 
@@ -66,7 +66,7 @@ class PhaseKnowledge:
         return self.track.at(self.track.blocks[-1].mid_s)[1]
 
     def needs_reference_for(self, index: int) -> bool:
-        """Return whether the reference is less accurate than a point and may be measured again."""
+        """Return whether the reference is less accurate than a point and may be measured once more."""
         visit = self.visits.get(index)
         return (
             visit is not None
@@ -88,7 +88,7 @@ class PhaseKnowledge:
         return exponent * log_time + log_power - error > 0.0
 
     def posterior(self) -> EnsemblePosterior:
-        """Return the ensemble of responses, weighted by the measurements of all visits to this phase."""
+        """Return the ensemble, weighted by the measurements of all visits to points in this phase."""
         assert self.ensemble is not None
         observations = []
         for index, visit in self.visits.items():

@@ -1,4 +1,4 @@
-"""Random samples of the generic prior. They are the same for all jobs, and drawn once per process."""
+"""Random samples of the generic prior. All jobs use the same samples, which are drawn once per process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class PriorSamples:
         busy_share: share of time in which the GPUs are busy.
         gpu_idle_share: idle power of a GPU as a share of its default limit.
         limit_yield: share of a GPU's limit that the GPU draws under it.
-        gpu_share: the GPUs' share of the job's power where it is not measured.
+        gpu_share: the GPUs' share of the job's power, for jobs in which this share is not measured.
         hidden_host_share: share of time in which the host works beside the GPUs.
         host_dynamic_share: share of the host's power that falls with its clock.
         used_clock: clock of the untuned job as a share of the maximum.
-        used_cpu_clock: the same for processors. The maximum of a frequency table is the base frequency, and
-            boost goes beyond it.
+        used_cpu_clock: CPU clock of the untuned job as a share of the maximum. In a frequency table, the
+            maximum is the base frequency, which boost exceeds.
         package_yield: share of a package's limit that the package draws under it.
         profile_time: effect of a GPU power profile on the logarithm of the time.
         profile_power: effect of a GPU power profile on the logarithm of the power.
@@ -64,7 +64,7 @@ def prior_samples(
 
     Args:
         has_gpu: whether the job has GPUs.
-        has_cpu: whether its processors are tuned.
+        has_cpu: whether the processors of the job are tuned.
         beyond_table: whether the processors boost beyond the maximum of their frequency table.
         samples: number of samples, K.
     """
@@ -107,7 +107,10 @@ def prior_samples(
 
 
 def prepare_gpu_samples() -> None:
-    """Draw the samples of GPUs before the first job needs them. It takes 50 ms, in any thread."""
+    """Draw the samples of GPUs before the first job needs them.
+
+    This takes 50 ms and may run in any thread.
+    """
     _gpu_response(SAMPLES)
 
 

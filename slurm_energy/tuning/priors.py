@@ -1,7 +1,7 @@
 """Priors of a search: ensembles built from the hardware's ranges and the job's own untuned power.
 
-A prior is built after the untuned reference was measured, because the job's own draw decides which limits
-bind: a limit above it changes nothing.
+A prior is built after the untuned reference was measured, because the job's own power decides which power
+limits have an effect. A limit above this power has none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ State = TypeVar("State", bound=tuple[float | bool | None, ...])
 
 
 class Prior(Protocol):
-    """Knowledge about the response of a job before it was measured at a tuned point."""
+    """Knowledge about the response of a job before measurements at tuned points."""
 
     def ensemble(self, candidates: Sequence[OperatingPoint], reference: Reference) -> Ensemble:
         """Return the samples of the response at the candidates."""
@@ -40,21 +40,21 @@ class Prior(Protocol):
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the point of a job whose progress is unknown, and the source of the choice."""
+        """Return the point for a job whose progress cannot be measured, and the source of the choice."""
         ...
 
 
 class PhysicalPrior:
     """Generic prior from the physical model of a job on GPUs and processors.
 
-    A GPU job is busy on the GPU for a share of its time and waits for the host otherwise. The host's work
+    A job on GPUs uses the GPU for a share of its time and waits for the host in the rest. The host's work
     runs before or beside that of the GPU, so that slow processors can starve the GPU.
     """
 
     def __init__(
         self, gpu: GpuHardware | None = None, cpu: CpuHardware | None = None, samples: int = SAMPLES
     ) -> None:
-        """Take the samples that do not depend on the job."""
+        """Select the samples that do not depend on the job."""
         self._gpu, self._cpu = gpu, cpu
         self._samples = prior_samples(
             has_gpu=gpu is not None,
@@ -74,7 +74,10 @@ class PhysicalPrior:
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the safe point, or with a slowdown limit the GPU power limit that is likely to keep it."""
+        """Return the safe point, or the best GPU power limit if the objective has a slowdown limit.
+
+        This power limit is likely to keep the slowdown limit.
+        """
         if objective.slowdown_limit is None or self._gpu is None or reference.gpu_watts is None:
             point = safe_point(candidates, reference, self._gpu, objective)
         else:
@@ -114,11 +117,11 @@ class PhysicalPrior:
         return np.full_like(self._samples.gpu_share, share)
 
     def _gpu_state(self, candidates: Sequence[OperatingPoint], busy: Single) -> tuple[Single, Single, Column]:
-        """Return the busy time and the busy power of a GPU relative to the untuned job.
+        """Return time and power of a busy GPU relative to the untuned job.
 
         Returns:
-            logarithms of time and power of every sample at the distinct states of the GPU, [K, G], and the
-            state at each candidate, [J].
+            Logarithms of time and power of every sample at the G distinct states of the GPU, [K, G], and the
+            index of the state at each candidate, [J].
         """
         samples = self._samples
         assert self._gpu is not None and samples.gpu is not None
@@ -137,8 +140,8 @@ class PhysicalPrior:
         """Return time and power of the host processors relative to the untuned job.
 
         Returns:
-            time and power of every sample at the distinct states of the host, [K, H], and the state at each
-            candidate, [J].
+            Time and power of every sample at the H distinct states of the host, [K, H], and the index of the
+            state at each candidate, [J].
         """
         states, column = _distinct(
             [(item.cpu_max_mhz, item.boost, item.package_limit_watts) for item in candidates]
@@ -188,7 +191,7 @@ class PhysicalPrior:
     def _with_hints(
         self, candidates: Sequence[OperatingPoint], log_time: Single, log_power: Single
     ) -> tuple[Single, Single]:
-        """Add the effect of the knobs without a physical model: power profiles and preferences."""
+        """Add the effects of knobs without a physical model: power profiles and preferences."""
         samples = self._samples
         profile = [number for number, point in enumerate(candidates) if point.gpu_power_profile is not None]
         preference = [number for number, point in enumerate(candidates) if point.cpu_epp is not None]
@@ -203,7 +206,7 @@ class PhysicalPrior:
 
 
 class CurvePrior:
-    """Prior from a response curve of earlier measurements; elsewhere the generic prior fills in."""
+    """Prior from a response curve of earlier measurements, completed by the generic prior."""
 
     def __init__(self, base: Prior, curve: ResponseCurve, extra_error: float = 0.02) -> None:
         """Store the curve.
@@ -211,8 +214,8 @@ class CurvePrior:
         Args:
             base: prior between and beyond the points of the curve.
             curve: measured responses.
-            extra_error: standard deviation of a run from an earlier run of the same program, added to the
-                points' own errors.
+            extra_error: standard deviation between runs of the same program. It is added to the errors of
+                the curve's points.
         """
         self._base, self._curve, self._extra_error = base, curve, extra_error
 
@@ -240,7 +243,10 @@ class CurvePrior:
     def static_point(
         self, candidates: Sequence[OperatingPoint], reference: Reference, objective: Objective
     ) -> tuple[OperatingPoint, CurveSource]:
-        """Return the best point of the curve that is safe, or without one the point of the generic prior."""
+        """Return the best safe point of the curve.
+
+        If there is none, return the point of the generic prior.
+        """
         measured = {item.point: item for item in self._curve.points}
         posterior = self.ensemble(candidates, reference).condition()
         cost = posterior.mean_cost(objective)
@@ -288,7 +294,7 @@ def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
 
 
 def _keeps_limit(posterior: EnsemblePosterior, slowdown_limit: float) -> npt.NDArray[np.bool_]:
-    """Return whether each point is expected to keep a slowdown limit and hardly ever exceeds it clearly, [J].
+    """Return whether each point is expected to keep a slowdown limit with a small risk, [J].
 
     The probability that the job exceeds the limit by more than `MARGIN` is at most `_MAX_LIMIT_RISK`.
     """
@@ -298,9 +304,9 @@ def _keeps_limit(posterior: EnsemblePosterior, slowdown_limit: float) -> npt.NDA
 
 
 def _gpu_limit_within(posterior: EnsemblePosterior, objective: Objective) -> OperatingPoint:
-    """Return the GPU power limit of least expected cost that keeps the slowdown limit; UNTUNED without one.
+    """Return the GPU power limit with minimum expected cost that keeps the slowdown limit.
 
-    Processors are not touched, and neither are the clocks of the GPUs.
+    The result is UNTUNED if no limit does. Processors and the clocks of GPUs are not changed.
     """
     assert objective.slowdown_limit is not None
     cost, is_safe = posterior.mean_cost(objective), _keeps_limit(posterior, objective.slowdown_limit)

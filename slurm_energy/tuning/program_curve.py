@@ -29,7 +29,7 @@ _FULL_LIMIT_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """Mean time and power against which whole runs of one shape are compared, with their relative error."""
+    """Mean time and power with which whole runs of one shape are compared, with the relative errors."""
 
     time: float
     power: float
@@ -37,9 +37,9 @@ class _Reference:
 
 
 def measurements_of(runs: Iterable[LearnedRun]) -> tuple[ProgramMeasurement, ...]:
-    """Return the measurements of runs in the order of their ends, since the last drift.
+    """Return the measurements of runs since the last drift, in the order in which the runs ended.
 
-    The error of whole runs follows from the repetitions at one point.
+    The error of whole runs is estimated from repetitions at the same point.
 
     Args:
         runs: runs of one program on one kind of hardware, in any order.
@@ -72,16 +72,16 @@ def measurements_of(runs: Iterable[LearnedRun]) -> tuple[ProgramMeasurement, ...
 def program_curve(
     runs: Sequence[LearnedRun], hardware: str, workload: str, source: CurveSource = CurveSource.EARLIER_RUNS
 ) -> ResponseCurve | None:
-    """Return the response curve of a program; None if no point can be compared with another one.
+    """Return the response curve of a program; None if no two points can be compared.
 
-    Whole runs are compared with untuned runs of the same shape. Without one they are compared with runs at a
-    GPU limit close to the one before the job.
+    Whole runs are compared with untuned runs of the same shape. Without an untuned run, they are compared
+    with runs at a GPU power limit close to the limit that was in force before the job.
 
     Args:
         runs: runs of one program on one kind of hardware.
         hardware: kind of hardware.
         workload: name of the program or class.
-        source: source of the points.
+        source: source of the points, as stored in the curve.
     """
     measurements = measurements_of(runs)
     references = _references(measurements, _full_limit_watts(runs))
@@ -119,7 +119,7 @@ def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list
 
 
 def _with_observed_errors(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
-    """Return the measurements with the errors of whole runs taken from their repetitions."""
+    """Return measurements in which the errors of whole runs are estimated from their repetitions."""
     groups: dict[tuple[OperatingPoint, str], list[ProgramMeasurement]] = {}
     for one in measurements:
         if one.scale is not None:
@@ -133,7 +133,10 @@ def _with_observed_errors(measurements: Sequence[ProgramMeasurement]) -> tuple[P
 
 
 def _pooled_error(groups: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation within groups. With few values it is close to `RUN_ERROR`, its prior."""
+    """Return the pooled standard deviation within groups, with the prior `RUN_ERROR`.
+
+    The prior dominates if there are few values.
+    """
     squares, freedom = _PRIOR_REPETITIONS * RUN_ERROR**2, _PRIOR_REPETITIONS
     for values in groups:
         mean = math.fsum(values) / len(values)
@@ -143,17 +146,17 @@ def _pooled_error(groups: Sequence[Sequence[float]]) -> float:
 
 
 def _full_limit_watts(runs: Sequence[LearnedRun]) -> float | None:
-    """Return the highest GPU limit that was in force before a run; None if unknown."""
+    """Return the maximum GPU power limit that was in force before a run; None if unknown."""
     return max((run.gpu_limits.default_watts for run in runs if run.gpu_limits is not None), default=None)
 
 
 def _references(
     measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
 ) -> dict[str, _Reference]:
-    """Return the reference of each shape that has one.
+    """Return the reference of each shape. Shapes without a reference are missing.
 
     Args:
-        measurements: measurements of whole runs and others.
+        measurements: measurements of whole runs, and measurements within runs.
         full_limit_watts: GPU limit before the job; None if unknown.
     """
     shapes: dict[str, list[ProgramMeasurement]] = {}

@@ -26,13 +26,14 @@ class ProgramMeasurement:
 
     Attributes:
         point: the operating point.
-        time: time per unit of work. Any unit: `scale` names the measurements with which it is comparable.
+        time: time per unit of work in any unit. It is comparable with measurements that have the same
+            `scale`.
         power: mean power of the job's components.
         time_error: relative standard error of `time`.
         power_error: relative standard error of `power`.
-        scale: name of the unknown scale of `time` and `power`, which measurements with the same name share.
-            Whole runs in the same shape (nodes, GPUs, CPUs) share one. None: `time` and `power` are ratios
-            against the untuned job.
+        scale: name of the unknown scale of `time` and `power`. Measurements with the same name have the
+            same scale, for example whole runs in the same shape (nodes, GPUs, CPUs). None: `time` and `power`
+            are ratios to the untuned job.
         count: number of windows or runs that were averaged; 0 for the power before a run was tuned.
         unix_s: Unix time of the measurement; None if unknown.
     """
@@ -48,14 +49,14 @@ class ProgramMeasurement:
 
 
 def untuned_draw(watts: float, scale: str) -> ProgramMeasurement:
-    """Return the power of the untuned job, measured before a run was tuned, as a measurement without a time.
+    """Return a measurement without a time: the power of the untuned job, measured before a run was tuned.
 
-    It says by how much a limit lowered the power of whole runs. A limit lowers the mean power of a job that
-    waits for its host by more than its ratio to this power.
+    The measurement shows by how much a power limit lowered the power of whole runs. If a job waits for its
+    host, a limit lowers the mean power by a larger factor than the ratio of the limit to this power.
 
     Args:
         watts: mean power of the untuned job.
-        scale: name of the scale of the whole runs with which it is compared.
+        scale: name of the scale of the whole runs with which the measurement is compared.
     """
     return ProgramMeasurement(UNTUNED, 1.0, watts, _UNKNOWN, _DRAW_ERROR, scale, count=0)
 
@@ -65,7 +66,7 @@ def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeas
 
     A job has drifted if a measurement deviates from the value that earlier measurements of the same scale at
     the same point predict. The deviation must exceed `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`.
-    The measurements before the deviating one are dropped.
+    All measurements before the deviating measurement are dropped.
 
     Args:
         measurements: measurements in the order of time.
@@ -97,9 +98,9 @@ def _deviates(values: Sequence[tuple[float, float]]) -> bool:
 
 
 def merge_repetitions(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
-    """Return one measurement per point and scale: the mean, with the error of the mean.
+    """Return one measurement per point and scale: the mean of repetitions, with the error of the mean.
 
-    The errors of repetitions are taken as independent, but the error of a mean is at least `MIN_ERROR`.
+    The errors of repetitions count as independent. The error of a mean is at least `MIN_ERROR`.
     """
     groups: dict[tuple[OperatingPoint, str | None], list[ProgramMeasurement]] = {}
     for one in measurements:

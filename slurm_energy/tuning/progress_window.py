@@ -28,8 +28,8 @@ class ProgressSource(StrEnum):
 class ProgressWindow:
     """The speed and power of a job over an interval in which its knobs did not change.
 
-    The speed of a job on several nodes or GPUs is the speed of the slowest one. The power is the sum over
-    all.
+    The speed of a job on several nodes or GPUs is the speed of the slowest node or GPU. The power is the sum
+    over all of them.
 
     Attributes:
         point: operating point in force, read back from the hardware.
@@ -41,8 +41,8 @@ class ProgressWindow:
         source: source of the progress.
         gpu_watts: mean power of one of the job's GPUs; None without GPUs or if unknown.
         package_watts: mean power of one of the job's processor packages; None if unknown.
-        spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints. The
-            speed includes the pauses, which other windows of the job leave out.
+        spans_cycles: whether the interval consists of whole cycles of regular pauses such as checkpoints.
+            The speed then includes the pauses. The speed of other windows of the job does not.
     """
 
     point: OperatingPoint
@@ -58,7 +58,7 @@ class ProgressWindow:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether times and power are within the range of real measurements, whatever the speed."""
+        """Whether times and power are within the range of real measurements. The speed is not checked."""
         return (
             math.isfinite(self.start_s)
             and _MIN_DURATION_S <= self.duration_s <= _MAX_DURATION_S
@@ -67,7 +67,7 @@ class ProgressWindow:
 
     @property
     def has_speed(self) -> bool:
-        """Whether the window has a usable speed and power of the job."""
+        """Whether speed and power of the window are usable."""
         return (
             _MIN_UNITS_PER_S <= self.units_per_s <= _MAX_UNITS_PER_S
             and 0.0 <= self.relative_error <= _MAX_ERROR
@@ -77,6 +77,6 @@ class ProgressWindow:
     def with_error_scaled(self, factor: float) -> ProgressWindow:
         """Return a copy whose relative error is multiplied by a factor.
 
-        An error below the minimum error is set to that minimum first, because no measurement is exact.
+        An error below the minimum error is first raised to this minimum, because no measurement is exact.
         """
         return replace(self, relative_error=max(self.relative_error, _MIN_ERROR) * factor)

@@ -1,11 +1,12 @@
 """Recurring jobs: choice of the operating point of the next run from the measurements of earlier runs.
 
-The prior is a set of hypotheses, each a complete response of the job: log ratios of time and power against
-the untuned job at every candidate point. Measurements weight the hypotheses and correct them at the measured
-points. A point that keeps the slowdown limit is tried if later runs are expected to save more than the trial
-costs.
+The prior is a set of hypotheses, each of which is a complete response of the job: log ratios of time and
+power to the untuned job at every candidate point. Measurements weight the hypotheses and correct them at the
+measured points. A point that keeps the slowdown limit is tried if later runs are expected to save more than
+the cost of the trial.
 
-Everything here is pure: no clock, no storage, and random numbers only from the generator of the caller.
+The module is pure. It uses no clock and no storage, and takes random numbers only from the caller's
+generator.
 """
 
 from __future__ import annotations
@@ -37,26 +38,27 @@ class RecurrenceOptions:
 
     Attributes:
         min_discrepancy: minimum standard deviation of the log ratio of a real job from the best hypothesis.
-        max_violation: maximum probability that the slowdown exceeds the limit by more than `tolerance` (a
-            violation). Every run may have this probability.
-        violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
-            violations are expected in the runs so far than permitted, the next run may have a higher
-            probability than `max_violation`, so that more points can be explored. On random GPUs a violation
-            is about four times as frequent as expected, because some responses have a knee between a
-            measured limit and the next lower one; the goal is 1 % of the runs.
+        max_violation: maximum probability of a violation that every run may have. A violation is a
+            slowdown that exceeds the limit by more than `tolerance`.
+        violation_rate: permitted share of runs with a violation among all runs of a program. If the
+            violations expected in the runs so far are fewer than permitted, the next run may have a higher
+            probability than `max_violation`, so that more points can be explored. On random GPUs, violations
+            are about four times as frequent as expected, because some responses have a knee between a
+            measured limit and the next lower limit. The goal is 1 % of the runs.
         max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
-        min_later_runs: minimum number of later runs that profit from what a run learns. A program that ran
-            more often is expected to run as often again.
-        max_excess_cost: a point is tried only if its expected cost plus one standard deviation exceeds the
-            least expected cost by at most this share. Real jobs may slow down more steeply than hypotheses.
-        max_second_step: maximum reduction of the expected power of the second run below that of the first.
-            One run without an untuned one does not show how steeply the time rises, and the time of some jobs
-            explodes below a limit that no hypothesis foresees.
-        equal_cost: trials whose net cost differs by at most this share are equally good; Thompson sampling
-            chooses among them.
-        min_gain: minimum expected saving for a point other than the untuned one.
+        min_later_runs: minimum number of later runs that are assumed to profit from the result of a run.
+            A program that has run more often is expected to run as often again.
+        max_excess_cost: a point is tried only if its expected cost plus one standard deviation exceeds
+            the minimum expected cost by at most this fraction. Real jobs may slow down more steeply than
+            hypotheses.
+        max_second_step: maximum relative reduction of the expected power from the first run to the
+            second. One run without an untuned run does not show how steeply the time rises. The time of some
+            jobs increases sharply below a power limit that no hypothesis predicts.
+        equal_cost: trials whose net costs differ by at most this fraction count as equally good. Thompson
+            sampling chooses among them.
+        min_gain: minimum expected relative saving at a point other than the untuned point.
     """
 
     min_discrepancy: float = 0.01
@@ -94,8 +96,9 @@ class PointChoice:
 
     Attributes:
         point: the point.
-        exploration: whether it differs from the point of least expected cost.
-        violation: probability that the slowdown exceeds the limit by more than the tolerance; 0 without one.
+        exploration: whether the point differs from the point with minimum expected cost.
+        violation: probability that the slowdown exceeds the limit by more than the tolerance; 0 without a
+            limit.
         cost: expected cost relative to the untuned job, see `Objective.cost`.
     """
 
@@ -110,14 +113,14 @@ class RecurrencePosterior:
 
     Args:
         prior: hypotheses before the measurements.
-        measurements: measurements at candidate points; others are ignored.
+        measurements: measurements. Measurements at points that are no candidates are ignored.
         options: constants.
 
     Attributes:
         points: the candidate points, J.
         weights: probability of each hypothesis, shape (K,).
         log_time, log_power: conditional means under each hypothesis, shape (K, J).
-        counts: number of runs at each candidate point, shape (J,). Points measured within a run count once.
+        counts: number of runs at each candidate point, shape (J,). A point measured within a run counts once.
     """
 
     def __init__(
@@ -190,7 +193,7 @@ class RecurrencePosterior:
         return np.asarray(np.sqrt(self.weights @ (costs - mean) ** 2 + mean**2 * relative))
 
     def exceedance(self, log_ratio: float) -> Floats:
-        """Return the probability that the time ratio of each point exceeds e to the `log_ratio`, (J,)."""
+        """Return for each point the probability that the time ratio exceeds exp(`log_ratio`), shape (J,)."""
         return exceedance(self.weights, self.log_time, self._time.variances, log_ratio)
 
     def allowed(self, objective: Objective) -> NDArray[np.bool_]:
@@ -207,7 +210,7 @@ class RecurrencePosterior:
         return mask
 
     def within_reach(self) -> NDArray[np.bool_]:
-        """Return whether the next run may go to each point, see `max_second_step`, shape (J,)."""
+        """Return whether the next run may use each point, see `max_second_step`, shape (J,)."""
         first = int(np.argmax(self.counts))
         if self.counts.sum() != 1 or first == self._untuned or self._used[-1].scale is None:
             return np.ones(len(self.points), np.bool_)
@@ -215,10 +218,10 @@ class RecurrencePosterior:
         return np.asarray(log_power >= log_power[first] + math.log1p(-self._options.max_second_step))
 
     def _risk_budget(self, violations: Floats) -> float:
-        """Return the probability of a violation that the next run may have.
+        """Return the maximum probability of a violation that the next run may have.
 
-        This is the number of violations permitted up to the next run, minus those expected in the runs so
-        far. It is at most `RecurrenceOptions.max_risk`.
+        It is the number of violations permitted up to and including the next run, minus the number expected
+        in the runs so far. It is at most `RecurrenceOptions.max_risk`.
 
         Args:
             violations: probability of a violation at each point, shape (J,).
@@ -230,16 +233,16 @@ class RecurrencePosterior:
     def trial_costs(
         self, objective: Objective, expected: Floats, best: int, random: np.random.Generator
     ) -> Floats:
-        """Return the cost of the next run at each point minus what it is expected to save later runs, (J,).
+        """Return the net cost of the next run at each point, shape (J,).
 
-        Args:
+        The net cost is the cost of the run minus the expected saving of later runs from its result.
             objective: objective with its slowdown limit.
-            expected: expected cost of each point; infinite where it is not allowed, shape (J,).
+            expected: expected cost of each point, shape (J,); infinite for a point that is not allowed.
             best: index of the point that later runs use without a trial.
             random: generator of possible results.
 
         Returns:
-            The costs; infinite for the points that are not tried.
+            The net costs; infinite for points that are not tried.
         """
         options = self._options
         tried = expected + self.cost_sd(objective) <= expected[best] * (1.0 + options.max_excess_cost)
@@ -260,7 +263,7 @@ class RecurrencePosterior:
     def _allowed_costs(
         self, objective: Objective, weights: Floats, log_time: Floats, variances: Floats, costs: Floats
     ) -> Floats:
-        """Return the costs after results of a trial, see `trial_saving.AfterTrial`."""
+        """Return the costs of the allowed points after possible results of a trial, see `AfterTrial`."""
         limit, options = objective.slowdown_limit, self._options
         if limit is None:
             return costs
@@ -278,20 +281,20 @@ class RecurrencePosterior:
 
 
 def _normalized(log_weights: NDArray[Any]) -> Floats:
-    """Return weights whose sum is 1."""
+    """Return weights with the sum 1 from logarithms of weights."""
     weights = np.exp(log_weights - log_weights.max())
     return np.asarray(weights / weights.sum())
 
 
 def _distances(log_time: Floats, log_power: Floats) -> Floats:
-    """Return the squared distances of points by their expected log ratios, shape (J, J)."""
+    """Return the squared distances between points, measured by their expected log ratios, shape (J, J)."""
     return np.asarray(
         (log_time[:, None] - log_time[None, :]) ** 2 + (log_power[:, None] - log_power[None, :]) ** 2
     )
 
 
 def _draw(covariance: Floats, random: np.random.Generator) -> Floats:
-    """Draw from a normal distribution with mean 0. The covariance need not be of full rank."""
+    """Draw from a multivariate normal distribution with mean 0. The covariance may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     return np.asarray(vectors @ (np.sqrt(np.maximum(values, 0.0)) * random.standard_normal(len(values))))
 
@@ -306,16 +309,16 @@ def choose_point(
 ) -> PointChoice:
     """Choose the operating point of the next run.
 
-    Without exploration it is the allowed point of least expected cost. With exploration it is the point of
-    least net cost: the cost of the next run minus what its result is expected to save later runs. Among
-    points of nearly the same net cost, a response is drawn from the posterior (Thompson sampling), and the
-    point of its least cost is chosen.
+    Without exploration, the allowed point with the minimum expected cost is chosen. With exploration, the
+    point with the minimum net cost is chosen. The net cost is the cost of the next run minus the expected
+    saving of later runs from its result. If several points have nearly the same net cost, a response is drawn
+    from the posterior (Thompson sampling), and the point with the minimum cost under this response is chosen.
 
     Args:
         posterior: distribution of the job's response.
         objective: objective with its slowdown limit.
         random: generator of random numbers; with a seed the choice is reproducible.
-        explore: False if another run of the same job is exploring now.
+        explore: whether exploration is allowed. It is not while another run of the same job explores.
         options: constants.
     """
     options = options or RecurrenceOptions()
@@ -343,8 +346,8 @@ def choose_point(
 class RecurringJob:
     """A recurring job: its measurements so far, and the operating point of its next run.
 
-    senergyctld builds one from its stored runs for each job that starts. A replay calls `next_point` and
-    `record` in turn, once per run:
+    For each job that starts, senergyctld builds an object from its stored runs. A replay calls `next_point`
+    and `record` in turn, once per run:
 
         job = RecurringJob(prior, Objective("edp"), np.random.default_rng(1))
         for _ in range(10):
@@ -386,7 +389,10 @@ class RecurringJob:
         return RecurrencePosterior(self._prior, self._measurements, self._options)
 
     def record(self, *measurements: ProgramMeasurement) -> None:
-        """Add the measurements of a run. If the job has drifted, earlier measurements are dropped."""
+        """Add the measurements of a run.
+
+        If they show that the job has drifted, drop the earlier measurements.
+        """
         self._measurements = after_drift((*self._measurements, *measurements))
 
     def next_point(self, *, explore: bool = True) -> PointChoice:

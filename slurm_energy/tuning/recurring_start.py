@@ -33,7 +33,7 @@ class RecurringStart:
     Attributes:
         point: the point.
         exploration: whether the point is tried for learning.
-        fallback: the point of a run that must not explore, because another run of the program explores.
+        fallback: the point for a run that must not explore because another run of the program explores.
     """
 
     point: OperatingPoint
@@ -49,17 +49,18 @@ def recurring_start(
     watts: float | None = None,
     gpu_watts: float | None = None,
 ) -> RecurringStart | None:
-    """Return the start of the next run; None if the earlier runs recommend none.
+    """Return the recommended start of the next run; None if the earlier runs recommend none.
 
-    A program whose runs measure several points each does not explore from run to run. Without numpy, or
-    without a known draw, the best measured point is the start.
+    If each run of a program measures several points, the program does not explore from run to run. Without
+    numpy or a known power of the untuned job, the best measured point is the start.
 
     Args:
         runs: earlier runs of the program on the same kind of hardware.
         objective: objective with its slowdown limit.
         seed: seed of the random choice. The same seed gives the same start.
-        watts: power of the untuned job in watts; None: that of the latest run that measured it.
-        gpu_watts: power of one GPU of the untuned job in watts; None: as `watts`.
+        watts: power of the untuned job in watts. None: the power that the latest run with such a
+            measurement has measured.
+        gpu_watts: power of one GPU of the untuned job in watts; None: as for `watts`.
     """
     measurements = merge_repetitions(measurements_of(runs))[-_MAX_MEASUREMENTS:]
     if not measurements:
@@ -95,7 +96,7 @@ def _latest(values: Iterable[float | None]) -> float | None:
 def _candidates(
     measurements: Sequence[ProgramMeasurement], run: LearnedRun, gpu_watts: float | None
 ) -> tuple[OperatingPoint, ...]:
-    """Return the untuned point, the measured points, and GPU limits below the job's own draw."""
+    """Return candidates: the untuned point, the measured points, and GPU limits below the job's own power."""
     points = dict.fromkeys([UNTUNED, *(one.point for one in measurements)])
     if run.gpu_limits is not None and run.gpu_limits.min_watts < run.gpu_limits.default_watts:
         gpu = GpuHardware(max(1, run.gpus), run.gpu_limits.default_watts, run.gpu_limits.min_watts)
@@ -106,7 +107,7 @@ def _candidates(
 
 
 def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
-    """Return the generic prior of the hardware on which a run was; None if no candidate sets a known knob."""
+    """Return the generic prior for the hardware of a run; None if no candidate sets a known knob."""
     from slurm_energy.tuning.priors import cpu_prior, gpu_prior, joint_prior
 
     clocks = [point.gpu_clock_mhz for point in points if point.gpu_clock_mhz is not None]

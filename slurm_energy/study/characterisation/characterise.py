@@ -44,16 +44,16 @@ def run_characterise(
     max_classes: int = MAX_CLASSES,
     settings: int = SETTINGS,
 ) -> dict[str, Any]:
-    """Run the step, and return its result.
+    """Run the step `characterise` and return its result.
 
     Args:
         study: the study.
         programs: programs with known response curves.
         command: command line, for the manifest.
-        files: files from which the curves were read, for the manifest.
+        files: files that contain the curves, for the manifest.
         budget_node_hours: node-hours that planned measurements may take.
         max_classes: maximum number of classes.
-        settings: settings of each planned sweep, with the untuned one.
+        settings: settings that each planned sweep measures, including the untuned setting.
     """
     options = {"budget": budget_node_hours, "classes": max_classes, "settings": settings}
     with study.running("characterise", command, files=files, options=options) as run:
@@ -77,7 +77,7 @@ def run_characterise(
 
 
 def read_classes(study: StudyDirectory) -> list[JobClass]:
-    """Return the classes of a study; empty: the step has not run.
+    """Return the classes of jobs of a study. The list is empty if the step `characterise` has not run.
 
     Raises:
         UsageError: the result is damaged.
@@ -92,10 +92,11 @@ def read_classes(study: StudyDirectory) -> list[JobClass]:
 
 
 def _matched(jobs: JobsTable, programs: Sequence[CurveProgram]) -> dict[str, CurveProgram]:
-    """Return the curves by program of the jobs.
+    """Return the response curve of each program in the jobs.
 
-    A curve belongs to the program that it names. Otherwise it belongs to the program of its last job, or else
-    to the programs of its owner with its name.
+    A curve that names its program belongs to this program. A curve that names a last job belongs to the
+    program of this job. Any other curve belongs to the programs of the curve's owner that have the curve's
+    name.
     """
     own = programs_of(jobs)
     row_of = {job_id: row for row, job_id in enumerate(jobs.job_id.tolist())}
@@ -164,9 +165,10 @@ def _points(members: JobsTable, matched: Mapping[str, CurveProgram]) -> list[dic
 def _plan(
     classes: Sequence[Mapping[str, Any]], jobs: JobsTable, budget_node_hours: float, settings: int
 ) -> list[dict[str, Any]]:
-    """Return the measurements of classes without a curve, those with most energy per node-hour first.
+    """Return planned measurements of classes without a curve, sorted by descending energy per node-hour.
 
-    A sweep runs the program of the class with most node-hours at each setting `REPEATS` times.
+    A sweep runs one program of the class, the one with most node-hours. It runs this program `REPEATS` times
+    at each setting.
     """
     plan = []
     own = programs_of(jobs)

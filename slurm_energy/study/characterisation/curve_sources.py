@@ -19,10 +19,10 @@ class CurveProgram:
 
     Attributes:
         user: owner; empty: unknown.
-        names: names that its jobs may have: model and workload.
+        names: names that jobs of the program may have: its model and its workload.
         last_job: id of its last job; empty: unknown.
         points: points of the curve as in `GET /v1/tuning`.
-        program: program of the jobs, as `USER/NAME`; empty: by the other attributes.
+        program: program as `USER/NAME`; empty: the other attributes identify the program.
     """
 
     user: str
@@ -33,10 +33,10 @@ class CurveProgram:
 
 
 def curve_programs(answer: Mapping[str, Any]) -> list[CurveProgram]:
-    """Return the programs with a curve in a response to `GET /v1/tuning`.
+    """Return those programs in a response to `GET /v1/tuning` that have a curve.
 
     Raises:
-        UsageError: it is no such response.
+        UsageError: the object is no such response.
     """
     programs = []
     try:
@@ -55,7 +55,7 @@ def curve_programs(answer: Mapping[str, Any]) -> list[CurveProgram]:
 
 
 def read_curves(path: Path) -> list[CurveProgram]:
-    """Read the output of `senergy tune show --json`.
+    """Read response curves from a file with the output of `senergy tune show --json`.
 
     Raises:
         UsageError: the file cannot be read, or has another form.
@@ -72,14 +72,14 @@ def read_curves(path: Path) -> list[CurveProgram]:
 
 
 def read_sweep_curve(program: str, path: Path) -> CurveProgram:
-    """Read the output of `senergy sweep --json` as the curve of a program.
+    """Read the curve of a program from a file with the output of `senergy sweep --json`.
 
     Args:
         program: program of the jobs, as `USER/NAME` in the plan of the step.
         path: the file.
 
     Raises:
-        UsageError: the file cannot be read, has another form, or its reference is not measured.
+        UsageError: the file cannot be read, has another form, or contains no measurement of the reference.
     """
     todo = "write it with: senergy sweep SCRIPT --gpu-cap WATTS,... --json"
     try:
@@ -96,7 +96,7 @@ def read_sweep_curve(program: str, path: Path) -> CurveProgram:
 
 
 def _sweep_point(point: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point of a sweep relative to its reference, as in `GET /v1/tuning`."""
+    """Return a point of a sweep in the form of `GET /v1/tuning`, relative to the reference."""
     errors = [
         one["time_s_deviation"] / one["time_s"] / math.sqrt(one["runs"])
         for one in (point, reference)

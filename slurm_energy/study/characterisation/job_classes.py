@@ -34,13 +34,13 @@ _UNITS: Final[Mapping[str, Callable[[float], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """A class of jobs: ranges of features, named by them.
+    """A class of jobs, defined by ranges of features. The ranges give the class its name.
 
     Attributes:
         name: the ranges as text; unique.
-        ranges: by feature, lower and upper bound; a value is above the lower and at most the upper one. None:
-            the class is that of the data (column `job_class`), which the site has chosen.
-        programs: programs of the class in the data from which it was made.
+        ranges: lower and upper bound of each feature. A value in the range is above the lower bound and
+            at most the upper bound. None: the site has chosen the class in the data (column `job_class`).
+        programs: programs of the class, in the data from which the class was made.
     """
 
     name: str
@@ -48,14 +48,14 @@ class JobClass:
     programs: Sequence[str] = ()
 
     def contains(self, features: Mapping[str, float]) -> bool:
-        """Return whether features are in the ranges; an unknown feature counts as 0."""
+        """Return whether features are within the ranges of the class. An unknown feature counts as 0."""
         return self.ranges is not None and all(
             low < np.nan_to_num(features[name]) <= high or (low == -np.inf and np.isnan(features[name]))
             for name, (low, high) in self.ranges.items()
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the class as a JSON object; None: no bound."""
+        """Return the class as a JSON object, in which null is a missing bound."""
         bounds = (
             None
             if self.ranges is None
@@ -68,7 +68,7 @@ class JobClass:
 
 
 def job_class_of(data: Mapping[str, Any]) -> JobClass:
-    """Return the class that `JobClass.to_json` describes."""
+    """Return the class for a JSON object of `JobClass.to_json`."""
     if data.get("ranges") is None:
         return JobClass(str(data["name"]), None)
     ranges = {
@@ -79,7 +79,7 @@ def job_class_of(data: Mapping[str, Any]) -> JobClass:
 
 
 def programs_of(jobs: JobsTable) -> np.ndarray:
-    """Return the program of each job: `USER/NAME` without digits in the name."""
+    """Return the program of each job as `USER/NAME`. Digits of the job name are left out."""
     names = {name: _DIGITS.sub("#", name) for name in set(jobs.name.tolist())}
     return np.array(
         [f"{user}/{names[name]}" for user, name in zip(jobs.user.tolist(), jobs.name.tolist(), strict=True)],
@@ -88,10 +88,10 @@ def programs_of(jobs: JobsTable) -> np.ndarray:
 
 
 def program_features(jobs: JobsTable) -> tuple[list[str], Floats, Floats]:
-    """Return the programs, the median of each feature by program, and their node-hours.
+    """Return for each program its name, the median of each feature over its jobs, and its node-hours.
 
     Args:
-        jobs: jobs; those that have not run count for nothing.
+        jobs: jobs. Jobs that have not run are left out.
 
     Returns:
         Names; features of shape (programs, features), NaN: unknown; node-hours of shape (programs,).
@@ -125,9 +125,9 @@ def _medians(values: Floats) -> list[float]:
 def job_classes(jobs: JobsTable, max_classes: int = MAX_CLASSES) -> list[JobClass]:
     """Return classes of programs that are alike in size, run time and power.
 
-    The tree splits the class whose split removes most of the variance of the logarithms of the features,
-    weighted by node-hours. It ends with `max_classes` classes, or when no split removes 5 % of the variance.
-    Jobs whose data name a class keep it.
+    Each step splits one class in two. It chooses the class and the threshold that remove most variance of the
+    logarithms of the features, weighted by node-hours. The division ends with `max_classes` classes, or when
+    no split removes 5 % of the variance. A job whose data name a class keeps this class.
 
     Args:
         jobs: the jobs.
@@ -165,11 +165,11 @@ def _tree(jobs: JobsTable, max_classes: int) -> list[JobClass]:
 
 
 def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
-    """Return the jobs with their classes. A program that is new belongs to the class of its features.
+    """Return the jobs with their classes. The features of a new program determine its class.
 
     Args:
         jobs: the jobs.
-        classes: classes of `job_classes`; empty: the jobs stay as they are.
+        classes: classes of `job_classes`; empty: the jobs keep their present classes.
     """
     if not classes:
         return jobs
@@ -187,7 +187,7 @@ def classified(jobs: JobsTable, classes: Sequence[JobClass]) -> JobsTable:
 
 
 def _scaled(features: Floats) -> Floats:
-    """Return logarithms; unknown values become the mean, and unknown columns 0."""
+    """Return logarithms of features. Unknown values become the column's mean, unknown columns 0."""
     logs = np.log(np.maximum(np.where(np.isnan(features), np.nan, features), 0.1))
     known = ~np.isnan(logs)
     means = np.where(known, logs, 0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
@@ -207,7 +207,7 @@ def _variance(values: Floats, weights: Floats) -> float:
 def _best_split(
     scaled: Floats, features: Floats, weights: Floats, members: Bools
 ) -> tuple[float, int, float]:
-    """Return the reduction of the variance by the best split, its feature and threshold."""
+    """Return the best split: the reduction of the variance, the feature, and the threshold."""
     best = (0.0, 0, 0.0)
     own, share = scaled[members], weights[members]
     before = _variance(own, share)
@@ -228,7 +228,10 @@ def _best_split(
 
 
 def _round_between(low: float, high: float) -> float:
-    """Return a number from `low` up to below `high` with few digits, near their geometric mean."""
+    """Return a number with few digits near the geometric mean of two bounds.
+
+    The number is at least `low` and less than `high`.
+    """
     middle = (max(low, 0.1) * max(high, 0.1)) ** 0.5 if high > 0 else (low + high) / 2
     for digits in range(1, 8):
         rounded = float(f"{middle:.{digits}g}")

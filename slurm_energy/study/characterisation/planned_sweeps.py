@@ -1,7 +1,7 @@
-"""Sweeps of the programs that the step `characterise` plans: run as Slurm jobs, within node-hours, resumable.
+"""Sweeps of programs that the step `characterise` plans. Slurm jobs run them within a budget of node-hours.
 
-Each program has its state and its result in `characterise/sweeps` of the study. A stored result is used by
-every later run of the step.
+An interrupted sweep can be continued. The state and the result of each program are in `characterise/sweeps`
+of the study. Every later run of the step uses a stored result.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Report = Callable[[SweepState, SweepLimits, SweepSchedule], None]
 
 @dataclass(frozen=True, slots=True)
 class SweepOrder:
-    """A planned sweep that is to run.
+    """A request to run a planned sweep.
 
     Attributes:
         program: program of the jobs, as `USER/NAME`.
-        script: its batch script.
+        script: batch script of the program.
         nodes: number of nodes of a run.
-        run_node_hours: node-hours that a run is expected to take.
+        run_node_hours: expected node-hours of one run.
     """
 
     program: str
@@ -55,14 +55,15 @@ class SweepOrder:
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
-    """Measurements of a sweep.
+    """Outcome of a sweep.
 
     Attributes:
         program: program of the jobs.
         runs: number of runs that have ended.
-        node_hours: node-hours that all its runs took, those still in flight as expected.
-        is_stored: whether its result is stored as the program's curve.
-        why: why it is not stored; empty if it is.
+        node_hours: node-hours of all runs of the sweep. Runs that have not ended count with their
+            expected node-hours.
+        is_stored: whether the result is stored as the curve of the program.
+        why: why the result is not stored; empty: it is stored.
     """
 
     program: str
@@ -73,7 +74,7 @@ class SweepOutcome:
 
 
 def stored_sweeps(study: StudyDirectory) -> dict[str, Path]:
-    """Return the files of the measured curves of a study by program.
+    """Return the file of each measured curve of a study, by program.
 
     Raises:
         UsageError: a file is damaged.
@@ -89,15 +90,15 @@ def stored_sweeps(study: StudyDirectory) -> dict[str, Path]:
 
 
 class PlannedSweeps:
-    """The sweeps of a study.
+    """Planned sweeps of a study.
 
     Args:
         study: the study. The caller holds its lock.
-        points: settings to measure; the first is the reference.
+        points: settings to measure. The first setting is the reference.
         options: further options of sbatch.
         budget_node_hours: node-hours that all sweeps may take, including the node-hours of earlier runs.
-        access: returns the access to Slurm and the records for a submitter.
-        report: called with state, limits and schedule after each round.
+        access: function that returns, for a submitter, the access to Slurm and to the records.
+        report: function that is called after each round with state, limits and schedule.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class PlannedSweeps:
 def sweep_orders(
     plan: Sequence[Mapping[str, Any]], scripts: Mapping[str, Path], measured: Mapping[str, Path]
 ) -> list[SweepOrder]:
-    """Return the sweeps that a plan contains and for which there is a script.
+    """Return the sweeps of a plan whose programs have a script.
 
     Args:
         plan: plan of the step.
@@ -227,13 +228,16 @@ def _folder(study: StudyDirectory) -> Path:
 
 
 def _slug(program: str) -> str:
-    """Return a name for files and tags, unique by the digest of the program."""
+    """Return a name for files and tags. The digest of the program makes the name unique."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", program)[:24].strip("-.")
     return f"{readable}-{hashlib.sha256(program.encode()).hexdigest()[:8]}"
 
 
 def _spent(runs: Sequence[SweepRun], order: SweepOrder) -> float:
-    """Return the node-hours of runs; those without a measured time count as expected, unless refused."""
+    """Return the node-hours of runs of a sweep. A run without a measured time counts with its expected time.
+
+    A run that Slurm refused does not count.
+    """
     hours = [
         run.time_s * order.nodes / 3600 if run.time_s is not None else order.run_node_hours
         for run in runs

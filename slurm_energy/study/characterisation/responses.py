@@ -1,4 +1,4 @@
-"""Response of classes of jobs to hardware settings, and the settings that serve an objective best. Pure."""
+"""Response of classes of jobs to hardware settings, and the best settings for an objective. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ClassPoint:
 
     Attributes:
         time_ratio, power_ratio: run time and power relative to the untuned job.
-        settings: settings of the point, for people.
+        settings: settings of the point as text for people.
         deviation: relative standard deviation of the ratios; NaN: unknown.
     """
 
@@ -47,12 +47,13 @@ class ClassResponses:
     points: Mapping[str, Sequence[ClassPoint]]
 
     def best(self, job_class: str, objective: str, slowdown_limit: float | None = None) -> ClassPoint:
-        """Return the point that serves an objective best; the untuned one if no other is better.
+        """Return the best point for an objective. It is the untuned point if no other is better.
 
         Args:
             job_class: name of the class; a class without a curve stays untuned.
             objective: `energy`, `edp` or `ed2p`.
-            slowdown_limit: permitted slowdown as a share; None: 5 % for `energy`, no limit for the others.
+            slowdown_limit: permitted increase of the run time as a fraction of the untuned run time.
+                None: 5 % for `energy`, no limit for `edp` and `ed2p`.
         """
         if slowdown_limit is None:
             slowdown_limit = DEFAULT_SLOWDOWN if objective == "energy" else float("inf")
@@ -77,8 +78,9 @@ class ClassResponses:
         Args:
             jobs: the jobs.
             objective: the objective.
-            slowdown_limit: permitted slowdown as a share; None: the default.
-            random: draws errors of the curves by their deviations, one per class; None: no errors.
+            slowdown_limit: permitted slowdown, as in `best`.
+            random: generator of random numbers. It draws one error of the curve per class, with the
+                deviation of the curve. None: no errors.
         """
         time_ratio, power_ratio = np.ones(jobs.count), np.ones(jobs.count)
         for name in self.points:
@@ -91,20 +93,23 @@ class ClassResponses:
         return time_ratio, power_ratio
 
     def caps(self) -> dict[str, list[tuple[float, float]]]:
-        """Return by class the points with less power than the untuned job, as (time ratio, power ratio)."""
+        """Return for each class the points with less power than untuned, as (time ratio, power ratio)."""
         return {
             name: [(one.time_ratio, one.power_ratio) for one in points if one.power_ratio < 1]
             for name, points in self.points.items()
         }
 
     def covered_share(self, jobs: JobsTable) -> float:
-        """Return the share of the jobs' energy whose class has a curve; NaN: no energy is known."""
+        """Return the share of the jobs' energy in classes with a curve; NaN if no energy is known."""
         total = float(np.nansum(jobs.energy_joules))
         covered = np.isin(jobs.job_class, [name for name, points in self.points.items() if points])
         return float(np.nansum(jobs.energy_joules[covered])) / total if total > 0 else float("nan")
 
     def potential(self, jobs: JobsTable, objective: str, slowdown_limit: float | None = None) -> float:
-        """Return the share of the jobs' energy that their best points save; NaN: no energy is known."""
+        """Return the relative saving of the jobs' energy if each class runs at its best point.
+
+        The result is NaN if no energy is known.
+        """
         time_ratio, power_ratio = self.ratios(jobs, objective, slowdown_limit, None)
         total = float(np.nansum(jobs.energy_joules))
         tuned = float(np.nansum(jobs.energy_joules * time_ratio * power_ratio))
@@ -112,9 +117,9 @@ class ClassResponses:
 
 
 def responses_of(classes: Sequence[Mapping[str, Any]]) -> ClassResponses:
-    """Return the curves of a list of classes, each with `name` and `points`, as `characterise` stores them.
+    """Return the curves of the classes in a list that `characterise` has stored.
 
-    Raises:
+    Each element of the list has a `name` and `points`.
         UsageError: the list is damaged.
     """
     points: dict[str, list[ClassPoint]] = {}

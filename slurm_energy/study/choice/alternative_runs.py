@@ -15,17 +15,19 @@ Progress = Callable[[int, int], None]
 
 
 class AlternativeRuns:
-    """Simulations of alternatives over all seeds. Finished ones are stored, so that a run can be continued.
+    """Simulations of alternatives over all seeds.
+
+    Finished simulations are stored, so that an interrupted run can be continued.
 
     Args:
         run: the run of the step.
-        data: what all simulations have in common.
-        seeds: number of periods.
+        data: common input of all simulations.
+        seeds: number of simulated periods. Each seed stands for one period.
         processes: number of parallel processes.
-        progress: called with the number of finished and of all simulations.
+        progress: function that is called with the number of finished simulations and the number of all.
 
     Attributes:
-        runs: figures of the simulated alternatives by name, one per seed, see `forecast_run`.
+        runs: for each alternative by name, a list with the figures of `forecast_run` for each seed.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class AlternativeRuns:
         self.runs: dict[str, list[dict[str, Any]]] = {}
 
     def simulate(self, alternatives: Sequence[StudyAlternative]) -> None:
-        """Simulate alternatives that have no results yet."""
+        """Simulate those alternatives that have no results yet."""
         tasks = [(one, seed) for one in alternatives for seed in self._seeds]
         found: dict[tuple[str, int], dict[str, Any]] = {}
         missing = []

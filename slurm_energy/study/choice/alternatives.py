@@ -25,11 +25,11 @@ class StudyAlternative:
     Attributes:
         name: short name, unique in a study.
         tuning: objective of tuned jobs, `energy`, `edp` or `ed2p`; empty: jobs are not tuned.
-        slowdown_percent: slowdown limit of the objective `energy`; None: that of the configuration.
-        ranking: scheduling policy that orders the queue; empty: that of the site.
+        slowdown_percent: slowdown limit of the objective `energy`; None: the configured limit.
+        ranking: scheduling policy that orders the queue; empty: the present policy of the site.
         weights: weights of the scheduling policy.
-        budget_watts: power budget of the cluster; None: none.
-        deferral: deferral policy, `cheapest` or `cleanest`; empty: none.
+        budget_watts: power budget of the cluster; None: no budget.
+        deferral: deferral policy, `cheapest` or `cleanest`; empty: no deferral.
         powers_down: whether idle nodes are powered down.
     """
 
@@ -44,7 +44,7 @@ class StudyAlternative:
 
     @property
     def levers(self) -> tuple[str, ...]:
-        """Names of the levers in use: `tuning`, `priority`, `budget`, `deferral`, `power_saving`."""
+        """Names of the used levers: `tuning`, `priority`, `budget`, `deferral`, `power_saving`."""
         used = {
             "tuning": self.tuning,
             "priority": self.ranking,
@@ -56,7 +56,7 @@ class StudyAlternative:
 
     @property
     def title(self) -> str:
-        """Description for people."""
+        """Description of the alternative for people."""
         parts = []
         if self.tuning:
             limit = (
@@ -79,10 +79,10 @@ class StudyAlternative:
         return asdict(self) | {"title": self.title, "levers": list(self.levers)}
 
     def with_levers_of(self, other: StudyAlternative) -> StudyAlternative:
-        """Return the combination with an alternative that uses other levers.
+        """Return the combination of this alternative and another one that uses other levers.
 
         Raises:
-            ValueError: both use the same lever.
+            ValueError: both alternatives use the same lever.
         """
         if shared := set(self.levers) & set(other.levers):
             raise ValueError(f"both use {', '.join(sorted(shared))}")
@@ -100,10 +100,10 @@ class StudyAlternative:
 
 
 def alternative_of(document: Mapping[str, Any]) -> StudyAlternative:
-    """Return the alternative that `StudyAlternative.document` describes.
+    """Return the alternative for a JSON object of `StudyAlternative.document`.
 
     Raises:
-        TypeError, AttributeError: it describes none.
+        TypeError, AttributeError: the object describes no alternative.
     """
     names = StudyAlternative.__dataclass_fields__
     alternative = StudyAlternative(**{name: value for name, value in document.items() if name in names})
@@ -114,7 +114,7 @@ def alternative_of(document: Mapping[str, Any]) -> StudyAlternative:
 
 
 def parse_alternative(text: str) -> StudyAlternative:
-    """Return the alternative of `NAME:LEVER=VALUE,...`, such as `night:ranking=zeus,budget=20000`.
+    """Parse an alternative of the form `NAME:LEVER=VALUE,...`, such as `night:ranking=zeus,budget=20000`.
 
     The levers are `tuning=OBJECTIVE`, `slowdown=PERCENT`, `ranking=POLICY`, `weight.TERM=NUMBER`,
     `budget=WATTS`, `deferral=POLICY` and `off=yes`.

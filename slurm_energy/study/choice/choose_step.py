@@ -48,15 +48,15 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRequest:
-    """Options of the step.
+    """Options of the step `choose`.
 
     Attributes:
-        alternatives: further alternatives of the administrator.
-        only: simulate these alternatives only, not those that the tree proposes.
-        seeds: number of periods to simulate, the held-out one included.
+        alternatives: alternatives that the administrator adds.
+        only: whether only these alternatives are simulated, without the alternatives of the decision tree.
+        seeds: number of periods to simulate, including the held-out period.
         processes: number of parallel processes.
-        slack_share: assumed share of the jobs that may wait, because accounting does not say which.
-        slack_hours: assumed time for which these may wait.
+        slack_share: assumed share of jobs that may wait. Accounting does not say which jobs may wait.
+        slack_hours: assumed time for which these jobs may wait.
     """
 
     alternatives: tuple[StudyAlternative, ...] = ()
@@ -70,13 +70,13 @@ class ChoiceRequest:
 def run_choose(
     study: StudyDirectory, request: ChoiceRequest, command: str, progress: Progress = lambda done, total: None
 ) -> dict[str, Any]:
-    """Run the step, and return its result.
+    """Run the step `choose` and return its result.
 
     Args:
         study: the study.
         request: options.
         command: command line, for the manifest.
-        progress: called with the number of finished and of all simulations.
+        progress: function that is called with the number of finished simulations and the number of all.
 
     Raises:
         EnergyError: an earlier step is missing or stale, or a lever is unknown.
@@ -124,7 +124,7 @@ def run_choose(
 
 
 def _assumptions(request: ChoiceRequest, alternatives: Sequence[StudyAlternative]) -> list[str]:
-    """Return the assumptions of the forecasts beyond the data."""
+    """Return the assumptions that the forecasts make beyond the data."""
     if any(one.deferral for one in alternatives):
         share, hours = 100 * request.slack_share, request.slack_hours
         return [f"{share:g} % of the jobs may start up to {hours:g} h later, drawn at random"]
@@ -157,7 +157,7 @@ def _input(study: StudyDirectory, objective: StudyObjective) -> tuple[ForecastIn
 def _site_figures(
     data: ForecastInput, today: Sequence[Mapping[str, Any]], objective: StudyObjective
 ) -> SiteFigures:
-    """Return the figures of the present site, as the twin simulates it over the held-out days."""
+    """Return figures of the present site, taken from the twin's simulation of the held-out days."""
     figures = today[0]
     job_kwh = sum(totals["energy_kwh"] for totals in figures["accounts"].values())
     day_kwh = figures["kpis"]["energy_kwh"]
@@ -177,7 +177,7 @@ def _site_figures(
 
 
 def _slowdown(objective: StudyObjective) -> float:
-    """Return the slowdown in percent that the limits leave to tuning; 5 % without a limit."""
+    """Return the slowdown in percent that the limits leave to tuning; 5 % if no limit applies."""
     limits = [one.worse_percent for one in objective.limits if one.kpi == "mean_jct_s"]
     return min((one for one in limits if one is not None), default=5.0)
 
@@ -188,7 +188,7 @@ def _proposed(
     objective: StudyObjective,
     given: Sequence[StudyAlternative],
 ) -> list[StudyAlternative]:
-    """Return the alternatives to which the decision tree leads, without those that are given."""
+    """Return the alternatives that the decision tree proposes and that the administrator has not given."""
     levers = {node.lever: node.choice for node in tree if node.answer}
     proposed = []
     if "tuning" in levers:
@@ -302,6 +302,6 @@ def _document(one: AlternativeForecast, on_front: bool) -> dict[str, Any]:
 
 
 def _energy_by(jobs: JobsTable, names: np.ndarray) -> dict[str, float]:
-    """Return the energy of the jobs of each group, or their node-seconds if no energy is known."""
+    """Return the energy of the jobs of each group. Without known energies, return node-seconds instead."""
     amounts = jobs.energy_joules if np.nansum(jobs.energy_joules) > 0 else jobs.nodes * jobs.run_s
     return {str(name): float(np.nansum(amounts[names == name])) for name in np.unique(names) if name}

@@ -20,11 +20,11 @@ _INCOMPATIBLE: Final = frozenset({"budget", "power_saving"})
 def combinations(
     forecasts: Sequence[AlternativeForecast], objective: StudyObjective
 ) -> list[StudyAlternative]:
-    """Return combinations of alternatives of different levers.
+    """Return combinations of alternatives that use different levers.
 
-    Alternatives that improve the main target are combined with each other. One that saves most, but
-    breaks a limit, is combined with the one that improves the KPI of this limit most: a better order of the
-    queue, for example, makes up for jobs that tuning slows down.
+    Alternatives that improve the main target are combined with each other. If the alternative with the
+    largest saving breaks a limit, it is combined with the alternative that improves the KPI of this limit
+    most. For example, a better order of the queue compensates for jobs that tuning slows down.
 
     Args:
         forecasts: forecasts of single alternatives.
@@ -47,7 +47,7 @@ def combinations(
 def _best_by_levers(
     forecasts: Sequence[AlternativeForecast], objective: StudyObjective
 ) -> list[StudyAlternative]:
-    """Return the best alternative of each set of levers that certainly improves the main target."""
+    """Return, for each set of levers, the best alternative that improves the main target with certainty."""
     kpi = objective.targets[0].indicator
     best: dict[tuple[str, ...], AlternativeForecast] = {}
     for one in forecasts:
@@ -61,7 +61,7 @@ def _best_by_levers(
 def _rescued(
     forecasts: Sequence[AlternativeForecast], objective: StudyObjective
 ) -> Iterator[tuple[StudyAlternative, ...]]:
-    """Yield pairs of an alternative that breaks a limit and one that improves the KPI of the limit."""
+    """Yield pairs of alternatives: one breaks a limit, the other improves the KPI of this limit."""
     main = objective.targets[0].indicator
     broken = [one for one in forecasts if not one.is_permitted and one.improvement(main) > 0]
     broken.sort(key=lambda one: -one.improvement(main))
@@ -78,7 +78,7 @@ def _rescued(
 
 
 def _joined(group: Sequence[StudyAlternative]) -> StudyAlternative | None:
-    """Return the combination of alternatives; None: they share a lever, or are incompatible."""
+    """Return the combination of alternatives; None if two of them use the same lever or are incompatible."""
     levers = list(itertools.chain.from_iterable(one.levers for one in group))
     if len(set(levers)) < len(levers) or set(levers) >= _INCOMPATIBLE:
         return None

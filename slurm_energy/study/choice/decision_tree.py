@@ -1,7 +1,8 @@
 """Decision tree from the objective and the data to the levers, with a reason at each branch. Pure.
 
-Source: thesis, section 6.3.5 and Figure 6.8, where the primary objective selects the policy: energy and delay
-Zeus, fairness Hades, deadlines AuraChronos, a power limit Charon. This tree also asks what the data promise.
+Source: thesis, section 6.3.5 and Figure 6.8, where the primary objective selects the policy: Zeus for energy
+and delay, Hades for fairness, AuraChronos for deadlines, Charon for a power limit. This tree also considers
+the saving that the data suggest.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ TUNING_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SiteFigures:
-    """Figures of the present site that the tree asks for. NaN: unknown.
+    """Figures of the present site that the decision tree uses. NaN: unknown.
 
     Attributes:
-        idle_share: share of the energy in idle nodes.
+        idle_share: share of the cluster's energy that idle nodes draw.
         wait_share: mean wait divided by the mean completion time.
-        tuning_potential: share of the energy that the best points of the curves save within the limit.
-        curve_share: share of the energy whose class has a response curve.
-        peak_watts: peak power.
-        has_varying_price: whether price or carbon intensity varies over time.
+        tuning_potential: share of the jobs' energy that the best points of the curves save within the
+            slowdown limit.
+        curve_share: share of the jobs' energy in classes with a response curve.
+        peak_watts: peak power of the cluster.
+        has_varying_price: whether the price or the carbon intensity of electricity varies over time.
     """
 
     idle_share: float
@@ -42,14 +44,14 @@ class SiteFigures:
 
 @dataclass(frozen=True, slots=True)
 class DecisionNode:
-    """A question of the tree.
+    """A question of the decision tree, with its answer.
 
     Attributes:
-        question: the question.
+        question: text of the question.
         answer: whether the answer is yes.
-        reason: the figures on which the answer rests.
-        lever: the lever that a yes leads to.
-        choice: setting of the lever; empty: the lever is not considered.
+        reason: the figures that determine the answer.
+        lever: the lever that the tree proposes if the answer is yes.
+        choice: proposed setting of the lever; empty: the lever is not proposed.
     """
 
     question: str
@@ -64,7 +66,7 @@ class DecisionNode:
 
 
 def decide(objective: StudyObjective, site: SiteFigures) -> list[DecisionNode]:
-    """Return the questions with their answers, from the root on.
+    """Return the questions of the decision tree with their answers, starting at the root.
 
     Args:
         objective: the objective.

@@ -1,4 +1,4 @@
-"""Evaluation of alternatives: targets and limits by their forecasts, Pareto front, recommendation. Pure."""
+"""Evaluation of alternatives by their forecasts: targets, limits, Pareto front and recommendation. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIMPLER_WITHIN: Final = 0.005
 
 
 class LimitForecast(StrEnum):
-    """Forecast of a limit under an alternative."""
+    """Forecast whether an alternative keeps a limit."""
 
     KEPT = "kept"
     AT_RISK = "at risk"
@@ -28,12 +28,12 @@ class LimitForecast(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LimitOutlook:
-    """A limit under an alternative.
+    """Outlook for a limit under an alternative.
 
     Attributes:
-        kpi: its KPI.
-        account: account to which it applies; empty: all jobs.
-        forecast: whether it is kept.
+        kpi: KPI of the limit.
+        account: account to which the limit applies; empty: all jobs.
+        forecast: whether the alternative keeps the limit.
         value: forecast value of the KPI; NaN: unknown.
         minimum, maximum: permitted values.
     """
@@ -47,7 +47,7 @@ class LimitOutlook:
 
     @property
     def text(self) -> str:
-        """The outlook in words."""
+        """Description of the outlook in words."""
         kpi = KPIS[self.kpi]
         of = f" of account {self.account}" if self.account else ""
         bound = self.maximum if kpi.better is Direction.LOWER else self.minimum
@@ -60,9 +60,9 @@ class AlternativeForecast:
 
     Attributes:
         alternative: the alternative.
-        changes: forecast change by KPI; KPIs that are unknown are missing.
+        changes: forecast change of each KPI. Unknown KPIs are missing.
         limits: outlook of each limit.
-        accounts, classes: what it costs or saves whom, as `forecast.group_changes`.
+        accounts, classes: cost or saving of each account and class, see `forecast.group_changes`.
         seeds: number of simulations.
     """
 
@@ -75,23 +75,23 @@ class AlternativeForecast:
 
     @property
     def is_permitted(self) -> bool:
-        """Whether no limit is broken by the mean of the forecast."""
+        """Whether the mean of the forecast breaks no limit."""
         return all(one.forecast is not LimitForecast.BROKEN for one in self.limits)
 
     @property
     def is_safe(self) -> bool:
-        """Whether the whole interval of each limit is within its bounds."""
+        """Whether the whole forecast interval of each limited KPI is within the limit's bounds."""
         return all(one.forecast is LimitForecast.KEPT for one in self.limits)
 
     def improvement(self, kpi: Kpi) -> float:
-        """Return the relative improvement of a KPI; NaN: unknown."""
+        """Return the relative improvement of a KPI; NaN if the improvement is unknown."""
         change = self.changes.get(kpi.name)
         if change is None:
             return math.nan
         return -change.change if kpi.better is Direction.LOWER else change.change
 
     def certain_improvement(self, kpi: Kpi) -> float:
-        """Return the worse bound of the interval of the mean improvement; NaN: unknown."""
+        """Return the less favourable bound of the interval of a KPI's mean improvement; NaN if unknown."""
         change = self.changes.get(kpi.name)
         if change is None:
             return math.nan
@@ -105,15 +105,16 @@ class AlternativeForecast:
 def limit_outlook(
     limit: StudyLimit, change: ForecastChange | None, deviation: float, account: str = ""
 ) -> LimitOutlook:
-    """Return whether an alternative keeps a limit.
+    """Return the outlook for a limit under an alternative.
 
-    The bounds are relative to the present site in the twin: an error of the twin then affects both sides.
+    The bounds are relative to the twin's simulation of the present site. An error of the twin therefore
+    affects both sides of the comparison.
 
     Args:
         limit: the limit.
-        change: forecast change of its KPI; None: unknown.
-        deviation: standard deviation of the days of the present site; NaN: unknown.
-        account: account to which it applies; empty: all jobs.
+        change: forecast change of the limited KPI; None: unknown.
+        deviation: standard deviation of the KPI over the days of the present site; NaN: unknown.
+        account: account to which the limit applies; empty: all jobs.
     """
     if change is None or math.isnan(change.value):
         return LimitOutlook(limit.kpi, account, LimitForecast.UNKNOWN, math.nan, -math.inf, math.inf)
@@ -133,10 +134,10 @@ def limit_outlook(
 
 
 def pareto_front(forecasts: Sequence[AlternativeForecast], kpis: Sequence[Kpi]) -> list[int]:
-    """Return the rows of the alternatives that no other one dominates by the means of their forecasts.
+    """Return the rows of the alternatives that no other alternative dominates.
 
-    An alternative dominates another one if it is no worse in any KPI and better in one. A KPI that is unknown
-    for an alternative does not count in its comparisons.
+    One alternative dominates another if the means of its forecasts are worse in no KPI and better in at least
+    one. A KPI that is unknown for an alternative does not count in comparisons with this alternative.
 
     Args:
         forecasts: the alternatives.
@@ -156,9 +157,9 @@ class Recommendation:
     """The alternative that a choice recommends.
 
     Attributes:
-        name: its name; empty: none.
-        reasons: why, in sentences.
-        reaches_target: whether its forecast reaches the main target.
+        name: name of the alternative; empty: none is recommended.
+        reasons: reasons of the recommendation, as sentences.
+        reaches_target: whether the forecast of the alternative reaches the main target.
     """
 
     name: str
@@ -169,9 +170,10 @@ class Recommendation:
 def recommend(forecasts: Sequence[AlternativeForecast], objective: StudyObjective) -> Recommendation:
     """Return the alternative to deploy.
 
-    It has the largest improvement of the main target among the alternatives that break no limit; those that
-    keep every limit with certainty go first if one of them reaches the target. Where two differ by less than
-    half a percentage point, the one with fewer levers is preferred.
+    Candidates are the alternatives that break no limit. If some of them keep every limit with certainty and
+    reach the main target, only these are candidates. The candidate with the largest improvement of the main
+    target is recommended. If two improvements differ by less than half a percentage point, the alternative
+    with fewer levers is preferred.
 
     Args:
         forecasts: the alternatives, without the present site.

@@ -46,7 +46,7 @@ class StudyDays:
         return lengths
 
     def day_of(self, times_s: Floats) -> np.ndarray:
-        """Return the row of the day of each time; -1: before the first day, after the last, or unknown."""
+        """Return the row of the day that contains each time; -1 if there is none, or the time is unknown."""
         rows = np.searchsorted(self.edges_s, times_s, side="right") - 1
         outside = np.isnan(times_s) | (rows >= self.count) | (rows < 0)
         return np.where(outside, -1, rows)
@@ -82,9 +82,10 @@ def spread(start_s: Floats, end_s: Floats, amounts: Floats, edges_s: Floats) -> 
 
     Args:
         start_s: start of each interval, shape (n,).
-        end_s: end of each interval; an interval shorter than a millisecond counts as one.
+        end_s: end of each interval. An interval shorter than a millisecond counts as a millisecond.
         amounts: amount of each interval, shape (n,).
-        edges_s: ascending edges of the bins, shape (m + 1,). Parts outside them are left out.
+        edges_s: ascending edges of the bins, shape (m + 1,). Parts of intervals outside the bins are left
+            out.
 
     Returns:
         Sums, shape (m,).

@@ -18,10 +18,10 @@ _TODO: Final = "write the columns start_s, end_s (Unix seconds) and joules"
 
 
 def read_energy(path: Path) -> EnergySeries:
-    """Read a file of `energy_csv`. An empty energy is unknown.
+    """Read a file that `energy_csv` has written. An empty field is an unknown energy.
 
     Raises:
-        UsageError: the file cannot be read, or a line is malformed; names file and line.
+        UsageError: the file cannot be read, or a line is malformed. The message names file and line.
     """
     rows: list[tuple[float, float, float]] = []
     try:
@@ -47,7 +47,7 @@ def read_energy(path: Path) -> EnergySeries:
 
 
 def energy_csv(energy: EnergySeries) -> str:
-    """Return the intervals as CSV."""
+    """Return the energy of each interval as CSV."""
     lines = [",".join(COLUMNS)]
     for start, end, joules in zip(
         energy.start_s.tolist(), energy.end_s.tolist(), energy.joules.tolist(), strict=True

@@ -1,4 +1,4 @@
-"""Reader of jobs in CSV files and in output of `sacct -P`, with the start and end of each job."""
+"""Reader of jobs from CSV files and from output of `sacct -P`, with the start and end of each job."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _MAX_TEXT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class LoadedJobs:
-    """Jobs with remarks about their sources, one line each."""
+    """Jobs read from a source, with remarks about the source, one line each."""
 
     jobs: JobsTable
     notes: list[str] = field(default_factory=list)
@@ -77,8 +77,8 @@ def read_jobs(path: Path, renamed: Mapping[str, str] | None = None, timezone: st
 
     Args:
         path: the file, possibly compressed.
-        renamed: by our column name, the name of the column in the file.
-        timezone: time zone of times without one; empty: UTC.
+        renamed: maps a column name of `JobsTable` to the name of this column in the file.
+        timezone: time zone of times that name no time zone; empty: UTC.
 
     Raises:
         UsageError: the file is unreadable or empty, lacks a column, or has no job.
@@ -104,7 +104,7 @@ def read_jobs(path: Path, renamed: Mapping[str, str] | None = None, timezone: st
 
 
 def _columns(names: list[str], renamed: Mapping[str, str], where: str) -> dict[str, int]:
-    """Return the index of each column in the file by our name."""
+    """Return the index of each column in the file, by its name in `JobsTable`."""
     known = (*COLUMNS, *_EXTRA)
     for own, name in renamed.items():
         if own not in known:
@@ -130,9 +130,10 @@ def _columns(names: list[str], renamed: Mapping[str, str], where: str) -> dict[s
 
 
 def _unambiguous(lines: Iterator[Record], columns: int, problems: InputProblems) -> Iterator[Record]:
-    """Yield the lines of sacct without those in which a text contains the delimiter.
+    """Yield the lines of sacct, except lines in which a field contains the delimiter.
 
-    sacct does not quote: the name of a job could otherwise set its user and its energy.
+    sacct does not quote fields. Otherwise, a delimiter in the name of a job could forge the job's user and
+    energy.
     """
     for number, fields in lines:
         if len(fields) > columns:
@@ -161,14 +162,14 @@ def _rows(
 
 
 def job_row(texts: Mapping[str, str], timezone: str = "") -> dict[str, Any]:
-    """Return the values of a job by our column names.
+    """Return the values of a job by column name of `JobsTable`.
 
     Args:
-        texts: texts by our column name, `run_s`, `limit_minutes` or `tres`.
-        timezone: time zone of times without one; empty: UTC.
+        texts: fields as text, by column name of `JobsTable` or by `run_s`, `limit_minutes` or `tres`.
+        timezone: time zone of times that name no time zone; empty: UTC.
 
     Raises:
-        ValueError: a value is malformed or impossible; the text of the error is the fault.
+        ValueError: a value is malformed or impossible; the message describes the fault.
     """
     row: dict[str, Any] = {name: texts.get(name, "")[:_MAX_TEXT] for name in TEXTS}
     row["state"] = row["state"].split(" ")[0].rstrip("+")

@@ -36,14 +36,14 @@ class JobsTable:
     Attributes:
         job_id, name, user, account, partition, state: as in sacct.
         job_class: class of the job, see `classes`; empty: not classified.
-        arm: arm of the experiment in which the job ran (`control`, `treated`, ...); empty: none.
+        arm: arm of the deployment in which the job ran, such as `control` or `treated`; empty: none.
         nodes, cpus, gpus: allocated resources.
         submit_s: submission.
         start_s: start; NaN: the job has not started.
         end_s: end; NaN: the job has not ended.
         time_limit_s: requested time limit.
         energy_joules: energy of the job on all nodes.
-        speed: mean speed relative to the untuned job; NaN: not known to be tuned.
+        speed: mean speed relative to the untuned job; NaN: nothing indicates that the job was tuned.
     """
 
     job_id: Texts
@@ -71,22 +71,22 @@ class JobsTable:
 
     @property
     def run_s(self) -> Floats:
-        """Run time of each job in seconds; NaN: it has not ended or never started."""
+        """Run time of each job in seconds; NaN if the job has not ended or never started."""
         return self.end_s - self.start_s
 
     @property
     def completion_s(self) -> Floats:
-        """Time from submission to end in seconds; NaN: the job has not ended."""
+        """Time of each job from submission to end in seconds; NaN if the job has not ended."""
         return self.end_s - self.submit_s
 
     @property
     def power_watts(self) -> Floats:
-        """Mean power of each job on all its nodes; NaN: unknown."""
+        """Mean power of each job, summed over its nodes; NaN: unknown."""
         return self.energy_joules / np.where(self.run_s > 0, self.run_s, np.nan)
 
     @property
     def work_node_hours(self) -> Floats:
-        """Work of each job: node-hours at the speed of the untuned job; NaN: it has not ended.
+        """Work of each job: node-hours at the speed of the untuned job; NaN if the job has not ended.
 
         A job that tuning slows down by 5 % runs 5 % longer for the same work; `speed` corrects for that.
         """
@@ -106,9 +106,10 @@ class JobsTable:
 
 
 def jobs_table(**columns: Sequence[Any] | NDArray[Any]) -> JobsTable:
-    """Return a table of columns of equal length. Missing columns are unknown; None in a column too.
+    """Return a table of columns of equal length.
 
-    Names of jobs are those of `bounded_name`.
+    Values of missing columns and None in a column count as unknown. `bounded_name` shortens the names of
+    jobs.
 
     Raises:
         ValueError: a column is unknown, or the lengths differ.
@@ -134,7 +135,10 @@ def jobs_table(**columns: Sequence[Any] | NDArray[Any]) -> JobsTable:
 
 
 def bounded_name(name: str) -> str:
-    """Return the name of a job, with `~` and a digest instead of its end if it is longer than MAX_NAME."""
+    """Return a job name of at most MAX_NAME characters.
+
+    `~` and a digest replace the end of a longer name.
+    """
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
@@ -142,7 +146,7 @@ def bounded_name(name: str) -> str:
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]]) -> JobsTable:
-    """Return a table of rows by column name. Missing values are unknown.
+    """Return a table from rows of values by column name. Missing values are unknown.
 
     Raises:
         ValueError: a value is no number.

@@ -30,7 +30,7 @@ class EnergySeries:
     Attributes:
         start_s, end_s: intervals in Unix seconds, shape (m,).
         joules: energy of each interval; NaN: unknown.
-        source: where the energy comes from, as `senergyctld /v1/usage`.
+        source: name of the source of the energy, for example `senergyctld /v1/usage`.
     """
 
     start_s: Floats
@@ -51,7 +51,7 @@ class EnergyPrices:
     Attributes:
         price_per_kwh: price of electricity; None: unknown.
         carbon_g_per_kwh: carbon intensity of electricity; None: unknown.
-        pue: factor for both.
+        pue: power usage effectiveness of the site, by which cost and emissions are multiplied.
     """
 
     price_per_kwh: GridSeries | None = None
@@ -60,7 +60,7 @@ class EnergyPrices:
 
 
 def _factors(series: GridSeries | None, times_s: Floats) -> Floats:
-    """Return the values of a series at times; NaN: unknown."""
+    """Return the values of a series at the given times; NaN where the value is unknown."""
     if series is None:
         return np.full(len(times_s), np.nan)
     values = (series.at(time_s) for time_s in times_s.tolist())
@@ -73,9 +73,9 @@ class DailyKpis:
 
     Attributes:
         days: the n days.
-        values: values by KPI, each of shape (n,); NaN: unknown.
-        energy_source: source of the energy of days.
-        coverage: share of the node-hours of each day whose energy is known, shape (n,); NaN: no work.
+        values: values of each KPI by its name, shape (n,); NaN: unknown.
+        energy_source: source of the energy of the days.
+        coverage: share of the node-hours of each day with known energy, shape (n,); NaN: the day has no work.
     """
 
     days: StudyDays
@@ -84,7 +84,7 @@ class DailyKpis:
     coverage: Floats = field(default_factory=lambda: np.zeros(0))
 
     def used(self, name: str) -> Floats:
-        """Return the known values of a KPI on the days that are not excluded."""
+        """Return the known values of a KPI on those days that are not excluded."""
         values = self.values[name]
         kept: Floats = values[self.days.used & ~np.isnan(values)]
         return kept
@@ -102,9 +102,9 @@ def daily_kpis(
     to the day on which a job ended.
 
     Args:
-        jobs: the jobs. Jobs without an end count in waits only.
+        jobs: the jobs. Jobs that have not ended count only in waits.
         days: the days.
-        energy: energy of the nodes; None: the sum of the jobs, without idle nodes.
+        energy: energy of the nodes; None: the energy of the jobs is used, without idle nodes.
         prices: factors for cost and emissions; None: unknown.
     """
     hours = _hour_edges(days)
@@ -138,7 +138,7 @@ def daily_kpis(
 
 
 def _hour_edges(days: StudyDays) -> Floats:
-    """Return the edges of the hours of all days."""
+    """Return the edges of all hours of the days."""
     parts = [
         np.arange(begin, end, HOUR_S) for begin, end in zip(days.edges_s[:-1], days.edges_s[1:], strict=True)
     ]
@@ -148,7 +148,7 @@ def _hour_edges(days: StudyDays) -> Floats:
 def _energy(
     ran: JobsTable, days: StudyDays, energy: EnergySeries | None, hours: Floats, hour_day: np.ndarray
 ) -> tuple[Floats, Floats, str, Floats]:
-    """Return the energy by hour, the peak power by day, the source, and the coverage by day."""
+    """Return energy by hour, peak power by day, the source of the energy, and the coverage by day."""
     known = ~np.isnan(ran.energy_joules)
     all_hours = spread(ran.start_s, ran.end_s, ran.nodes * ran.run_s, days.edges_s)
     part = ran.where(known)
@@ -164,7 +164,7 @@ def _energy(
 
 
 def _series_hours(energy: EnergySeries, hours: Floats) -> Floats:
-    """Return the energy of each hour; NaN: a part of the hour is not in the series, or unknown."""
+    """Return the energy of each hour; NaN if a part of the hour is missing in the series or unknown."""
     known = ~np.isnan(energy.joules)
     start, end = energy.start_s[known], energy.end_s[known]
     covered = spread(start, end, end - start, hours)
@@ -181,7 +181,7 @@ def _series_peaks(energy: EnergySeries, days: StudyDays) -> Floats:
 
 
 def _day_sums(values: Floats, row: np.ndarray, count: int) -> Floats:
-    """Return the sum of the values of each day; NaN: one of them is unknown, or there is none."""
+    """Return the sum of the values of each day; NaN if one of them is unknown, or the day has none."""
     inside = row >= 0
     sums = np.bincount(row[inside], weights=values[inside], minlength=count)
     numbers = np.bincount(row[inside], minlength=count)
@@ -190,7 +190,7 @@ def _day_sums(values: Floats, row: np.ndarray, count: int) -> Floats:
 
 
 def _day_maxima(values: Floats, row: np.ndarray, count: int) -> Floats:
-    """Return the maximum of the values of each day; NaN: one of them is unknown, or there is none."""
+    """Return the maximum of the values of each day; NaN if one of them is unknown, or the day has none."""
     maxima = np.full(count, -np.inf)
     inside = row >= 0
     np.maximum.at(maxima, row[inside], np.where(np.isnan(values), np.inf, values)[inside])
@@ -199,7 +199,7 @@ def _day_maxima(values: Floats, row: np.ndarray, count: int) -> Floats:
 
 
 def _means(values: Floats, row: np.ndarray, count: int) -> Floats:
-    """Return the mean of the known values of each day; NaN: there is none."""
+    """Return the mean of the known values of each day; NaN if the day has none."""
     kept = (row >= 0) & ~np.isnan(values)
     numbers = np.bincount(row[kept], minlength=count)
     sums = np.bincount(row[kept], weights=values[kept], minlength=count)
@@ -208,7 +208,7 @@ def _means(values: Floats, row: np.ndarray, count: int) -> Floats:
 
 
 def _energy_per_work(ran: JobsTable, days: StudyDays, kwh: Floats, work: Floats, of_nodes: bool) -> Floats:
-    """Return energy divided by work. Without energy of nodes, only jobs with known energy count."""
+    """Return energy divided by work. If the energy of nodes is unknown, only jobs with known energy count."""
     if not of_nodes:
         part = ran.where(~np.isnan(ran.energy_joules))
         kwh = spread(part.start_s, part.end_s, part.energy_joules, days.edges_s) / JOULES_PER_KWH
@@ -219,7 +219,7 @@ def _energy_per_work(ran: JobsTable, days: StudyDays, kwh: Floats, work: Floats,
 
 
 def _fairness(ran: JobsTable, ended: np.ndarray, count: int) -> Floats:
-    """Return Jain's index over accounts of the mean bounded slowdown; NaN: fewer than two accounts."""
+    """Return Jain's index over the accounts' mean bounded slowdowns; NaN with fewer than two accounts."""
     slowdown = ran.completion_s / np.maximum(ran.run_s, _MIN_RUN_S)
     slowdown = np.maximum(slowdown, 1.0)
     accounts = np.unique(ran.account)
@@ -230,7 +230,7 @@ def _fairness(ran: JobsTable, ended: np.ndarray, count: int) -> Floats:
 def jain_index(values: Floats) -> Floats:
     """Return Jain's index of each column: 1 if all rows are equal, 1/n if one row has everything.
 
-    NaN rows are left out of a column; with fewer than two known rows the result is NaN.
+    NaN values of a column are left out. The index of a column with fewer than two known values is NaN.
 
     Source: Jain, Chiu and Hawe 1984, DEC-TR-301.
     """
@@ -246,7 +246,10 @@ def jain_index(values: Floats) -> Floats:
 
 
 def _worst_waits(jobs: JobsTable, days: StudyDays) -> Floats:
-    """Return the maximum over accounts of the mean wait of jobs that started or waited on a day."""
+    """Return for each day the mean wait of the account that waits longest.
+
+    Jobs that started or waited on the day count.
+    """
     worst = np.full(days.count, np.nan)
     # A job that was cancelled before its start waited until its end.
     left_s = np.where(np.isnan(jobs.start_s), jobs.end_s, jobs.start_s)
@@ -266,7 +269,7 @@ def _worst_waits(jobs: JobsTable, days: StudyDays) -> Floats:
 def account_kpis(
     jobs: JobsTable, days: StudyDays, prices: EnergyPrices | None = None
 ) -> dict[str, DailyKpis]:
-    """Return the KPIs of each account by itself, for limits with `per = "account"`."""
+    """Return the KPIs of each account separately, for limits with `per = "account"`."""
     return {
         str(account): daily_kpis(jobs.where(jobs.account == account), days, None, prices)
         for account in np.unique(jobs.account)

@@ -21,9 +21,9 @@ _MISSING_SHARE: Final = 0.05
 def outages(jobs: JobsTable, days: StudyDays, energy: EnergySeries | None) -> dict[date, str]:
     """Return the days that do not show normal operation, with the reason of each.
 
-    Four signs count: no job starts for six hours or more (and for ten times the usual gap) while jobs wait; a
-    fifth or more of the jobs end because nodes failed; hardly any work compared with the median of the days;
-    energy of the nodes is missing for more than 5 % of the day.
+    A day with any of these four signs counts: while jobs wait, no job starts for at least six hours and ten
+    times the usual gap; at least a fifth of the jobs end because nodes failed; there is hardly any work
+    compared with the median day; the energy of the nodes is missing for more than 5 % of the day.
 
     Args:
         jobs: all jobs of the period.
@@ -44,7 +44,7 @@ def outages(jobs: JobsTable, days: StudyDays, energy: EnergySeries | None) -> di
 
 
 def _stopped_starts(jobs: JobsTable, days: StudyDays) -> dict[int, str]:
-    """Return the days with a long time in which no job started although a job waited all the time."""
+    """Return the days with a long interval in which no job started although a job waited throughout."""
     started = jobs.where(~np.isnan(jobs.start_s))
     times = np.unique(started.start_s)
     if len(times) < 2:

@@ -1,4 +1,4 @@
-"""A measured period of the cluster: its jobs within the scope, days, energy and prices."""
+"""A measured period of the cluster: jobs within the scope, days, energy and prices."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class StudyPeriod:
     """A measured period.
 
     Attributes:
-        jobs: jobs of the scope that were submitted, ran or waited in the period.
+        jobs: jobs within the scope of the study that were submitted, ran or waited in the period.
         days: the days; `used` is False for excluded days and days of outages.
-        energy: energy of all nodes; None: unknown, or the scope is a part of the cluster.
+        energy: energy of all nodes; None: unknown, or the scope covers only a part of the cluster.
         prices: price and carbon intensity of electricity.
-        outages: days of outages with the reason.
+        outages: reason of each day of an outage.
         notes: remarks about the data.
     """
 
@@ -68,7 +68,7 @@ def measured_period(
     begin: date | None = None,
     end: date | None = None,
 ) -> StudyPeriod:
-    """Return a period of the data within the scope of the objective, with its outages.
+    """Return a period of the data within the scope of the objective, including the days of outages.
 
     Args:
         objective: the objective.
@@ -118,7 +118,7 @@ def read_period(folder: Path, objective: StudyObjective, result: Mapping[str, An
     Args:
         folder: directory of the step, with `JOBS_NAME` and, if energy of nodes is known, `ENERGY_NAME`.
         objective: the objective.
-        result: result of the step, with the object `period` of `period_document`.
+        result: result of the step. Its key `period` is an object of `period_document`.
 
     Raises:
         UsageError: a file is missing or damaged.
@@ -136,7 +136,7 @@ def read_period(folder: Path, objective: StudyObjective, result: Mapping[str, An
 
 
 def period_document(period: StudyPeriod) -> dict[str, Any]:
-    """Return a period as a JSON object, without jobs and energy."""
+    """Return a period as a JSON object, without the jobs and the energy."""
     return {
         "begin": period.days.dates[0].isoformat(),
         "end": period.days.dates[-1].isoformat(),
@@ -150,7 +150,7 @@ def period_document(period: StudyPeriod) -> dict[str, Any]:
 
 
 def prices_of(objective: StudyObjective) -> EnergyPrices:
-    """Return price and carbon intensity of the objective.
+    """Return the price and the carbon intensity that the objective names.
 
     Raises:
         UsageError: a file cannot be read or is malformed.

@@ -1,4 +1,7 @@
-"""Jobs and energy of the running site: senergyctld's records and hourly energy, and Slurm's accounting."""
+"""Jobs and energy of the running site.
+
+Sources are the records and hourly energy of senergyctld, and Slurm's accounting.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ _SACCT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SiteData:
-    """Jobs and energy of a period; `energy` None: the energy of nodes is not visible."""
+    """Jobs and energy of a period. `energy` is None if the caller may not see the energy of nodes."""
 
     jobs: LoadedJobs
     energy: EnergySeries | None
@@ -55,8 +58,9 @@ class SiteData:
 def read_site(client: ControllerClient, start_s: float, end_s: float, run: Runner | None = None) -> SiteData:
     """Return all jobs of a period and the energy of all nodes by hour.
 
-    Jobs come from sacct, with energy from senergyctld's records, or else from sacct. Without Slurm's
-    accounting, jobs are those with a record. Only operators see all jobs and the energy of nodes.
+    Jobs come from sacct. Their energy comes from senergyctld's records, or from sacct for jobs without a
+    record. Without Slurm's accounting, only jobs with a record are returned. Only operators see all jobs and
+    the energy of nodes.
 
     Args:
         client: client of senergyctld.
@@ -92,7 +96,7 @@ def read_site(client: ControllerClient, start_s: float, end_s: float, run: Runne
 def _recorded_runs(
     client: ControllerClient, start_s: float, end_s: float, notes: list[str]
 ) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return the runs with energy records by job id and restart count."""
+    """Return the recorded runs of jobs, by job id and restart count."""
     runs: dict[tuple[int, int], dict[str, Any]] = {}
     begin_s = start_s
     while begin_s < end_s:
@@ -133,7 +137,7 @@ def _recorded_row(usage: JobUsage) -> dict[str, Any]:
 
 
 def _speed(tuning: dict[str, Any] | None) -> float | None:
-    """Return the speed at the chosen operating point relative to the untuned job; None: not known."""
+    """Return the speed at the chosen operating point relative to the untuned job; None if it is unknown."""
     if not tuning or tuning.get("mode") != "on":
         return None
     chosen = tuning.get("chosen")
@@ -185,7 +189,7 @@ def _accounted_rows(start_s: float, end_s: float, run: Runner | None) -> list[di
 
 
 def _join(rows: Sequence[dict[str, Any]], runs: dict[tuple[int, int], dict[str, Any]]) -> None:
-    """Put energy and speed of recorded runs into the rows of sacct with the same job id and start."""
+    """Add energy and speed of recorded runs to the rows of sacct with the same job id and start."""
     by_id: dict[int, list[dict[str, Any]]] = {}
     for (job_id, _), record in runs.items():
         by_id.setdefault(job_id, []).append(record)

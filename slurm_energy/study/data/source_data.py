@@ -1,4 +1,4 @@
-"""Data of a period: their sources, and data that an interrupted run of a step has read already."""
+"""Data of a period: sources, and data that an earlier, interrupted run of a step has already read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from slurm_energy.study.step_run import StepRun
 
 @dataclass(frozen=True, slots=True)
 class StudySources:
-    """Where the data of a step come from.
+    """Sources of the data of a step.
 
     Attributes:
-        read: reads all jobs of the cluster and the energy of its nodes (None: unknown).
-        files: files that `read` reads, for the manifest; empty for the running site.
+        read: function that returns all jobs of the cluster and the energy of its nodes (None: unknown).
+        files: files from which `read` takes the data, for the manifest; empty for the running site.
         options: options that select the data, for the manifest.
     """
 
@@ -31,11 +31,11 @@ class StudySources:
 
 
 def source_data(run: StepRun, sources: StudySources) -> tuple[LoadedJobs, EnergySeries | None]:
-    """Return the data of a step, from the partial work of an interrupted run if it has them.
+    """Return the data of a step. Data that an interrupted run has stored are not read again.
 
     Args:
         run: the run of the step.
-        sources: where the data come from otherwise.
+        sources: sources of data that are not stored.
     """
     folder = run.partial_folder()
     stored = run.partial("data")

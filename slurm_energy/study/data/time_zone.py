@@ -10,7 +10,7 @@ def time_zone(name: str) -> tzinfo:
     """Return a time zone; an empty name is UTC, which needs no time zone database.
 
     Raises:
-        ValueError: the system does not know it.
+        ValueError: the system does not know the time zone.
     """
     if not name:
         return UTC

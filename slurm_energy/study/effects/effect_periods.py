@@ -1,7 +1,8 @@
 """Values of KPIs by day and arm of a deployment, from which effects are estimated.
 
-Each day loses its first hours to the washout, in which jobs of the previous arm still run. Days of the
-baseline lose the same hours, so that all days are compared over the same time of day.
+The first hours of each day are the washout, in which jobs of the previous arm still run. These hours do not
+count. They do not count on days of the baseline either, so that all days are compared over the same time of
+day.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ class ExperimentData:
     """Jobs and energy of the baseline and of the deployment.
 
     Attributes:
-        jobs: all jobs of the scope.
+        jobs: all jobs within the scope of the study.
         days: the days of the baseline, then those of the deployment.
         first_day: row of the first day of the deployment.
         energy: energy of all nodes; None: unknown.
         prices: factors for cost and emissions.
-        as_drawn: whether the configuration of each day was that of its arm, shape (n,); None: on all days.
+        as_drawn: whether the configuration in force on each day was that of the drawn arm, shape (n,).
+            None: it was on all days.
     """
 
     jobs: JobsTable
@@ -49,10 +51,10 @@ class ExperimentData:
 
 
 def washout_seconds(jobs: JobsTable) -> float:
-    """Return the time after which at most 5 % of the work of a switched-off arm still runs, at most 12 h.
+    """Return the washout: the time after a switch until at most 5 % of the old arm's work still runs.
 
-    At a random time the share of work that still runs t seconds later is E[max(0, L - t)] / E[L] with the run
-    time L, weighted by nodes.
+    The washout is at most 12 h. At a random time, the share of the work that still runs t seconds later is
+    E[max(0, L - t)] / E[L]. L is the run time, weighted by nodes.
     """
     known = (jobs.run_s > 0) & (jobs.nodes > 0)
     run_s, nodes = jobs.run_s[known], jobs.nodes[known]
@@ -84,20 +86,20 @@ class EffectPeriods:
 
     @property
     def has_control(self) -> bool:
-        """Whether there is a control group beside the treated group at the same time."""
+        """Whether a control group exists at the same time as the treated group."""
         return self.assignment.design in (AssignmentDesign.PARTITION, AssignmentDesign.USERS)
 
     def series(self, kpi: str, account: str = "") -> PeriodSeries:
-        """Return the values of a KPI of the treated group, or of all jobs in a switchback.
+        """Return the values of a KPI for the treated group, or for all jobs in a switchback.
 
         Args:
             kpi: name of the KPI.
-            account: account whose jobs count; empty: all.
+            account: account whose jobs count; empty: all accounts.
         """
         return self._series(kpi, "treated" if self.has_control else "", account)
 
     def control_series(self, kpi: str, account: str = "") -> PeriodSeries | None:
-        """Return the values of a KPI of the control group; None: there is none at the same time."""
+        """Return the values of a KPI for the control group; None without a control group at the same time."""
         return self._series(kpi, "control", account) if self.has_control else None
 
     def accounts(self) -> list[str]:
@@ -132,10 +134,10 @@ class EffectPeriods:
         return series.rows(counts & self.data.days.used)
 
     def _bounded(self, waits_s: Floats) -> Floats:
-        """Return waits with a lower bound, so that they can be compared by their ratio.
+        """Return waits with a lower bound, so that ratios of waits can be compared.
 
-        Waits below a quarter of the median of the baseline, or below a minute, count as that: how few minutes
-        a short wait has does not matter, and would dominate a ratio.
+        The bound is a quarter of the median wait of the baseline, and at least a minute. The exact length of
+        a shorter wait does not matter, but would dominate a ratio.
         """
         own = waits_s[: self.data.first_day]
         own = own[np.isfinite(own)]
@@ -166,7 +168,7 @@ class EffectPeriods:
         return np.isin(column, list(names))
 
     def _arms(self, group: str) -> tuple[Bools, np.ndarray | None, Bools]:
-        """Return for each day whether it is treated, its block in the random draw, and whether it is used."""
+        """Return for each day whether it is treated, its block of the random draw, and whether it is used."""
         days, first = self.data.days, self.data.first_day
         is_after = np.arange(days.count) >= first
         if self.assignment.design is not AssignmentDesign.SWITCHBACK:
@@ -184,7 +186,7 @@ class EffectPeriods:
 
 
 def _without_washout(days: StudyDays, washout_s: float) -> StudyDays:
-    """Return days that are each divided into two parts: the washout, which is not used, and the rest."""
+    """Return days that are divided into the washout, which is not used, and the rest of the day."""
     if washout_s <= 0.0:
         return days
     begin = days.edges_s[:-1]

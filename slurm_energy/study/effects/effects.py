@@ -1,9 +1,10 @@
 """Effect of a deployment on a KPI, with a confidence interval: switchback and difference in differences.
 
-Values are compared per period, usually a day. A ratio KPI is compared on the logarithmic scale, so that an
-effect is a relative change. The day of the week and the work of a period are adjusted for. Intervals use
-Student's t distribution, because a study has few periods. Where the assignment was drawn at random, the
-interval is widened to that of the randomisation test, which needs no assumption on the distribution.
+Values are compared per period, usually a day. A KPI on a ratio scale is compared by logarithms, so that an
+effect is a relative change. The comparison adjusts for the day of the week and the work of a period.
+Intervals use Student's t distribution, because a study has few periods. If the assignment was drawn at
+random, the interval is widened to the interval of the randomisation test. This test needs no assumption on
+the distribution.
 
 Sources: Bojinov, Simchi-Levi and Zhao, "Design and analysis of switchback experiments", Management Science 69
 (2023), for the carry-over; Bertrand, Duflo and Mullainathan, Quarterly Journal of Economics 119 (2004), for
@@ -44,15 +45,16 @@ class PeriodSeries:
     """Values of a KPI by period, in the order of time.
 
     Attributes:
-        start_day: start of each period in days since any day.
+        start_day: start of each period in days since an arbitrary day.
         weekday: day of the week, 0 for Monday.
         is_treated: whether the change was in force.
-        is_experiment: whether the period belongs to the deployment; the others belong to the baseline.
+        is_experiment: whether the period belongs to the deployment. All other periods belong to the baseline.
         value: value of the KPI.
-        work: work of the period in a unit that the change cannot alter, such as node-hours at untuned speed;
-            None: not adjusted for.
-        expected: value expected from the work of the period without the change; None: unknown.
-        block: number of the group of periods within which the assignment was drawn; None: not random.
+        work: work of the period in a unit that the change cannot alter, such as node-hours at untuned
+            speed. None: the comparison does not adjust for work.
+        expected: value that the work of the period suggests without the change; None: unknown.
+        block: number of the group of periods within which the assignment was drawn. None: it was not
+            drawn at random.
     """
 
     start_day: Floats
@@ -65,7 +67,7 @@ class PeriodSeries:
     block: Integers | None = None
 
     def rows(self, keep: Booleans) -> PeriodSeries:
-        """Return the series of the given periods."""
+        """Return the series of the selected periods."""
         return PeriodSeries(
             self.start_day[keep],
             self.weekday[keep],
@@ -78,7 +80,10 @@ class PeriodSeries:
         )
 
     def relative_to_expected(self) -> PeriodSeries:
-        """Return the series with values divided by the expected ones; unchanged if these are unknown."""
+        """Return the series with each value divided by the expected value.
+
+        The series is unchanged if the expected values are unknown.
+        """
         if self.expected is None:
             return self
         usable = np.isfinite(self.expected) & (self.expected > 0)
@@ -92,14 +97,15 @@ class EffectEstimate:
 
     Attributes:
         method: `switchback`, `difference_in_differences` or `before_after`.
-        change: estimate: a share of the untreated value if `is_relative`, else in the unit of the KPI.
-        low, high: bounds of the interval.
-        level: level of the interval.
+        change: estimated change: a fraction of the untreated value if `is_relative`, else in the unit of
+            the KPI.
+        low, high: bounds of the confidence interval.
+        level: confidence level of the interval.
         p_value: two-sided p-value of "no effect".
         freedom: degrees of freedom.
-        treated_periods, control_periods: number of periods that were compared.
-        is_relative: whether the effect is a share.
-        adjusted_for: what the comparison adjusts for.
+        treated_periods, control_periods: number of compared periods with and without the change.
+        is_relative: whether the change is a fraction of the untreated value.
+        adjusted_for: factors for which the comparison adjusts.
     """
 
     method: str
@@ -121,15 +127,15 @@ class EffectEstimate:
 
 
 def switchback_effect(series: PeriodSeries, seed: int = 0, level: float = LEVEL) -> EffectEstimate | None:
-    """Return the effect of a change that was switched on and off by period; None with too few periods.
+    """Return the effect of a change that was switched on and off by period. None: there are too few periods.
 
-    The baseline's periods, where given, help to determine the effects of the weekday and of the work. Their
-    level may differ from that of the experiment.
+    Periods of the baseline may be given. They help to determine the effects of the weekday and of the work.
+    The level of their values may differ from the level of the experiment.
 
     Args:
         series: values of the periods, without the washout after a switch.
         seed: seed of the randomisation test.
-        level: level of the interval.
+        level: confidence level of the interval.
     """
     has_expected = series.expected is not None
     series, is_relative = usable_periods(series.relative_to_expected())
@@ -156,13 +162,13 @@ def difference_effect(
 ) -> EffectEstimate | None:
     """Return the difference in differences of a treated and a control group; None with too few periods.
 
-    Without a control group the result is the difference between the deployment and the baseline, which also
-    contains everything else that changed in between.
+    Without a control group, the result is the difference between the deployment and the baseline. This
+    difference also contains every other change in between.
 
     Args:
         treated: periods of the treated group: the baseline, then the deployment.
-        control: the same periods of the control group.
-        level: level of the interval.
+        control: the same periods of the control group; None: there is no control group.
+        level: confidence level of the interval.
     """
     has_expected = treated.expected is not None
     treated = treated.relative_to_expected()
@@ -201,9 +207,9 @@ def difference_effect(
 
 
 def carry_over(series: PeriodSeries, level: float = LEVEL) -> EffectEstimate | None:
-    """Return the effect of the change in the previous period on this one; None if it cannot be determined.
+    """Return the carry-over: the effect of the change in the previous period on the present period.
 
-    An interval without 0 means that the washout is too short.
+    None: it cannot be determined. If the interval does not contain 0, the washout is too short.
     """
     series, is_relative = usable_periods(series.relative_to_expected())
     series = series.rows(series.is_experiment)
@@ -258,7 +264,7 @@ def usable_periods(series: PeriodSeries) -> tuple[PeriodSeries, bool]:
 
 
 def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[list[Floats], list[str]]:
-    """Return the columns of the regression except the change, and the factors that they adjust for."""
+    """Return the columns of the regression other than the change, and names of the adjusted factors."""
     columns: list[Floats] = [np.ones(len(series.value))]
     names = []
     if not only_level and len(days := weekday_columns(series.weekday).T):
@@ -277,7 +283,7 @@ def adjustment_columns(series: PeriodSeries, only_level: bool = False) -> tuple[
 
 
 def _assignments(series: PeriodSeries) -> float:
-    """Return the number of assignments that could have been drawn."""
+    """Return the number of assignments that the random draw could have yielded."""
     assert series.block is not None
     count = 1.0
     for block in np.unique(series.block[series.is_experiment]):
@@ -289,7 +295,7 @@ def _assignments(series: PeriodSeries) -> float:
 
 
 def _drawn_assignments(series: PeriodSeries, seed: int) -> Floats:
-    """Return assignments drawn as the original was, one per row."""
+    """Return random assignments, one per row, drawn by the same rule as the original assignment."""
     assert series.block is not None
     numbers = np.random.default_rng(seed)
     drawn = np.repeat(series.is_treated[None, :].astype(np.float64), _DRAWS, axis=0)
@@ -308,7 +314,7 @@ def _randomisation_bounds(
     seed: int,
     level: float,
 ) -> tuple[float, float]:
-    """Return the bounds of the t interval, widened to the changes that the randomisation test accepts."""
+    """Return the bounds of the t interval, widened to every change that the randomisation test accepts."""
     others = np.linalg.qr(np.column_stack(columns))[0]
     drawn = _drawn_assignments(series, seed)
     own = drawn - (drawn @ others) @ others.T
@@ -331,7 +337,10 @@ def _randomisation_bounds(
 
 
 def _accepted_bound(is_accepted: Callable[[float], bool], bound: float, step: float) -> float:
-    """Return the outermost accepted change beyond a bound, at most three steps away; the bound if none is."""
+    """Return the outermost accepted change beyond a bound, at most three steps away.
+
+    If no change beyond the bound is accepted, the bound is returned.
+    """
     if not is_accepted(bound):
         return bound
     inside, outside = bound, bound + 3.0 * step

@@ -1,8 +1,8 @@
 """Energy expected from the work of a day without a change, learned from the baseline.
 
-Days differ in the amount and the kind of their work, and this causes most of the variation of their energy.
-Relative to the expected energy, days are alike, and an effect is found with fewer of them. This is the
-adjustment of the energy baseline of IPMVP (option C, 2022) with job classes as independent variables.
+The amount and the kind of work differ between days and cause most of the variation of energy. Energy relative
+to the expected energy varies less, so that fewer days suffice to find an effect. The method is the baseline
+adjustment of IPMVP (option C, 2022), with job classes as independent variables.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _MIN_DAYS: Final = 7
 def expected_kwh(
     jobs: JobsTable, days: StudyDays, begin_s: float, measured_kwh: Floats | None = None
 ) -> Floats | None:
-    """Return the expected energy of each period without a change; None: the baseline is too small.
+    """Return the energy that each period would need without the change; None: the baseline is too small.
 
-    The energy of a job is its work times the energy per work of its kind, which is its partition with its
-    class, or else its name, or the partition alone for rare kinds. The energy of nodes without a job is
-    fitted to the baseline, as a constant minus a share of the work of each partition.
+    The expected energy of a job is its work times the energy per work of its kind. The kind is the partition
+    and the class of the job, or the partition and its name if it has no class. A rare kind is replaced by the
+    partition alone. The energy of nodes without a job is fitted to the baseline. It is a constant minus a
+    term proportional to the work in each partition.
 
     Args:
         jobs: jobs of the baseline and of the deployment.
@@ -58,7 +59,7 @@ def expected_kwh(
 
 
 def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
-    """Return the energy in joules per node-hour of work of each job's kind in the known jobs."""
+    """Return, for the kind of each job, the energy per work of the known jobs in joules per node-hour."""
     kinds = np.where(jobs.job_class != "", jobs.job_class, jobs.name)
     rate = _means_by(np.full(jobs.count, "x"), jobs, is_known, 1)
     rate = np.where(np.isnan(own := _means_by(jobs.partition, jobs, is_known, _MIN_JOBS)), rate, own)
@@ -67,7 +68,7 @@ def _energy_per_work(jobs: JobsTable, is_known: Bools) -> Floats:
 
 
 def _means_by(keys: Texts, jobs: JobsTable, is_known: Bools, min_jobs: int) -> Floats:
-    """Return the energy per work of the known jobs with the same key; NaN: there are too few."""
+    """Return, for each job, the energy per work of the known jobs with its key; NaN if they are too few."""
     names, number = np.unique(keys, return_inverse=True)
     own = number[is_known]
     joules = np.bincount(own, jobs.energy_joules[is_known], len(names))

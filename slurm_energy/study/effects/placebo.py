@@ -29,8 +29,8 @@ class PlaceboCheck:
 
     Attributes:
         trials: number of imagined deployments in the baseline.
-        false_effects: number of these with an interval that excludes 0.
-        median_width: median width of the intervals, which is the precision of the study.
+        false_effects: number of imagined deployments whose interval excludes 0.
+        median_width: median width of the intervals. It measures the precision of the study.
     """
 
     trials: int
@@ -39,9 +39,10 @@ class PlaceboCheck:
 
     @property
     def passes(self) -> bool:
-        """Whether the estimator rarely finds an effect where there is none.
+        """Whether the estimator finds effects rarely enough where there is none.
 
-        Trials overlap and are therefore correlated: one more than the permitted share passes.
+        Trials overlap and are therefore correlated. The check also passes with one trial more than the
+        permitted share.
         """
         return self.false_effects <= MAX_FALSE_SHARE * self.trials + 1
 
@@ -49,7 +50,8 @@ class PlaceboCheck:
 def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIALS) -> PlaceboCheck | None:
     """Return the check of the switchback estimator on the baseline; None with fewer than 8 periods.
 
-    Each trial draws an assignment for the days of the baseline: of two days a week apart, one is treated.
+    Each trial draws an assignment for the days of the baseline. One of two days that are a week apart is
+    treated.
     """
     base = series.rows(~series.is_experiment)
     count = len(base.value)
@@ -71,7 +73,7 @@ def switchback_placebo(series: PeriodSeries, seed: int = 0, trials: int = _TRIAL
 def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> PlaceboCheck | None:
     """Return the check of the difference in differences on the baseline; None with fewer than 8 periods.
 
-    Each trial imagines the deployment on another day of the baseline.
+    Each trial imagines that the deployment started on another day of the baseline.
     """
     base = treated.rows(~treated.is_experiment)
     if len(base.value) < _MIN_PERIODS:
@@ -86,7 +88,10 @@ def difference_placebo(treated: PeriodSeries, control: PeriodSeries | None) -> P
 
 
 def _begins(count: int) -> Iterator[int]:
-    """Yield the imagined first days: at least a quarter of the baseline lies on each side."""
+    """Yield imagined first days of a deployment.
+
+    At least a quarter of the baseline lies before and after each of them.
+    """
     margin = max(3, count // 4)
     yield from range(margin, count - margin + 1)
 

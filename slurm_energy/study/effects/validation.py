@@ -56,10 +56,10 @@ class ValidationOptions:
     """Options of a validation.
 
     Attributes:
-        seed: seed of the randomisation test and of the placebos.
-        washout_hours: hours at the start of each day of a switchback that do not count; None: from the run
-            times of the baseline.
-        undo: whether a broken limit undoes the deployment.
+        seed: seed of the randomisation test and of the placebo checks.
+        washout_hours: hours at the start of each day of a switchback that do not count. None: computed
+            from the run times of jobs in the baseline.
+        undo: whether the deployment is undone if a limit is broken.
     """
 
     seed: int = 0
@@ -74,17 +74,17 @@ def run_validation(
     options: ValidationOptions,
     apply: Apply = apply_configuration,
 ) -> dict[str, Any]:
-    """Run the step, and return its result. If a limit is broken, revert the deployment.
+    """Run the step `validate` and return its result. If a limit is broken, revert the deployment.
 
     Args:
         study: the study.
         sources: jobs and energy of the deployment.
         command: command line, for the manifest.
         options: options of the validation.
-        apply: brings the restored configuration into force.
+        apply: function that brings the restored configuration into force.
 
     Raises:
-        EnergyError: the data cannot be read, nothing that has an effect was deployed, or the configuration
+        EnergyError: the data cannot be read, the deployment has no effect on jobs, or the configuration
             cannot be restored.
     """
     chosen = {**sources.options, "washout_hours": options.washout_hours, "undo": options.undo}
@@ -120,7 +120,7 @@ def run_validation(
 
 
 def deployment_begin_s(study: StudyDirectory) -> float | None:
-    """Return the time from which the arms of a deployment hold, in Unix seconds; None: it has no arms."""
+    """Return the Unix time from which a deployment's assignment of arms holds; None without arms."""
     state = Deployment(study).state()
     return None if state is None or state.assignment is None else state.assignment.begin_s
 
@@ -137,7 +137,7 @@ def effect_periods(
     Args:
         baseline: the baseline.
         period: the days of the deployment.
-        state: the deployment; it has an assignment.
+        state: the deployment. It must have an assignment.
         timezone: time zone in which days begin; empty: UTC.
         washout_hours: see `ValidationOptions`.
     """
@@ -191,7 +191,7 @@ def validation_result(periods: EffectPeriods, objective: StudyObjective, seed: i
 
 
 def _deployed(study: StudyDirectory) -> DeploymentState:
-    """Return the deployment; refuse one that has no effect on jobs."""
+    """Return the state of the deployment. Refuse a deployment that has no effect on jobs."""
     state = Deployment(study).state()
     if state is None or state.assignment is None or not state.stage.applies:
         stage = "no stage" if state is None else f"the stage {state.stage}"
@@ -211,10 +211,10 @@ def _first_full_day(state: DeploymentState, objective: StudyObjective) -> date:
 
 
 def _require_day(jobs: JobsTable, energy: EnergySeries | None, begin: date, timezone: str) -> None:
-    """Refuse data that end before the first full day of the deployment has ended.
+    """Refuse data that end before the end of the deployment's first full day.
 
     Raises:
-        UsageError: names this day.
+        UsageError: the data end too early. The message names the day.
     """
     ends_s = jobs.end_s[:0] if energy is None else energy.end_s
     last_s = float(np.nanmax(np.concatenate([jobs.submit_s, jobs.end_s, ends_s]), initial=-np.inf))
@@ -232,7 +232,7 @@ def _used_days(days: StudyDays, before: date | None = None) -> dict[date, bool]:
 
 
 def _joined_jobs(before: JobsTable, after: JobsTable) -> JobsTable:
-    """Return the jobs of both tables. If a job is in both, use the later row, which contains its end."""
+    """Return the jobs of both tables. The later row replaces an earlier row of the same job."""
     joined = concatenated([after, before])
     keys = np.char.add(np.char.add(joined.job_id, " "), joined.submit_s.astype(np.str_))
     _, rows = np.unique(keys, return_index=True)
@@ -254,7 +254,10 @@ def _joined_energy(before: EnergySeries, after: EnergySeries) -> EnergySeries:
 def _as_drawn(
     days: StudyDays, state: DeploymentState, assignment: ArmAssignment, first: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return by day whether the configuration of the drawn arm was in force from an hour after its start."""
+    """Return for each day whether the configuration of the drawn arm was in force.
+
+    The first hour of a day does not count.
+    """
     drawn = np.ones(days.count, np.bool_)
     for row in range(first, days.count):
         begin_s, end_s = float(days.edges_s[row]), float(days.edges_s[row + 1])
@@ -269,7 +272,7 @@ def _as_drawn(
 
 
 def _accept_undo(study: StudyDirectory) -> None:
-    """Record the deployment as the step itself left it, so that its undo does not make the step stale."""
+    """Record the deployment after the undo by this step, so that the undo does not make the step stale."""
     with study.locked(STEP):
         name = f"deploy/{RESULT_NAME}"
         entry = study.manifest.steps[STEP]
@@ -323,7 +326,7 @@ def _deployment_document(state: DeploymentState) -> dict[str, Any]:
 
 
 def _predicted(study: StudyDirectory, state: DeploymentState) -> dict[str, Any] | None:
-    """Return the forecast of the step choose for the deployed alternative; None: there is none."""
+    """Return the forecast of the step `choose` for the deployed alternative; None without a forecast."""
     result = study.result("choose")
     listed: Sequence[Mapping[str, Any]] = result.get("alternatives", [])
     for one in listed:

@@ -1,6 +1,6 @@
 """Days of a validation for tables and figures: baseline, control or treated, with values of each KPI.
 
-The values of a day are the measured one and the one expected from its work.
+Each day has the measured value and the value expected from its work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EffectDay:
 
 
 def effect_days(periods: EffectPeriods) -> list[EffectDay]:
-    """Return the days that count, by KPI and in the order of time."""
+    """Return the days that count, grouped by KPI, each group in the order of time."""
     dates = {
         float(begin) / 86400.0: day.isoformat()
         for begin, day in zip(periods.data.days.edges_s[:-1], periods.data.days.dates, strict=True)

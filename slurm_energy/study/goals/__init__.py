@@ -1,1 +1,1 @@
-"""The objective of a study: its indicators, targets, limits and the conclusions that it names."""
+"""The objective of a study: KPIs, targets, limits, and statements that the report judges."""

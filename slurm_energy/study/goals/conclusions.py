@@ -1,4 +1,4 @@
-"""Conclusions that an objective names, judged by the results of a study. Pure."""
+"""Conclusions: statements of an objective that the results of a study confirm or refute. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_energy.study.goals.objective import StudyConclusion
 
 
 class ConclusionVerdict(StrEnum):
-    """Whether a study reaches a conclusion."""
+    """Verdict on a conclusion."""
 
     REACHED = "reached"
     NOT_REACHED = "not reached"
@@ -23,7 +23,7 @@ def judged_conclusion(conclusion: StudyConclusion, results: Mapping[str, Any]) -
 
     Args:
         conclusion: the conclusion.
-        results: results by step. A conclusion whose step has no result is unknown.
+        results: results by step. The verdict on a conclusion is unknown if its step has no result.
     """
     is_reached, figures = _JUDGES[conclusion.finding](conclusion, results)
     verdict = ConclusionVerdict.REACHED if is_reached else ConclusionVerdict.NOT_REACHED

@@ -24,8 +24,8 @@ class Kpi:
         better: the direction of an improvement.
         title: name for people.
         meaning: definition in one sentence.
-        depends_on_load: whether the value follows the amount of submitted work. The means of two periods with
-            unlike load must not be compared directly.
+        depends_on_load: whether the value depends on the amount of submitted work. Means of two periods
+            with different load must then not be compared directly.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The objective of a study: targets, limits, scope and season, from `objective.toml`.
 
-The file is validated like energy.toml: all faults at once, each with file, line and key.
+The file is validated like energy.toml. All faults are reported at once, each with file, line and key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parse_days(text: str) -> list[date]:
     """Return the days of `2026-12-24` or of the inclusive period `2026-12-24/2027-01-02`.
 
     Raises:
-        ValueError: the text has another form; the text of the error is the fault.
+        ValueError: the text has another form. The message describes the fault.
     """
     first, _, last = text.partition("/")
     try:
@@ -132,7 +132,7 @@ class StudyTarget:
 
     @property
     def indicator(self) -> Kpi:
-        """The KPI."""
+        """KPI of the target."""
         return KPIS[self.kpi]
 
 
@@ -155,15 +155,15 @@ class StudyLimit:
 
     @property
     def indicator(self) -> Kpi:
-        """The KPI."""
+        """KPI of the limit."""
         return KPIS[self.kpi]
 
     def bounds(self, baseline: float, deviation: float) -> tuple[float, float]:
-        """Return the permitted minimum and maximum of the KPI.
+        """Return the minimum and the maximum that the limit permits.
 
         Args:
-            baseline: mean of the baseline.
-            deviation: standard deviation of the values of single days of the baseline; NaN: unknown.
+            baseline: mean of the KPI in the baseline.
+            deviation: standard deviation of the daily values in the baseline; NaN: unknown.
         """
         low = float("-inf") if self.minimum is None else self.minimum
         high = float("inf") if self.maximum is None else self.maximum
@@ -208,7 +208,7 @@ class StudyObjective:
         targets: wanted changes; the first one is the main one.
         limits: guards.
         conclusions: statements that the report judges.
-        path: path of the file; relative files that it names are beside it.
+        path: path of the file. Relative paths in the file start at its directory.
     """
 
     title: str
@@ -226,10 +226,10 @@ class StudyObjective:
         return self.path.parent / name
 
     def digest(self, *sections: str) -> str:
-        """Return the SHA-256 of the given sections and of the files that they name.
+        """Return the SHA-256 of some sections of the objective and of the files that they name.
 
         Args:
-            sections: `targets`, `limits`, `scope`, `season`, `prices`, `statistics`.
+            sections: sections to include: `targets`, `limits`, `scope`, `season`, `prices`, `statistics`.
         """
         values = asdict(self)
         text = json.dumps({name: values[name] for name in sections}, sort_keys=True, default=str)
@@ -240,7 +240,7 @@ class StudyObjective:
         return digest.hexdigest()
 
     def kpi_names(self) -> list[str]:
-        """Return the KPIs of targets and limits in their order, without repetitions."""
+        """Return the names of the KPIs in targets and limits in their order, without repetitions."""
         return list(dict.fromkeys([*(t.kpi for t in self.targets), *(g.kpi for g in self.limits)]))
 
 
@@ -273,7 +273,7 @@ def read_objective(path: Path) -> StudyObjective:
 
 
 def parse_objective(text: str, path: Path) -> StudyObjective:
-    """Parse and check the text of an objective file; `path` is for errors and relative files.
+    """Parse and check the text of an objective file. `path` serves error messages and relative paths.
 
     Raises:
         InvalidConfigError: contains all faults.
@@ -323,7 +323,7 @@ def _tables(reader: TableReader, name: str, tables: object) -> tuple[tuple[Any, 
 
 
 def _combined_faults(objective: StudyObjective, reader: TableReader) -> list[Finding]:
-    """Return the faults that involve several keys."""
+    """Return faults that involve several keys."""
     findings = []
     if not objective.targets:
         findings.append(reader.finding("target", "", "at least one is needed", "write a table [[target]]"))
@@ -354,7 +354,7 @@ def _combined_faults(objective: StudyObjective, reader: TableReader) -> list[Fin
 
 
 def _conclusion_faults(objective: StudyObjective, reader: TableReader) -> list[Finding]:
-    """Return the faults of conclusions, which would never be reached or have a key without effect."""
+    """Return faults of conclusions: missing text, and keys that are missing or have no effect."""
     findings = []
     limited = {limit.kpi for limit in objective.limits}
     for position, one in enumerate(objective.conclusions):

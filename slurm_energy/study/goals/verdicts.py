@@ -54,9 +54,9 @@ class TargetResult:
     Attributes:
         target: the target.
         verdict: the verdict.
-        estimate: the effect; None: not enough data.
-        is_certain: whether the whole interval reaches the target.
-        baseline: mean of the days of the baseline; NaN: unknown.
+        estimate: estimated effect; None: not enough data.
+        is_certain: whether the whole confidence interval reaches the target.
+        baseline: mean of the KPI over the days of the baseline; NaN: unknown.
     """
 
     target: StudyTarget
@@ -72,14 +72,14 @@ class LimitResult:
 
     Attributes:
         limit: the limit.
-        account: account to which it applies; empty: all jobs.
+        account: account to which the limit applies; empty: all jobs.
         verdict: the verdict.
-        reason: why, for people.
-        baseline: mean of the days of the baseline; NaN: unknown.
-        level: level under the change; NaN: unknown.
-        level_low, level_high: its interval; NaN: unknown.
-        minimum, maximum: permitted values.
-        estimate: the effect; None: not enough data.
+        reason: reason of the verdict, for people.
+        baseline: mean of the KPI over the days of the baseline; NaN: unknown.
+        level: value of the KPI under the change; NaN: unknown.
+        level_low, level_high: confidence interval of `level`; NaN: unknown.
+        minimum, maximum: bounds of the permitted values.
+        estimate: estimated effect; None: not enough data.
     """
 
     limit: StudyLimit
@@ -98,7 +98,10 @@ class LimitResult:
 def estimate_effect(
     periods: EffectPeriods, kpi: str, account: str = "", seed: int = 0, level: float = LEVEL
 ) -> EffectEstimate | None:
-    """Return the effect on a KPI by the estimator that fits the design; None with too few periods."""
+    """Return the effect on a KPI. The design of the deployment selects the estimator.
+
+    None: there are too few periods.
+    """
     series = periods.series(kpi, account)
     if series.block is not None:
         return switchback_effect(series, seed, level)
@@ -108,7 +111,7 @@ def estimate_effect(
 def judge_target(
     periods: EffectPeriods, target: StudyTarget, seed: int = 0, level: float = LEVEL
 ) -> TargetResult:
-    """Return the effect on the KPI of a target, and the verdict."""
+    """Return the verdict on a target, with the effect on its KPI."""
     estimate = estimate_effect(periods, target.kpi, seed=seed, level=level)
     baseline = _baseline_mean(periods.series(target.kpi))
     if estimate is None:
@@ -131,7 +134,7 @@ def judge_target(
 def judge_limit(
     periods: EffectPeriods, limit: StudyLimit, seed: int = 0, level: float = LEVEL
 ) -> list[LimitResult]:
-    """Return the verdict on a limit; one per account where the limit applies to each account."""
+    """Return the verdicts on a limit: one, or one per account if the limit applies to each account."""
     accounts = periods.accounts() if limit.per == "account" else [""]
     return [_judge_limit(periods, limit, account, seed, level) for account in accounts]
 
@@ -153,7 +156,7 @@ def _judge_limit(
 
 
 def _levels(estimate: EffectEstimate | None, baseline: float) -> tuple[float, float, float]:
-    """Return the level under the change with its interval, in the unit of the KPI."""
+    """Return the value of the KPI under the change and the bounds of its interval, in the unit of the KPI."""
     if estimate is None:
         return (float("nan"),) * 3
     changes = estimate.change, estimate.low, estimate.high
@@ -178,12 +181,12 @@ def _interval_verdict(
 
 
 def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[float] | np.ndarray) -> str:
-    """Return why the values of single days prove a broken limit; empty: they do not.
+    """Return the reason why the values of single days prove a broken limit; empty if they do not.
 
-    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`), on
-    consecutive days from the first treated day on, or on consecutive treated days of a switchback. Days
-    without treatment count too, because the damage of a policy outlasts it. Waits of neighbouring days are
-    correlated, hence the wide margin.
+    The values must be beyond the limit, and far beyond the range of the baseline (see `_beyond`). They must
+    be so on consecutive days from the first treated day on, or on consecutive treated days of a switchback.
+    Days without treatment count too, because the damage of a policy outlasts the policy. The margin is wide
+    because waits of neighbouring days are correlated.
     """
     if len(baseline) < 2 or not series.is_treated.any():
         return ""
@@ -200,9 +203,10 @@ def _alarm(series: PeriodSeries, low: float, high: float, baseline: Sequence[flo
 
 
 def _beyond(extreme: float, middle: float) -> float:
-    """Return a value beyond the extreme of a baseline, by half the distance from the median to the extreme.
+    """Return a bound beyond the extreme value of a baseline.
 
-    The distance is a ratio where both are positive, because waits have heavy tails.
+    The bound is farther out than the extreme by half the distance from the median to the extreme. The
+    distance is a ratio if both are positive, because waits have heavy tails.
     """
     if extreme > 0.0 and middle > 0.0:
         return extreme * math.sqrt(extreme / middle)

@@ -1,4 +1,7 @@
-"""Calibration of the digital twin with a measured period: nodes, idle power, schedule, start delay. Pure."""
+"""Calibration of the digital twin with a measured period: nodes, idle power, schedule and start delay.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class CalibratedTwin:
 
     Attributes:
         settings: settings of the twin.
-        candidates: by schedule, the error of the mean completion time in the calibration period.
+        candidates: for each schedule that was tried, the relative error of the mean completion time in
+            the calibration period.
         notes: how each figure was obtained, one line each.
     """
 
@@ -50,16 +54,17 @@ class CalibratedTwin:
 def calibrated_twin(
     period: StudyPeriod, nodes: Mapping[str, int] | None = None, cached: Cache | None = None
 ) -> CalibratedTwin:
-    """Calibrate the twin with a period.
+    """Return the twin, calibrated with a measured period.
 
-    The number of nodes of a partition is the maximum that jobs held at once, if it is not given. The idle
-    power is a regression of the energy without jobs on the idle node-hours. The schedule is the one whose
-    replay has the mean completion time nearest to the measured one.
+    If the number of nodes of a partition is not given, it is the maximum number of nodes that jobs held at
+    once. The idle power follows from a regression of the energy without jobs on the idle node-hours. The twin
+    uses the schedule whose replay comes nearest to the measured mean completion time.
 
     Args:
         period: the calibration period.
         nodes: number of nodes by partition; missing ones are estimated.
-        cached: returns a stored score by name, or computes it; None: nothing is stored.
+        cached: function that returns a stored score by name, or else computes and stores it. None:
+            nothing is stored.
 
     Raises:
         UsageError: no job of the period has run, or a given partition has no job.
@@ -105,13 +110,13 @@ def _candidates(base: TwinSettings) -> dict[str, TwinSettings]:
 
 
 def replay_fit(jobs: JobsTable, settings: TwinSettings) -> tuple[float, float]:
-    """Return how well a replay without start delay fits, and the start delay that fits best.
+    """Return the fit of a replay without start delay, and the start delay that fits best.
 
     Slurm starts a job some seconds after nodes are free: scheduling passes, prolog, begin times. The delay is
     the mean wait of the jobs that the twin starts at once. It shifts all simulated times by the same amount.
 
     Returns:
-        Relative error of the mean completion time with the delay, and the delay in seconds.
+        Relative error of the mean completion time if the delay is added, and the delay in seconds.
     """
     finished = jobs.where(jobs.run_s >= 1)
     simulated = simulate(finished, settings).jobs
@@ -150,7 +155,7 @@ def peak_nodes(jobs: JobsTable) -> int:
 
 
 def _idle_watts(jobs: JobsTable, period: StudyPeriod, nodes: int, notes: list[str]) -> float:
-    """Return the power of an idle node from the hours in which the energy of nodes and jobs is known."""
+    """Return the power of an idle node. Hours with known energy of nodes and jobs are used."""
     if period.energy is None:
         notes.append("idle power: unknown, 0 W assumed; energies are those of jobs")
         return 0.0
@@ -165,7 +170,7 @@ def _idle_watts(jobs: JobsTable, period: StudyPeriod, nodes: int, notes: list[st
 
 
 def _energy_without_jobs(jobs: JobsTable, energy: EnergySeries, nodes: int) -> tuple[Floats, Floats]:
-    """Return the energy without jobs and the idle node-seconds, for the hours with known energies."""
+    """Return the energy without jobs and the idle node-seconds of each hour with known energies."""
     edges = np.append(energy.start_s, energy.end_s[-1])
     held = spread(jobs.start_s, jobs.end_s, jobs.nodes * jobs.run_s, edges)
     unknown = jobs.where(np.isnan(jobs.energy_joules))

@@ -1,8 +1,9 @@
 """Forecast of an alternative: simulations of the twin over several weeks, compared with the present site.
 
-Each seed is another period: seed 0 is the held-out period itself, others are put together from days of the
-data with the same kind of day (working day or weekend). The alternative and the present site see the same
-jobs, so that the difference does not depend on the weeks.
+Each seed stands for a period. Seed 0 is the held-out period itself. The periods of other seeds are composed
+of random days of the data, where a working day replaces a working day and a weekend day a weekend day. The
+alternative and the present site are simulated with the same jobs, so that the difference does not depend on
+the period.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ WARM_UP_DAYS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ForecastInput:
-    """Common input of all simulations of a choice.
+    """Common input of all simulations of the step `choose`.
 
     Attributes:
-        jobs: jobs of the whole data, with their classes.
+        jobs: all jobs of the data, with their classes.
         days: the days of the data.
-        first, end: rows of the held-out days.
+        first, end: first row of the held-out days, and the row after their last.
         twin: the twin.
         responses: response curves of the classes.
         prices: price and carbon intensity.
-        account_kpi_names: KPIs that are needed for each account.
+        account_kpi_names: names of the KPIs that are computed for each account.
         slack_share: assumed share of the jobs whose users permit a later start.
         slack_s: assumed slack of these jobs.
     """
@@ -64,8 +65,8 @@ class GroupTotals:
 
     Attributes:
         jobs: number of jobs that ended.
-        energy_kwh: their energy.
-        wait_s, completion_s: mean wait, and mean time from submission to end.
+        energy_kwh: energy of these jobs.
+        wait_s, completion_s: mean wait of these jobs, and mean time from submission to end.
     """
 
     jobs: int
@@ -75,11 +76,11 @@ class GroupTotals:
 
 
 def period_jobs(data: ForecastInput, seed: int) -> JobsTable:
-    """Return the jobs of the period that a seed stands for, and the jobs of the days before it.
+    """Return the jobs of a seed's period, including the jobs of the days before the period.
 
     Args:
         data: the input.
-        seed: 0: the held-out days; else days drawn at random.
+        seed: 0 selects the held-out days. Other values select days drawn at random.
     """
     days, jobs = data.days, data.jobs
     if seed == 0:
@@ -106,7 +107,7 @@ def forecast_run(data: ForecastInput, alternative: StudyAlternative, seed: int) 
     Args:
         data: the input.
         alternative: the alternative.
-        seed: the period, and the errors of the response curves.
+        seed: selects the period and the random errors of the response curves.
     """
     jobs = period_jobs(data, seed)
     run = simulate(jobs, data.twin, _change(data, alternative, jobs, seed), seed)
@@ -151,7 +152,7 @@ def _change(data: ForecastInput, alternative: StudyAlternative, jobs: JobsTable,
 
 
 def _deferral(data: ForecastInput, policy: str, jobs: JobsTable, seed: int) -> TwinDeferral:
-    """Return the deferral of an assumed share of the jobs, drawn at random."""
+    """Return a deferral in which an assumed share of the jobs, drawn at random, may wait."""
     series = data.prices.carbon_g_per_kwh if policy == "cleanest" else data.prices.price_per_kwh
     if series is None:
         name = "carbon intensity" if policy == "cleanest" else "price"
@@ -186,14 +187,14 @@ def _groups(jobs: JobsTable, names: np.ndarray) -> dict[str, GroupTotals]:
 
 @dataclass(frozen=True, slots=True)
 class ForecastChange:
-    """Forecast change of a figure against the present site.
+    """Forecast change of a figure relative to the present site.
 
     Attributes:
         today: mean under the present configuration.
         value: mean under the alternative.
         change: relative change; NaN: unknown.
-        low, high: interval in which the change of another period lies.
-        mean_low, mean_high: interval of the mean change over many periods.
+        low, high: prediction interval of the change in a further period.
+        mean_low, mean_high: confidence interval of the mean change over many periods.
     """
 
     today: float
@@ -208,13 +209,13 @@ class ForecastChange:
 def forecast_change(
     today: Sequence[float | None], values: Sequence[float | None], confidence: float
 ) -> ForecastChange | None:
-    """Return the change of a figure over paired simulations; None: it is unknown in all of them.
+    """Return the change of a figure over paired simulations; None if it is unknown in all simulations.
 
     Args:
         today: the figure under the present configuration, by seed.
         values: the figure under the alternative, by seed.
-        confidence: probability with which the intervals contain the true value. With a single known seed they
-            are unknown.
+        confidence: confidence level of the intervals. The intervals are unknown if the figure is known
+            for one seed only.
     """
     pairs = [(a, b) for a, b in zip(today, values, strict=True) if a is not None and b is not None]
     if not pairs:
@@ -257,7 +258,7 @@ def group_changes(
 
 
 def _joined(totals: Sequence[Mapping[str, Any] | None]) -> dict[str, float | None]:
-    """Return the figures of a group per period, weighted by jobs."""
+    """Return the figures of a group per simulated period. Means are weighted by jobs."""
     known = [one for one in totals if one is not None]
     jobs = sum(one["jobs"] for one in known)
     if not jobs:

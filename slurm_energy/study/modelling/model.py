@@ -1,6 +1,6 @@
-"""Step 4 of a study, the model: a digital twin, calibrated on the baseline and checked on a held-out week.
+"""Step 4 of a study, the model: a digital twin, calibrated on the baseline.
 
-Source: thesis, section 6.3.4.
+A replay of held-out days checks the twin. Source: thesis, section 6.3.4.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TwinError(EnergyError):
     """The twin's replay of the held-out days is too far from the measurement.
 
     Args:
-        errors: all errors of the replay.
+        errors: errors of all compared KPIs.
     """
 
     def __init__(self, errors: list[ReplayDeviation]) -> None:
@@ -46,12 +46,12 @@ class TwinError(EnergyError):
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Options of the step.
+    """Options of the step `model`.
 
     Attributes:
         nodes: number of nodes by partition; missing ones are estimated.
         held_out_days: number of days at the end of the baseline that do not calibrate the twin.
-        accept_error: whether the step continues beyond the bounds.
+        accept_error: whether the step accepts errors above their bounds.
         bounds: permitted relative errors by KPI, instead of `BOUNDS`.
     """
 
@@ -66,7 +66,7 @@ class ModelOptions:
 
 
 def run_model(study: StudyDirectory, options: ModelOptions, command: str) -> dict[str, Any]:
-    """Run the step, and return its result.
+    """Run the step `model` and return its result.
 
     Args:
         study: the study.
@@ -74,8 +74,8 @@ def run_model(study: StudyDirectory, options: ModelOptions, command: str) -> dic
         command: command line, for the manifest.
 
     Raises:
-        TwinError: an error is above its bound, and is not accepted.
-        UsageError: the baseline is too short, or an option does not fit it.
+        TwinError: an error is above its bound, and the options do not accept errors.
+        UsageError: the baseline is too short, or an option contradicts the baseline.
     """
     with study.running("model", command, options=options.document()) as run:
         period = read_baseline(study)
@@ -110,7 +110,7 @@ def read_twin(study: StudyDirectory) -> TwinSettings:
 
 
 def held_out_rows(study: StudyDirectory, period: StudyPeriod) -> tuple[int, int]:
-    """Return the first row and the end of the held-out days among the days of the baseline.
+    """Return the first row of the held-out days in the baseline, and the row after their last.
 
     Args:
         study: the study.
@@ -144,7 +144,7 @@ def _split(period: StudyPeriod, held_out_days: int) -> int:
 
 
 def _cache(run: StepRun) -> Cache:
-    """Return a function that stores fits as partial work of the step."""
+    """Return a function that stores fits as partial work of the step, for a continued run."""
     fits: dict[str, list[float]] = run.partial("fits") or {}
 
     def cached(name: str, compute: Callable[[], Fit]) -> Fit:

@@ -35,7 +35,7 @@ _OWN_TITLES: Final = {"makespan_s": ("makespan", "s"), "mean_wait_s": ("mean wai
 
 
 def replay_title(kpi: str) -> tuple[str, str]:
-    """Return name and unit of a figure of `REPLAY_KPIS`, for people."""
+    """Return the title and the unit of a KPI of `REPLAY_KPIS`, for people."""
     return _OWN_TITLES[kpi] if kpi in _OWN_TITLES else (KPIS[kpi].title, KPIS[kpi].unit)
 
 
@@ -44,9 +44,9 @@ class ReplayDeviation:
     """Measured and simulated value of a KPI.
 
     Attributes:
-        kpi: `makespan_s`, `power_pNN_watts` (of hours), or a KPI of `indicators`.
+        kpi: `makespan_s`, `power_pNN_watts` (percentile NN of hourly power), or a KPI of `indicators`.
         measured, simulated: the values; NaN: unknown.
-        bound: permitted relative error; None: none.
+        bound: permitted relative error; None: no bound.
     """
 
     kpi: str
@@ -56,7 +56,7 @@ class ReplayDeviation:
 
     @property
     def error(self) -> float:
-        """Relative error; NaN: unknown."""
+        """Relative error of the simulated value; NaN: unknown."""
         return self.simulated / self.measured - 1 if self.measured else math.nan
 
     @property
@@ -72,16 +72,16 @@ class ReplayDeviation:
 def replay_errors(
     period: StudyPeriod, run: TwinRun, days: StudyDays, bounds: Mapping[str, float] = BOUNDS
 ) -> list[ReplayDeviation]:
-    """Compare a replay with the measurement.
+    """Return the errors of a replay relative to the measurement.
 
-    Completion times and makespan are those of the jobs submitted on these days, energy and power those of
-    the days.
+    Completion times and makespan are those of the jobs submitted on the compared days. Energy and power are
+    those of the days themselves.
 
     Args:
         period: the measured period.
-        run: replay of the whole period, so that the days begin with running and waiting jobs.
+        run: replay of the whole period. The compared days therefore begin with running and waiting jobs.
         days: the compared days.
-        bounds: permitted errors by KPI.
+        bounds: permitted relative errors by KPI.
     """
     pairs: dict[str, tuple[float, float]] = {}
     measured, simulated = _submitted(period.jobs, days), _submitted(run.jobs, days)
@@ -141,7 +141,7 @@ def _hours(days: StudyDays) -> Floats:
 
 
 def _watts(period: StudyPeriod, days: StudyDays) -> Floats:
-    """Return the measured power of each hour; if the energy of nodes is unknown, the power of jobs."""
+    """Return the measured power of the nodes in each hour. If it is unknown, return the power of the jobs."""
     if period.energy is None:
         return _job_watts(period.jobs, days)
     known = ~np.isnan(period.energy.joules)

@@ -1,7 +1,7 @@
-"""Digital twin of a cluster: its jobs replayed by the simulator, as they ran or under changed levers.
+"""Digital twin of a cluster. The simulator replays its jobs as they ran, or under changed levers.
 
-The nodes of a partition are one kind of nodes of the simulator. Jobs keep their number of nodes; the
-simulator decides when they start. Source: thesis, section 6.3.4.
+Each partition becomes one kind of nodes in the simulator. Jobs keep their number of nodes. The simulator
+decides when they start. Source: thesis, section 6.3.4.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class TwinKind:
         nodes: number of nodes.
         idle_watts: power of an idle node. The power of a job includes it.
         off_watts, boot_s, boot_watts, shutdown_s, shutdown_watts: as in `[power_saving]` of energy.toml.
-        min_watts: lowest power to which a power budget can limit a node; 0: it has no limit.
+        min_watts: minimum power to which a power budget can limit a node; 0: the power of a node cannot
+            be limited.
     """
 
     nodes: int
@@ -66,9 +67,10 @@ class TwinSettings:
     Attributes:
         kinds: nodes by partition. Jobs of other partitions run on the first kind.
         ranking: scheduling policy of the present site.
-        discipline: rule by which ranked jobs may start.
+        discipline: rule that decides which ranked jobs may start, for example backfill.
         default_watts: power of a node for jobs without measured energy.
-        uses_limits: whether backfill relies on the time limits of jobs; else on their run times.
+        uses_limits: whether backfill plans with the time limits of jobs. Otherwise it plans with their
+            run times.
         start_delay_s: time from submission until a job can start: scheduling passes and prolog.
     """
 
@@ -85,10 +87,10 @@ class TwinSettings:
 
 
 def twin_settings_of(document: Mapping[str, Any]) -> TwinSettings:
-    """Return the settings that `TwinSettings.document` describes.
+    """Return the settings for a JSON object of `TwinSettings.document`.
 
     Raises:
-        UsageError: the document is damaged.
+        UsageError: the object is damaged.
     """
     try:
         kinds = {name: TwinKind(**kind) for name, kind in document["kinds"].items()}
@@ -103,9 +105,10 @@ class TwinDeferral:
 
     Attributes:
         policy: `cheapest` or `cleanest`.
-        slack_s: time after submission up to which a job may start later, shape (n,); NaN: none.
-        series: price or carbon intensity in Unix seconds. The simulated controller knows values of the past
-            and forecasts the others from them.
+        slack_s: maximum time by which each job may be deferred after its submission, shape (n,); NaN: the
+            job may not be deferred.
+        series: price or carbon intensity over Unix time. The simulated controller knows past values and
+            forecasts future values from them.
     """
 
     policy: str
@@ -114,7 +117,7 @@ class TwinDeferral:
 
     @property
     def signal(self) -> SignalName:
-        """The signal that decides."""
+        """Signal that decides when deferred jobs start: price or carbon intensity."""
         return SignalName.CARBON if self.policy == "cleanest" else SignalName.PRICE
 
 
@@ -123,15 +126,15 @@ class TwinChange:
     """Changed levers of a simulation. The defaults replay the present site.
 
     Attributes:
-        ranking: scheduling policy; empty: that of the site.
+        ranking: scheduling policy; empty: the present policy of the site.
         weights: weights of the scheduling policy.
-        budget_watts: power budget of the cluster; None: none.
+        budget_watts: power budget of the cluster; None: no budget.
         powers_down: whether idle nodes are powered down.
-        deferral: deferral of jobs with slack; None: none.
+        deferral: deferral of jobs with slack; None: no deferral.
         time_ratio, power_ratio: run time and power of each job relative to the untuned job, shape (n,); None:
             jobs are not tuned.
-        caps: points to which a power budget can limit the jobs of a class, as time and power relative to
-            the untuned job. Jobs of other classes run at full power or wait.
+        caps: for each class, the points to which a power budget can limit its jobs, as time and power
+            relative to the untuned job. Jobs of other classes run at full power or wait.
     """
 
     ranking: str = ""
@@ -149,9 +152,10 @@ class TwinRun:
     """Result of a simulation of the twin.
 
     Attributes:
-        jobs: the jobs with simulated start, end, energy and speed. Jobs that never ran have no start.
+        jobs: the jobs with simulated start, end, energy and speed. The start of a job that never ran is
+            unknown.
         energy: energy of all nodes by hour.
-        notes: remarks of the simulator.
+        notes: remarks of the simulator about the run.
     """
 
     jobs: JobsTable
@@ -165,10 +169,10 @@ def simulate(
     """Simulate jobs on the twin.
 
     Args:
-        jobs: jobs with submission, start and end; others are left out. Their run times and energies are those
-            of the untuned job.
+        jobs: the jobs. Jobs without a known submission, start or end are left out. Run times and energies
+            must be those of untuned jobs.
         settings: the twin.
-        change: changed levers; None: the present site.
+        change: changed levers; None: the present site is replayed.
         seed: seed of the simulator's random numbers.
 
     Raises:
@@ -236,7 +240,7 @@ def _cap_points(
     power_ratio: Floats,
     caps: Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[int, tuple[Floats, Floats]]:
-    """Return the response of each job to power limits by its row in the order of submission."""
+    """Return the response of each job to power limits, by the job's row in the order of submission."""
     found = {}
     for row, job in enumerate(np.argsort(jobs.submit_s, kind="stable").tolist()):
         points = np.array(caps.get(str(jobs.job_class[job]), ())).reshape(-1, 2)
@@ -290,7 +294,7 @@ def _source(series: SignalSeries) -> SignalSource:
 
 
 def _simulated_jobs(jobs: JobsTable, result: SimulationResult, origin_s: float) -> JobsTable:
-    """Return the jobs with simulated times; `speed` is relative to the run time in the data."""
+    """Return the jobs with simulated times. `speed` is relative to the run time in the data."""
     accounts = result.accounts
     row = np.empty(jobs.count, np.int64)
     row[np.argsort(jobs.submit_s, kind="stable")] = np.arange(jobs.count)  # the simulator sorts by submission
@@ -309,7 +313,7 @@ def _simulated_jobs(jobs: JobsTable, result: SimulationResult, origin_s: float) 
 
 
 def _hourly_energy(result: SimulationResult, origin_s: float) -> EnergySeries:
-    """Return the energy of the simulated cluster by full hours of the calendar."""
+    """Return the energy of the simulated cluster for each full hour of the calendar."""
     times_s, watts = result.power
     ends_s = np.append(times_s[1:], max(result.end_s, float(times_s[-1])))
     first = np.floor((origin_s + times_s[0]) / HOUR_S)

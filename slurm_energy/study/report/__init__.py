@@ -1,1 +1,1 @@
-"""The report of a study as page, notebook and JSON."""
+"""The report of a study as HTML page, notebook and JSON."""

@@ -18,10 +18,11 @@ _ROW, _MAX_SHARE = 30, 0.5
 def effects_chart(effects: Mapping[str, Mapping[str, Any]], size_x: int = 720) -> str:
     """Draw the effect on each KPI as a point with its interval, as SVG.
 
-    Intervals that reach beyond 50 % are cut, so that a KPI with wide intervals does not hide the others.
+    Intervals are cut at 50 %, so that a wide interval does not compress the others.
 
     Args:
-        effects: by KPI, an estimate with the keys `change`, `low`, `high`, `excludes_zero` and `is_relative`.
+        effects: for each KPI, an estimate with the keys `change`, `low`, `high`, `excludes_zero` and
+            `is_relative`.
         size_x: width in pixels.
     """
     shown = {name: one for name, one in effects.items() if one["is_relative"]}
@@ -52,9 +53,9 @@ def effects_chart(effects: Mapping[str, Mapping[str, Any]], size_x: int = 720) -
 
 
 def days_chart(days: Sequence[Mapping[str, Any]], name: str, size: tuple[int, int] = (720, 260)) -> str:
-    """Draw a KPI by day in the colour of the day's group, relative to the expected value where known.
+    """Draw the value of a KPI on each day as SVG. The colour shows the day's group.
 
-    Args:
+    A value is drawn relative to the expected value if this is known.
         days: rows with `date`, `group`, `value` and `expected` (None: unknown).
         name: title of the KPI.
         size: width and height in pixels.

@@ -1,4 +1,7 @@
-"""The report of a study as one JSON object, from the results of its steps. Page and notebook show it."""
+"""The report of a study as one JSON object, made from the results of its steps.
+
+Page and notebook show this object.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _RESULTS: Final = ("baseline", "characterise", "model", "choose", "deploy", "val
 
 
 def report_document(study: StudyDirectory) -> dict[str, Any]:
-    """Return the report: objective, steps with hashes, results, days of the effect, power by hour.
+    """Return the report: objective, steps with hashes, results, daily values of KPIs, power by hour.
 
     Raises:
         UsageError: no step has a result yet, or a result is damaged.
@@ -80,7 +83,7 @@ def conclusion(validation: Mapping[str, Any] | None, choice: Mapping[str, Any] |
 
 
 def _days(study: StudyDirectory, kpi: str) -> list[dict[str, Any]]:
-    """Return the days of the effect on a KPI from the table of the step validate."""
+    """Return the daily values of a KPI from the table of the step `validate`."""
     path = study.folder("validate") / "days.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -99,7 +102,10 @@ def _days(study: StudyDirectory, kpi: str) -> list[dict[str, Any]]:
 
 
 def _hours(study: StudyDirectory) -> list[dict[str, float | None]]:
-    """Return measured and simulated power by hour of the held-out days; empty: an older model has none."""
+    """Return measured and simulated power of each hour of the held-out days.
+
+    The list is empty if an older release made the model.
+    """
     path = study.folder("model") / "hours.csv"
     if path.name not in study.manifest.steps["model"].outputs:
         return []

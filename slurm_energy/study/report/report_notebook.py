@@ -1,4 +1,4 @@
-"""The report of a study as a Jupyter notebook, which reads the files of the study and computes again."""
+"""The report of a study as a Jupyter notebook, which reads the study's files and repeats the computation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def study_notebook(report: Mapping[str, Any], folder: Path) -> str:
     """Return the notebook as text (nbformat 4.5), without outputs.
 
     Args:
-        report: object of `report_document`, which is beside the notebook as `report.json`.
+        report: object of `report_document`. It is stored as `report.json` beside the notebook.
         folder: directory of the study.
     """
     lines = "\n".join(f"- {line}" for line in report["conclusion"])

@@ -19,11 +19,11 @@ _MAX_HASH = 12
 
 
 def study_page(report: Mapping[str, Any], now: datetime | None = None) -> str:
-    """Return the page.
+    """Return the report as an HTML page.
 
     Args:
         report: object of `report_document`.
-        now: time for the footer; None omits it.
+        now: time to print in the footer; None: no time is printed.
     """
     results = report["results"]
     validation = results.get("validate")
@@ -165,7 +165,7 @@ def _baseline_table(baseline: Mapping[str, Any], main: str) -> dict[str, Any]:
 
 
 def _model_tables(model: Mapping[str, Any], hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the error of the twin by KPI, and its power by hour."""
+    """Return tables of the twin: error by KPI, and power by hour."""
     rows = []
     for one in model["errors"]:
         name, unit = replay_title(one["kpi"])

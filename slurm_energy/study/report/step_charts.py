@@ -1,4 +1,4 @@
-"""Charts of the steps before the deployment: pattern of the week, and the twin's replay of held-out days."""
+"""Charts of the steps before the deployment: weekly pattern, and the twin's replay of held-out days."""
 
 from __future__ import annotations
 
@@ -68,10 +68,11 @@ def week_chart(kpi: str, estimate: Mapping[str, Any], size: tuple[int, int] = (7
 
 
 def replay_chart(errors: Sequence[Mapping[str, Any]], size_x: int = 720) -> str:
-    """Draw the twin's error by KPI as a bar, with the permitted range where there is one, as SVG.
+    """Draw the twin's error of each KPI as a bar, with the permitted range if there is one, as SVG.
 
     Args:
-        errors: `kpi`, `error` (None: unknown), `bound` (None: none) and `exceeds`. Bars end at 50 %.
+        errors: rows with `kpi`, `error` (None: unknown), `bound` (None: no bound) and `exceeds`. Bars end
+            at 50 %.
         size_x: width in pixels.
     """
     known = [one for one in errors if one["error"] is not None]
@@ -95,7 +96,7 @@ def replay_chart(errors: Sequence[Mapping[str, Any]], size_x: int = 720) -> str:
 
 
 def _error_bar(one: Mapping[str, Any], x: Scale, frame: Frame, y: float) -> list[str]:
-    """Return label, permitted range and bar of an error."""
+    """Return the label, the permitted range and the bar of one error as SVG elements."""
     name, _ = replay_title(one["kpi"])
     error = max(x.low, min(x.high, one["error"]))
     tip = element("title", text=f"{name}: {one['error']:+.1%}")

@@ -1,6 +1,6 @@
-"""Assignment of periods or groups to the arms of a deployment: treated, or control. Drawn at random. Pure.
+"""Random assignment of periods or groups to the arms of a deployment, treated or control. Pure.
 
-The seed and the drawn arms are stored, so that anybody can draw the assignment again. Source of the designs:
+The seed and the drawn arms are stored, so that the draw can be repeated and checked. Source of the designs:
 Bojinov, Simchi-Levi and Zhao, "Design and analysis of switchback experiments", Management Science 69 (2023);
 Imai, King and Nall, Statistical Science 24 (2009), for matched pairs.
 """
@@ -24,7 +24,7 @@ MIN_PERIODS: Final = 4
 
 
 class AssignmentDesign(StrEnum):
-    """How the jobs of a deployment are divided between the arms."""
+    """Design that divides the jobs of a deployment between the arms."""
 
     SWITCHBACK = "switchback"
     PARTITION = "partition"
@@ -57,7 +57,7 @@ class ArmAssignment:
         seed: seed of the random numbers from which the arms were drawn.
         periods: periods in the order of time; empty except for a switchback.
         treated: partitions or users whose jobs are treated.
-        control: partitions or users whose jobs are not.
+        control: partitions or users whose jobs are not treated.
         begin_s: time from which the assignment holds.
     """
 
@@ -69,18 +69,18 @@ class ArmAssignment:
     begin_s: float = 0.0
 
     def period_at(self, time_s: float) -> AssignmentPeriod | None:
-        """Return the period of a switchback that contains a Unix time; None: outside of all periods."""
+        """Return the period of a switchback that contains a Unix time; None if no period contains it."""
         position = bisect.bisect_right([period.begin_s for period in self.periods], time_s) - 1
         period = self.periods[position] if position >= 0 else None
         return period if period is not None and time_s < period.end_s else None
 
     def is_treated(self, start_s: float, partition: str = "", user: str = "") -> bool | None:
-        """Return whether a job is in the treated arm; None: in neither.
+        """Return whether a job is in the treated arm; None if it is in neither arm.
 
         Args:
-            start_s: Unix time of its start.
-            partition: its partition.
-            user: its user.
+            start_s: Unix time at which the job started.
+            partition: partition of the job.
+            user: user of the job.
         """
         if start_s < self.begin_s:
             return None
@@ -98,7 +98,7 @@ class ArmAssignment:
 
 
 def assignment_of(document: Mapping[str, Any]) -> ArmAssignment:
-    """Return the assignment that `ArmAssignment.document` describes."""
+    """Return the assignment for a JSON object of `ArmAssignment.document`."""
     return ArmAssignment(
         design=AssignmentDesign(document["design"]),
         seed=document["seed"],
@@ -112,21 +112,21 @@ def assignment_of(document: Mapping[str, Any]) -> ArmAssignment:
 def draw_switchback(
     first_day: date, days: int, seed: int, *, timezone: str = "", period_days: int = 1
 ) -> ArmAssignment:
-    """Draw a switchback in which each period is treated or not.
+    """Draw for each period of a switchback whether it is treated.
 
-    Periods of one day are drawn in pairs of the same weekday in two following weeks: each weekday is treated
-    once and untreated once in each two weeks, so that the weekly pattern does not bias the comparison. Other
-    periods, and days after the last two full weeks, are drawn in pairs of neighbours.
+    Periods of one day are drawn in pairs: the same weekday in two consecutive weeks. One day of each pair is
+    treated, so that the weekly pattern does not bias the comparison. Longer periods, and days after the last
+    two full weeks, are drawn in pairs of neighbours.
 
     Args:
         first_day: first day of the switchback.
-        days: its length; a rest that is shorter than a period is left out.
+        days: length of the switchback. A remainder shorter than a period is left out.
         seed: seed of the random numbers.
         timezone: time zone in which days begin; empty: UTC.
-        period_days: days of a period.
+        period_days: length of a period in days.
 
     Raises:
-        UsageError: fewer than `MIN_PERIODS` periods.
+        UsageError: there are fewer than `MIN_PERIODS` periods.
     """
     count = days // period_days
     if count < MIN_PERIODS:
@@ -146,7 +146,7 @@ def draw_switchback(
 
 
 def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
-    """Yield the positions of the periods of each block; the last block may have a single period."""
+    """Yield the positions of the periods in each block. The last block may have a single period."""
     whole = count // (2 * distance) * 2 * distance
     for begin in range(0, whole, 2 * distance):
         yield from ((begin + i, begin + i + distance) for i in range(distance))
@@ -157,14 +157,14 @@ def _pairs(count: int, distance: int) -> Iterable[tuple[int, ...]]:
 def draw_groups(
     design: AssignmentDesign, weights: Mapping[str, float], seed: int, begin_s: float = 0.0
 ) -> ArmAssignment:
-    """Draw which partitions or users are treated.
+    """Draw for each partition or user whether its jobs are treated.
 
     The groups are sorted by their weight, and one of each two neighbours is drawn, so that both arms get
     similar work.
 
     Args:
         design: `PARTITION` or `USERS`.
-        weights: work of each group in any unit.
+        weights: work of each partition or user in any unit.
         seed: seed of the random numbers.
         begin_s: Unix time from which the assignment holds.
 
@@ -188,7 +188,7 @@ def draw_groups(
 def fixed_groups(
     design: AssignmentDesign, treated: Sequence[str], control: Sequence[str], begin_s: float = 0.0
 ) -> ArmAssignment:
-    """Return an assignment whose groups the administrator chose; its seed is -1, because nothing is drawn."""
+    """Return an assignment with groups chosen by the administrator. Its seed is -1: nothing is drawn."""
     return ArmAssignment(design, -1, treated=tuple(treated), control=tuple(control), begin_s=begin_s)
 
 

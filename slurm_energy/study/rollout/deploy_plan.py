@@ -26,19 +26,20 @@ from slurm_energy.study.rollout.stages import DeploymentStage, check_order
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """Stage that the administrator requests, with its options.
+    """Request of the administrator for a stage, with options.
 
     Attributes:
         stage: the stage.
         configuration: energy.toml of the site.
         alternative: name of an alternative of the step choose; empty: the recommended one.
-        design: how jobs are divided between the arms; None: by the chosen partitions, or not at all.
+        design: design that divides jobs between the arms. None: the chosen partitions are treated, or
+            there are no arms.
         partitions: partitions of the stage `partition`.
         first_day: first day of a switchback; None: tomorrow.
         days: length of a switchback.
         period_days: days of a period of a switchback.
-        seed: seed of the assignment; None: a random one.
-        skip_stages: stages before this one may be left out.
+        seed: seed of the assignment; None: a random seed.
+        skip_stages: whether stages before this one may be skipped.
         apply_command: see `DeploymentState`.
     """
 
@@ -62,10 +63,10 @@ def planned_state(
     before: DeploymentState | None,
     now_s: float,
 ) -> DeploymentState:
-    """Return the state in which a stage begins.
+    """Return the state of the deployment at the beginning of a stage.
 
-    A request that repeats the stage in force keeps its arms, unless it names a seed: it completes a stage
-    that was interrupted.
+    A request for the stage in force completes a stage that was interrupted. It keeps the arms of this stage,
+    unless it names a seed.
 
     Args:
         request: stage and options that the administrator requests.
@@ -126,7 +127,7 @@ def _alternative(
 def _partition_arms(
     request: StageRequest, powers: Mapping[str, float], known: list[str], now_s: float
 ) -> ArmAssignment:
-    """Return the arms of the stage `partition`: chosen partitions, or drawn ones."""
+    """Return the arms of the stage `partition`, with chosen or randomly drawn partitions."""
     design = AssignmentDesign.PARTITION
     if request.design not in (None, design):
         raise UsageError("stage partition", f"has no design {request.design}", "--stage all")
@@ -144,7 +145,7 @@ def _partition_arms(
 def _scope_arms(
     request: StageRequest, choice: Mapping[str, Any], timezone: str, now_s: float
 ) -> ArmAssignment | None:
-    """Return the arms of a stage that covers the whole scope; None: the stage applies nothing."""
+    """Return the arms of a stage that covers the whole scope; None if the stage applies no changes."""
     if request.partitions:
         raise UsageError(f"stage {request.stage}", "covers the whole scope", "--stage partition")
     if not request.stage.applies:

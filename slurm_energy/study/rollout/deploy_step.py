@@ -1,4 +1,4 @@
-"""The step `deploy`: stages, daily switches and undo of a deployment."""
+"""The step `deploy`: stages, daily switches and the undo of a deployment."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Apply = Callable[[Sequence[str]], list[str]]
 
 
 def apply_configuration(command: Sequence[str]) -> list[str]:
-    """Bring a changed configuration into force, and return the steps left to the administrator.
+    """Bring a changed configuration into force, and return the steps that the administrator must take.
 
     Args:
         command: program of the site that distributes the file and reloads the daemons; empty: the active
-            units of this host are reloaded.
+            systemd units of this host are reloaded.
 
     Raises:
         UnavailableError: the program or a reload failed.
@@ -64,8 +64,8 @@ class Deployment:
 
     Args:
         study: the study.
-        now_s: Unix time for which arms are set and switches are logged.
-        apply: brings a changed configuration into force.
+        now_s: Unix time that selects the arm and is logged with switches.
+        apply: function that brings a changed configuration into force.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Deployment:
         self.remarks: list[str] = []
 
     def state(self) -> DeploymentState | None:
-        """Return the state; None: nothing was deployed."""
+        """Return the state of the deployment; None if nothing was deployed."""
         if not (self._study.folder(STEP) / RESULT_NAME).exists():
             return None
         try:
@@ -88,9 +88,9 @@ class Deployment:
             raise UsageError(f"{path}", f"is damaged: {error!r}", "restore it from a backup") from None
 
     def preview(self, request: StageRequest) -> ConfigurationStep:
-        """Return the change of energy.toml that puts a stage in force, without making it.
+        """Return the change of energy.toml that puts a stage in force. Nothing is written.
 
-        A switchback makes it on treated days only.
+        A switchback makes this change on treated days only.
 
         Raises:
             EnergyError: as `begin_stage` does.
@@ -104,9 +104,9 @@ class Deployment:
         return step
 
     def begin_stage(self, request: StageRequest, command: str) -> DeploymentState:
-        """Put a stage in force, for a switchback with the arm of the present time.
+        """Put a stage in force. A switchback begins with the arm of the present time.
 
-        A repeated request after an interruption completes the stage.
+        After an interruption, the same request completes the stage.
 
         Args:
             request: the stage.
@@ -134,7 +134,7 @@ class Deployment:
         return state
 
     def tick(self, command: str) -> DeploymentState:
-        """Set the arm of the present time; after the last period, restore the site's own configuration.
+        """Switch to the arm of the present time. After the last period, restore the site's configuration.
 
         Args:
             command: command line, for the manifest.
@@ -159,14 +159,14 @@ class Deployment:
             return state
 
     def undo(self, reason: str, command: str) -> DeploymentState | None:
-        """Restore the site's own configuration. A stale or failed step does not prevent it.
+        """Restore the site's own configuration. A stale or failed step does not prevent this.
 
         Args:
-            reason: why, for the log.
+            reason: reason for the log.
             command: command line, for the manifest.
 
         Returns:
-            The state; None: nothing was deployed.
+            State of the deployment; None: nothing was deployed.
         """
         with self._study.locked("deploy --undo"):
             state = self.state()
@@ -177,7 +177,7 @@ class Deployment:
             return state
 
     def _check(self, step: ConfigurationStep) -> None:
-        """Check the configuration that a step writes."""
+        """Check the configuration that a configuration step writes."""
         folder = self._study.folder(STEP)
         folder.mkdir(exist_ok=True)
         check_combination(step, folder)
@@ -210,7 +210,7 @@ class Deployment:
         return stage_keys(state.alternative, state.stage, target, self._own_values(Path(state.configuration)))
 
     def _own_values(self, path: Path) -> dict[str, Any]:
-        """Return the parsed energy.toml of the site without the changes of the study."""
+        """Return the parsed energy.toml of the site, without the changes by the study."""
         own = self._site(path).plan(()).data or b""
         try:
             return tomllib.loads(own.decode())

@@ -22,10 +22,10 @@ class ConfigurationSwitch:
 
     Attributes:
         time_s: Unix time from which it is in force.
-        stage: stage; empty: the deployment was taken back.
+        stage: stage; empty: the deployment was undone.
         is_treated: whether the alternative is in force for the treated part of the cluster.
         sha256: SHA-256 of energy.toml after the change.
-        reason: why it was made.
+        reason: reason of the change.
     """
 
     time_s: float
@@ -40,16 +40,16 @@ class DeploymentState:
     """State of a deployment.
 
     Attributes:
-        alternative: what is deployed.
+        alternative: the deployed alternative.
         configuration: path of the site's energy.toml.
         stage: the last stage.
         assignment: arms; None: the stage has none.
-        partitions, other_partitions: partitions that the deployment covers, and those that it does not.
+        partitions, other_partitions: partitions that the deployment covers, and all other partitions.
         power_share: share of the cluster's power that the covered partitions draw.
-        apply_command: program that brings the configuration into force, with its arguments; empty: the units
-            of this host are reloaded.
+        apply_command: program that brings the configuration into force, with its arguments; empty: the
+            systemd units of this host are reloaded.
         switches: all changes of the configuration in the order of time.
-        stopped: why the deployment was taken back; empty: it was not.
+        stopped: reason why the deployment was undone; empty: it was not undone.
     """
 
     alternative: StudyAlternative
@@ -65,7 +65,7 @@ class DeploymentState:
 
     @property
     def is_active(self) -> bool:
-        """Whether the deployment was not taken back."""
+        """Whether the deployment has not been undone."""
         return not self.stopped
 
     def document(self) -> dict[str, Any]:
@@ -88,20 +88,20 @@ class DeploymentState:
         return replace(self, switches=(*self.switches, switch))
 
     def in_force_at(self, time_s: float) -> ConfigurationSwitch | None:
-        """Return the last switch up to a time; None: there is none."""
+        """Return the last switch at or before a time; None if there is none."""
         earlier = [switch for switch in self.switches if switch.time_s <= time_s]
         return earlier[-1] if earlier else None
 
     def arm(self, start_s: float, partition: str = "", user: str = "") -> str:
         """Return the arm of a job: `treated`, `control`, or empty for neither.
 
-        A job that started in a switchback period before the configuration had the arm of the period, because
-        a switch was late, belongs to neither arm.
+        A late switch leaves the previous arm in force at the start of a switchback period. A job that started
+        before such a switch belongs to neither arm.
 
         Args:
-            start_s: Unix time of its start.
-            partition: its partition.
-            user: its user.
+            start_s: Unix time at which the job started.
+            partition: partition of the job.
+            user: user of the job.
         """
         if self.assignment is None or start_s != start_s:
             return ""
@@ -121,10 +121,10 @@ class DeploymentState:
 
 
 def deployment_of(document: Mapping[str, Any]) -> DeploymentState:
-    """Return the state that `DeploymentState.document` describes.
+    """Return the state for a JSON object of `DeploymentState.document`.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it describes none.
+        KeyError, TypeError, ValueError, AttributeError: the object describes no state.
     """
     assignment = document["assignment"]
     for name in ("configuration", "stopped"):

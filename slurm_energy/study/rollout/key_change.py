@@ -1,7 +1,7 @@
 """Changes of single keys in the text of a TOML file. All other lines stay as they are. Pure.
 
-The text is edited by statements, not rewritten, so that comments, order and spelling of the site remain. The
-result is parsed and compared with the intended values: a change that would touch anything else is refused.
+Single statements of the text are edited, so that the site's comments, order and spelling remain. The result
+is parsed and compared with the intended values. A change that would alter any other value is refused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class KeyChange:
 
     Attributes:
         path: section, key and inner keys, such as `("tuning", "partition", "gpu")`.
-        value: the value; a list, number, text, truth value or dict.
-        is_list_table: the value is a dict and becomes a new table `[[path]]` at the end of the file.
+        value: new value: a list, number, text, Boolean or dict.
+        is_list_table: whether the value is a dict that becomes a new table `[[path]]` at the end of the file.
     """
 
     path: tuple[str, ...]
@@ -40,21 +40,21 @@ class KeyChange:
 
     @property
     def label(self) -> str:
-        """The change as one line of TOML with the whole path as key."""
+        """The change as one line of TOML. The key contains the whole path."""
         name = ".".join(map(_key_text, self.path))
         return f"[[{name}]] {toml(self.value)}" if self.is_list_table else f"{name} = {toml(self.value)}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A key with its value, or the header of a table, in a text.
+    """A statement of a TOML text: a key with its value, or the header of a table.
 
     Attributes:
-        start: offset of its first line.
-        end: offset after its last line.
+        start: offset of the first line.
+        end: offset after the last line.
         path: path of the key or of the table.
-        is_header: whether it is a header.
-        in_list: whether it belongs to a table of a list of tables.
+        is_header: whether the statement is a header.
+        in_list: whether the statement belongs to a table in a list of tables `[[...]]`.
     """
 
     start: int
@@ -69,12 +69,12 @@ def changed_text(text: str, changes: Sequence[KeyChange], remark: str = "") -> s
 
     Args:
         text: the text.
-        changes: the changes. A key that already has its value is left alone.
-        remark: comment after the lines that are written; empty: none.
+        changes: the changes. A key that already has the new value is left alone.
+        remark: comment at the end of each written line; empty: no comment.
 
     Raises:
-        ConfigError: the text is not TOML, or its form does not permit the change of a key. The message names
-            the change.
+        ConfigError: the text is not TOML, or its form does not permit the change of a key. The message
+            names the key.
     """
     expected = _parsed(text)
     for change in changes:
@@ -91,16 +91,17 @@ def changed_text(text: str, changes: Sequence[KeyChange], remark: str = "") -> s
 def undone_text(
     text: str, changes: Sequence[KeyChange], original: str, remark: str
 ) -> tuple[str, list[KeyChange]]:
-    """Return a text in which changes are taken back, although other keys may have changed since.
+    """Return a text in which changes are undone. Other keys may have changed since then.
 
     Args:
         text: the present text.
         changes: the changes that were made.
-        original: the text before them.
-        remark: the comment with which they were made.
+        original: the text before these changes.
+        remark: the comment that marks the changed lines.
 
     Returns:
-        The text, and the changes whose keys have another value by now. These keys are left alone.
+        The text, and the changes whose keys have got another value in the meantime. These keys are left
+        alone.
 
     Raises:
         ConfigError: the present text is not TOML.
@@ -123,7 +124,7 @@ def undone_text(
 
 
 def _restored(text: str, change: KeyChange, original: str, remark: str) -> str:
-    """Return the text with the statement that a key has in the original, or without the key."""
+    """Return the text with the original statement of a key, or without the key if the original has none."""
     statement, old = _statement_of(text, change.path), _statement_of(original, change.path)
     if statement is None:
         return text
@@ -153,7 +154,7 @@ def _remove(data: dict[str, Any], path: Sequence[str]) -> None:
 
 
 def _statement_of(text: str, path: tuple[str, ...]) -> _Statement | None:
-    """Return the statement that gives a key its value; None if the key is not in the text."""
+    """Return the statement that sets a key; None if the text does not contain the key."""
     for statement in _statements(text):
         if (
             not statement.is_header
@@ -165,7 +166,7 @@ def _statement_of(text: str, path: tuple[str, ...]) -> _Statement | None:
 
 
 def _without_own_header(text: str, path: tuple[str, ...], remark: str) -> str:
-    """Return the text without the header of a table that a change has added, if the table is empty."""
+    """Return the text without a table header that a change has added, if the table is empty."""
     statements = list(_statements(text))
     for place, statement in enumerate(statements):
         line = text[statement.start : statement.end]
@@ -197,7 +198,7 @@ def _comment_of_header(line: str) -> str:
 
 
 def _cut(text: str, start: int, end: int) -> str:
-    """Return the text without a table that was appended, and without the blank line before it."""
+    """Return the text without an appended table and without the blank line before the table."""
     head = text[:start]
     for ending in ("\r\n", "\n"):
         if head.endswith(ending + ending):
@@ -207,7 +208,7 @@ def _cut(text: str, start: int, end: int) -> str:
 
 
 def value_at(text: str, path: Sequence[str]) -> Any:
-    """Return the value of a key in the text of a TOML file; None if the key is not in it."""
+    """Return the value of a key in the text of a TOML file; None if the text does not contain the key."""
     value: Any = _parsed(text)
     for name in path:
         if not isinstance(value, dict) or name not in value:
@@ -232,7 +233,7 @@ def _refused(change: KeyChange) -> ConfigError:
 
 
 def _put(data: dict[str, Any], change: KeyChange) -> None:
-    """Give a key of parsed TOML its value."""
+    """Set a key in parsed TOML to its new value."""
     inner = data
     for name in change.path[:-1]:
         inner = inner.setdefault(name, {})
@@ -263,7 +264,7 @@ def _with_change(text: str, change: KeyChange, remark: str) -> str:
 
 
 def _inserted(text: str, statements: Sequence[_Statement], change: KeyChange, remark: str) -> str:
-    """Return the text with a new key: after the header of its table, or in a new table at the end."""
+    """Return the text with a new key, after the header of its table or in a new table at the end."""
     for depth in range(len(change.path) - 1, 0, -1):
         for statement in statements:
             if statement.is_header and not statement.in_list and statement.path == change.path[:depth]:
@@ -289,7 +290,7 @@ def _appended(text: str, header: str, values: dict[Any, Any], remark: str) -> st
 
 
 def _replaced(text: str, statement: _Statement, value: Any, remark: str) -> str:
-    """Return the text with another value of one statement. A comment after the value stays."""
+    """Return the text with a new value in one statement. A comment after the value stays."""
     old = text[statement.start : statement.end]
     body = old.rstrip("\r\n")
     name = body[: _key_end(body)].rstrip()
@@ -319,7 +320,7 @@ def _comment(body: str) -> str:
 
 
 def _statements(text: str) -> Iterator[_Statement]:
-    """Yield the headers and the keys with their values. The text must be TOML."""
+    """Yield the statements of a TOML text: headers, and keys with their values."""
     table: tuple[str, ...] = ()
     in_list, lists, start, at = False, set[tuple[str, ...]](), 0, 0
     for line in raw_lines(text):
@@ -362,12 +363,12 @@ def _key_path(chunk: str) -> tuple[str, ...]:
 
 
 def _key_end(chunk: str) -> int:
-    """Return the offset of the equals sign after the key."""
+    """Return the offset of the equals sign after the key of a statement."""
     return _parts(chunk, "=")[1]
 
 
 def _parts(text: str, end: str) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a dotted key before the character `end`, and the offset of this character."""
+    """Return the parts of a dotted key that ends at the character `end`, and the offset of this character."""
     parts, at = [], 0
     while (match := _KEY_PART.match(text, at)) is not None:
         quoted = match["quoted"]

@@ -1,7 +1,7 @@
-"""The site's energy.toml during a deployment: changed keys with a journal, from which they are taken back.
+"""The site's energy.toml during a deployment. A journal of the changed keys serves to undo the changes.
 
 The journal and the backups are in the directory of the study. At any time they contain the changes of one
-stage only: a new stage first takes back the one before it, so that stages never pile up.
+stage only. A new stage first undoes the previous stage, so that changes of several stages never add up.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class ConfigurationStep:
     """A planned change from the present file to the file of a stage.
 
     Attributes:
-        present: the file now.
-        own: contents without changes of the study; None: there was no file.
+        present: present contents of the file.
+        own: contents without changes by the study; None: there was no file.
         data: contents in the new stage; None: the file is deleted.
-        remarks: keys of the stage before that the site has changed meanwhile, and that therefore stay.
+        remarks: remarks about keys of the previous stage that the site has changed in the meantime. These
+            keys keep their values.
     """
 
     present: SiteFile
@@ -52,7 +53,7 @@ class ConfigurationStep:
 
 
 class SiteConfiguration:
-    """The site's configuration file with the journal of a study.
+    """The site's configuration file and the journal of a study about it.
 
     Args:
         path: energy.toml of the site.
@@ -65,14 +66,16 @@ class SiteConfiguration:
 
     @property
     def is_changed(self) -> bool:
-        """Whether changes of the study are in force."""
+        """Whether changes by the study are in force."""
         return bool(self._journal.entries)
 
     def plan(self, changes: Sequence[KeyChange]) -> ConfigurationStep:
-        """Return the change of the file to the site's own configuration with changed keys.
+        """Return the planned change of the file.
+
+        The planned file is the site's configuration with changed keys.
 
         Args:
-            changes: changes of keys; empty: the site's own configuration.
+            changes: changes of keys; empty: the site's own configuration is planned.
 
         Raises:
             ConfigError: a change is impossible, or the configuration would be invalid.
@@ -92,18 +95,20 @@ class SiteConfiguration:
         return ConfigurationStep(present, own, data, tuple(remarks))
 
     def carry_out(self, changes: Sequence[KeyChange]) -> tuple[str, ...]:
-        """Change the file to the site's own configuration with changed keys.
+        """Write the site's own configuration with changed keys.
 
-        A repeated call with the same changes changes nothing. After an interruption it completes the change.
+        A repeated call with the same changes has no effect. After an interruption, a repeated call completes
+        the change.
 
         Args:
-            changes: changes of keys; empty: the site's own configuration.
+            changes: changes of keys; empty: the site's own configuration is restored.
 
         Returns:
-            Remarks about keys that the site has changed meanwhile, and that therefore stay.
+            Remarks about keys that the site has changed in the meantime. These keys keep their values.
 
         Raises:
-            EnergyError: the file cannot be written, or the change is impossible; then nothing is changed.
+            EnergyError: the file cannot be written, or the change is impossible. In these cases nothing
+                is changed.
         """
         with self._journal.locked():
             settle(self._journal)
@@ -119,11 +124,11 @@ class SiteConfiguration:
             return step.remarks
 
     def restore(self) -> tuple[str, ...]:
-        """Take back all changes of the study; return remarks, as `carry_out` does."""
+        """Undo all changes by the study. Return remarks as `carry_out` does."""
         return self.carry_out(())
 
     def _taken_back(self, entry: SetupEntry, data: bytes | None) -> tuple[bytes | None, list[str]]:
-        """Return the contents of a file without the changes of an entry, and remarks."""
+        """Return the contents of a file without the changes in a journal entry, and remarks."""
         digest = "" if data is None else sha256(data)
         if digest == entry.before:
             return data, []
@@ -158,7 +163,7 @@ class SiteConfiguration:
         self._journal.complete(entry)
 
     def _write(self, file: SiteFile, data: bytes | None) -> None:
-        """Replace or delete the file, unless it has the contents already."""
+        """Replace or delete the file, unless it already has the contents."""
         if read_site_file(self._path).digest != file.digest:
             raise UnavailableError(str(file.path), "changed meanwhile", "run the command again")
         if data is None:
@@ -169,11 +174,11 @@ class SiteConfiguration:
 
 
 def check_combination(step: ConfigurationStep, folder: Path) -> None:
-    """Run all checks of `senergy config check` on a planned file, and refuse errors that are new.
+    """Run all checks of `senergy config check` on a planned file. Refuse errors that the change causes.
 
     Args:
         step: the planned change.
-        folder: directory for copies of the two files, which are removed afterwards.
+        folder: directory for temporary copies of the present and the planned file.
 
     Raises:
         InvalidConfigError: the planned file has new errors, such as a policy that does not exist.

@@ -1,7 +1,7 @@
-"""Stages of a deployment, and the keys of energy.toml that put an alternative in force in each. Pure.
+"""Stages of a deployment, and the keys of energy.toml that put an alternative in force. Pure.
 
-`shadow` computes and stores decisions but shows them to no user, `advise` shows them, `partition` applies
-them in some partitions, `all` in the whole scope of the study.
+The stage `shadow` computes and stores decisions but shows them to no user. `advise` shows them. `partition`
+applies them in some partitions. `all` applies them in the whole scope of the study.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUDGET_NAME: Final = "study"
 
 
 class DeploymentStage(StrEnum):
-    """Stages in their order."""
+    """Stages of a deployment in their order."""
 
     SHADOW = "shadow"
     ADVISE = "advise"
@@ -29,7 +29,7 @@ class DeploymentStage(StrEnum):
 
     @property
     def applies(self) -> bool:
-        """Whether decisions take effect on jobs or nodes."""
+        """Whether the decisions of this stage take effect on jobs or nodes."""
         return self in (DeploymentStage.PARTITION, DeploymentStage.ALL)
 
 
@@ -41,7 +41,7 @@ class DeploymentTarget:
         partitions: treated partitions; empty: all.
         other_partitions: partitions of the site that are not treated.
         users: treated users; empty: all. Only tuning can be restricted to users.
-        power_share: share of the cluster's power that the treated partitions draw, for budgets.
+        power_share: share of the cluster's power that the treated partitions draw. Budgets are scaled by it.
     """
 
     partitions: tuple[str, ...] = ()
@@ -74,12 +74,12 @@ def stage_keys(
     Args:
         alternative: the alternative.
         stage: the stage.
-        target: what the stage covers.
+        target: scope of the stage.
         site: parsed energy.toml of the site.
 
     Raises:
-        UsageError: the alternative cannot be restricted to the target, or contradicts the site's own use of a
-            lever.
+        UsageError: the alternative cannot be restricted to the target, or conflicts with the site's own
+            use of a lever.
     """
     if target.users and alternative.levers != ("tuning",):
         others = ", ".join(name for name in alternative.levers if name != "tuning")
@@ -98,7 +98,7 @@ def stage_keys(
 def _tuning(
     alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
 ) -> StageKeys:
-    """Return the keys of tuning: the default policy of jobs, and the tuning mode."""
+    """Return the configuration keys of tuning: the default policy of jobs, and the tuning mode."""
     if stage is DeploymentStage.SHADOW:
         return StageKeys((), ("tuning has no shadow mode: its forecast is that of the twin",))
     mode = "on" if stage.applies else "advise"
@@ -125,7 +125,7 @@ def _tuning(
 def _priority(
     alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
 ) -> StageKeys:
-    """Return the keys of the queue's order."""
+    """Return the configuration keys of the order of the queue."""
     own_mode = site.get("priority", {}).get("mode", "off")
     live = own_mode if own_mode in ("plugin", "portable") else "portable"
     if not stage.applies and own_mode == live:
@@ -144,7 +144,10 @@ def _priority(
 def _budget(
     alternative: StudyAlternative, stage: DeploymentStage, target: DeploymentTarget, site: Mapping[str, Any]
 ) -> StageKeys:
-    """Return the keys of a power budget, as a table of its own beside the site's budgets."""
+    """Return the configuration keys of a power budget.
+
+    The budget is a new table beside the site's budgets.
+    """
     if site.get("budget", {}).get("mode", "off") == "enforce" and not stage.applies:
         return StageKeys((), ("the site enforces budgets already: this one has no shadow beside them",))
     assert alternative.budget_watts is not None
@@ -195,15 +198,15 @@ _LEVERS: Final = {
 
 
 def check_order(before: DeploymentStage | None, stage: DeploymentStage, *, skip: bool) -> None:
-    """Refuse a stage if an earlier stage has been left out.
+    """Refuse a stage if an earlier stage was skipped.
 
     Args:
-        before: stage in force; None: none.
-        stage: the wanted stage.
-        skip: stages may be left out.
+        before: stage in force; None: no stage is in force.
+        stage: requested stage.
+        skip: whether stages may be skipped.
 
     Raises:
-        UsageError: stages are left out.
+        UsageError: a stage was skipped without permission.
     """
     order: Sequence[DeploymentStage] = list(DeploymentStage)
     reached = -1 if before is None else order.index(before)

@@ -1,1 +1,1 @@
-"""Estimates of a study with confidence intervals, in pure Python."""
+"""Estimates of a study with confidence intervals."""

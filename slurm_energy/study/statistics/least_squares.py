@@ -1,4 +1,7 @@
-"""Linear regression with the interval of one coefficient, on which every estimate of an effect is based."""
+"""Linear regression with the confidence interval of one coefficient.
+
+Every estimate of an effect is based on this regression.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class CoefficientEstimate:
         value: estimate.
         error: standard error.
         freedom: degrees of freedom of the error.
-        weights: linear map from the values to the estimate.
+        weights: the estimate is the scalar product of these weights and the values.
     """
 
     value: float
@@ -31,7 +34,7 @@ class CoefficientEstimate:
     weights: Floats
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the two-sided interval of a level such as 0.95."""
+        """Return the two-sided confidence interval for a level such as 0.95."""
         half = student_quantile(0.5 + level / 2.0, self.freedom) * self.error
         return self.value - half, self.value + half
 
@@ -43,7 +46,7 @@ class CoefficientEstimate:
 
 
 def weekday_columns(weekday: NDArray[np.int64]) -> Floats:
-    """Return one 0/1 column per day of the week that occurs, without the first."""
+    """Return one 0/1 column for each day of the week that occurs, except the first of them."""
     present = np.unique(weekday)[1:]
     columns: Floats = (weekday[:, None] == present[None, :]).astype(np.float64)
     return columns
@@ -53,11 +56,11 @@ def coefficient(columns: Floats, values: Floats, serial: bool = False) -> Coeffi
     """Return the estimate of the coefficient of the last column; None if the data do not determine it.
 
     Args:
-        columns: one row per period. An intercept is among them.
+        columns: matrix of regressors with one row per period. It contains an intercept.
         values: one value per period.
         serial: whether the error allows for positive correlation between the residuals of neighbouring
-            periods, as of a first-order autoregressive process. The variance is then higher by
-            (1 + r) / (1 - r) with the correlation r, and the degrees of freedom are fewer by that factor.
+            periods, as in a first-order autoregressive process. With the correlation r, the variance is then
+            multiplied by (1 + r) / (1 - r), and the degrees of freedom are divided by the same factor.
     """
     rows, width = columns.shape
     others, last = columns[:, :-1], columns[:, -1]
@@ -82,15 +85,15 @@ def coefficient(columns: Floats, values: Floats, serial: bool = False) -> Coeffi
 
 
 def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -> tuple[float, float]:
-    """Return the standard deviation of the residuals, and the correlation of neighbouring ones in 0..0.9.
+    """Return the standard deviation of residuals, and the correlation of neighbouring residuals in 0..0.9.
 
     Args:
-        columns: one row per period. An intercept is among them.
+        columns: matrix of regressors with one row per period. It contains an intercept.
         values: one value per period.
-        more_parameters: parameters that were fitted to the values before.
+        more_parameters: number of further parameters that were already fitted to the values.
 
     Returns:
-        NaN and 0, if there are too few values.
+        Standard deviation and correlation. They are NaN and 0 if there are too few values.
     """
     basis = _orthonormal(columns)
     freedom = len(values) - basis.shape[1] - more_parameters
@@ -102,7 +105,7 @@ def residual_spread(columns: Floats, values: Floats, more_parameters: int = 0) -
 
 
 def _orthonormal(columns: Floats) -> Floats:
-    """Return an orthonormal basis of the columns, dependent ones left out."""
+    """Return an orthonormal basis of the columns. Linearly dependent columns are left out."""
     if columns.shape[1] == 0:
         return columns
     left, strengths, _ = np.linalg.svd(columns, full_matrices=False)
@@ -112,9 +115,9 @@ def _orthonormal(columns: Floats) -> Floats:
 def _neighbour_correlation(residuals: Floats, parameters: int) -> float:
     """Return the correlation of neighbouring residuals, corrected for fitted parameters, in 0..0.9.
 
-    Residuals of a regression with p parameters on n values are correlated by about -p/n even where the errors
-    are independent, and the estimate itself is low by (1 + 3 r) / n. Source: Marriott and Pope, Biometrika 41
-    (1954), equation for the first-order process.
+    In a regression with p parameters on n values, residuals have a correlation of about -p/n even if the
+    errors are independent. The estimate of a correlation r is also biased by -(1 + 3 r) / n. Source: Marriott
+    and Pope, Biometrika 41 (1954), equation for the first-order process.
     """
     count = len(residuals)
     total = float(residuals @ residuals)

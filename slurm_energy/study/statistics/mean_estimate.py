@@ -1,4 +1,4 @@
-"""Means of KPI values of days with weekly pattern, and confidence intervals. Pure."""
+"""Means of KPIs over days with a weekly pattern, and their confidence intervals. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class MeanEstimate:
 
     Attributes:
         days: number of days with a known value.
-        mean: mean over the week: of the means of the days of the week.
+        mean: mean of the means of the seven weekdays.
         low, high: confidence interval of the mean; NaN: too few days.
-        deviation: standard deviation of the days around the weekly pattern; NaN: too few days.
+        deviation: standard deviation of the daily values around the weekly pattern; NaN: too few days.
         correlation: correlation of neighbouring days around the weekly pattern, not below 0.
-        weekdays: mean of each day of the week, Monday first, shape (7,); NaN: no such day.
+        weekdays: mean of each weekday, Monday first, shape (7,); NaN: the period has no such day.
     """
 
     days: int
@@ -56,13 +56,14 @@ def mean_estimate(
 ) -> MeanEstimate:
     """Estimate the mean of a KPI from the used days of a period.
 
-    The interval is from a bootstrap that draws days within each day of the week. Its width is increased for
-    the few days per stratum, for the correlation of neighbouring days, and by Student's t.
+    The confidence interval comes from a bootstrap that draws days separately for each weekday (stratum). The
+    interval is widened to account for few days per stratum and for the correlation of neighbouring days, and
+    by the use of Student's t.
 
     Args:
-        daily: KPI values of days.
+        daily: KPI values of the days.
         kpi: name of the KPI.
-        confidence: confidence of the interval.
+        confidence: confidence level of the interval.
         resamples: number of bootstrap samples.
         seed: seed of the random numbers.
 
@@ -92,7 +93,7 @@ def mean_estimate(
 def _neighbour_correlation(residuals: Floats, rows: np.ndarray, deviation: float) -> float:
     """Return the correlation of the residuals of neighbouring days, from 0 to 0.9.
 
-    The estimate from few pairs is biased downwards by about 1/n; it is corrected.
+    The estimate from n pairs is too low by about 1/n. This bias is corrected.
     """
     pairs = np.flatnonzero(np.diff(rows) == 1)
     if len(pairs) < 5 or deviation == 0:
@@ -104,7 +105,7 @@ def _neighbour_correlation(residuals: Floats, rows: np.ndarray, deviation: float
 def _bootstrap_error(
     residuals: Floats, weekday: np.ndarray, strata: np.ndarray, resamples: int, seed: int
 ) -> float:
-    """Return the standard error of the mean of the means of the strata."""
+    """Return the standard error of the mean over strata of the strata's means."""
     random = np.random.default_rng(seed)
     totals = np.zeros(resamples)
     for day in strata:

@@ -1,8 +1,8 @@
-"""Power analysis of a baseline: effects that a validation can find, and days needed for a given effect.
+"""Power analysis of a baseline: effects that a validation can detect, and days that an effect needs.
 
-The variation of days is the one in a validation: relative to the energy expected from the work of a day,
-adjusted for the weekday and the work, without the washout. Days of a change with an effect vary
-by more if the effect differs between them.
+The variation of days is determined as in a validation: relative to the energy expected from the work of a
+day, adjusted for the weekday and the work, without the washout. If the effect of a change differs between
+days, the days under the change vary more than that.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _WEEKDAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class DayVariation:
-    """Variation of the days of a baseline around the values that a validation expects.
+    """Variation of the daily values of a baseline around the values that a validation expects.
 
     Attributes:
         days: number of days with a known value.
-        deviation: standard deviation relative to the level; NaN: unknown.
+        deviation: standard deviation relative to the mean; NaN: unknown.
         correlation: correlation of neighbouring days, not below 0.
-        parameters: number of parameters that a validation adjusts for, with the level.
-        adjusted_for: what it adjusts for.
+        parameters: number of parameters that a validation fits, including the mean.
+        adjusted_for: factors for which a validation adjusts.
     """
 
     days: int
@@ -45,12 +45,12 @@ class DayVariation:
 
 
 def day_variation(period: StudyPeriod, kpi: str, design: AssignmentDesign) -> DayVariation:
-    """Return the variation of the days of a baseline that a validation will find in a KPI.
+    """Return the variation of daily KPI values that a validation would find in a baseline.
 
     Args:
         period: the baseline.
         kpi: name of the KPI.
-        design: `SWITCHBACK`, whose days lose their first hours to the washout, or `NONE`.
+        design: `SWITCHBACK`, in which the washout at the start of each day does not count, or `NONE`.
     """
     data = ExperimentData(period.jobs, period.days, period.days.count, period.energy, period.prices)
     periods = EffectPeriods(data, ArmAssignment(design, -1), washout_seconds(period.jobs))
@@ -73,19 +73,18 @@ def day_variation(period: StudyPeriod, kpi: str, design: AssignmentDesign) -> Da
 
 @dataclass(frozen=True, slots=True)
 class PowerAnalysis:
-    """Whether the data of a baseline suffice to find a wanted effect.
+    """Power of a baseline to detect a wanted effect.
 
     Attributes:
         wanted: wanted relative change, as a positive number.
-        detectable: smallest relative change that a comparison with as many days afterwards finds.
-        detectable_switchback: smallest relative change that an experiment of alternating days of the same
-            length finds.
-        days: days of the baseline.
-        needed_days: days that baseline and comparison need each for the wanted effect; None: more than ten
-            years, or unknown.
-        needed_switchback_days: days that an experiment of alternating days needs; None likewise.
-        deviation: relative standard deviation of days from which the figures follow; NaN: unknown.
-        adjusted_for: what the comparison adjusts for.
+        detectable: minimum relative change that a comparison with equally many later days detects.
+        detectable_switchback: minimum relative change that a switchback over equally many days detects.
+        days: number of days of the baseline.
+        needed_days: number of days that the baseline and the later comparison each need for the wanted
+            effect. None: more than ten years, or unknown.
+        needed_switchback_days: number of days that a switchback needs for the wanted effect; None: as above.
+        deviation: relative standard deviation of daily values on which the figures are based; NaN: unknown.
+        adjusted_for: factors for which the comparison adjusts.
     """
 
     wanted: float
@@ -99,12 +98,12 @@ class PowerAnalysis:
 
     @property
     def suffices(self) -> bool:
-        """Whether the baseline is long enough."""
+        """Whether the baseline is long enough for the wanted effect."""
         return self.needed_days is not None and self.days >= self.needed_days
 
     @property
     def missing_days(self) -> int | None:
-        """Number of further days that the baseline needs; None: it cannot become long enough."""
+        """Number of further days that the baseline needs; None if it cannot become long enough."""
         return None if self.needed_days is None else max(0, self.needed_days - self.days)
 
     def to_json(self) -> dict[str, Any]:
@@ -130,17 +129,18 @@ def power_analysis(
     power: float = 0.8,
     switchback: DayVariation | None = None,
 ) -> PowerAnalysis:
-    """Return which effects can be found with a baseline, and how many days the wanted effect needs.
+    """Return the effects that a baseline can detect, and the number of days that a wanted effect needs.
 
-    Baseline and comparison have n days each. The difference of their means has the variance 2 s^2 / n, with
-    s^2 increased for correlated neighbours; that of n alternating days 4 s^2 / n.
+    Baseline and comparison have n days each. The difference of their means has the variance 2 s^2 / n. In a
+    switchback over n days, the difference has the variance 4 s^2 / n. s^2 is the variance of daily values,
+    increased for the correlation of neighbouring days.
 
     Args:
         comparison: variation of days in a comparison with the baseline.
         wanted: wanted relative change, positive.
-        confidence: confidence of the later interval.
-        power: probability with which the effect is to be found.
-        switchback: variation of days in an experiment of alternating days; None: the same.
+        confidence: confidence level of the interval in the validation.
+        power: probability with which the validation should detect the effect.
+        switchback: variation of days in a switchback; None: the same as `comparison`.
 
     Source: Cohen 1988, Statistical Power Analysis, section 2 (with Student's t for few days).
     """

@@ -1,4 +1,4 @@
-"""Student's t distribution, in pure Python: the base of every interval and power analysis of a study."""
+"""Student's t distribution in pure Python. Every interval and power analysis of a study uses it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def student_cdf(value: float, freedom: float) -> float:
 
 @lru_cache(maxsize=1024)
 def student_quantile(probability: float, freedom: float) -> float:
-    """Return the value below which a variable of Student's t distribution lies with a probability.
+    """Return the quantile of Student's t distribution for a probability.
 
     Args:
         probability: between 0 and 1, both excluded.

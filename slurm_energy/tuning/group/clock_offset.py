@@ -32,7 +32,7 @@ class ClockOffset:
             self._samples.append((length_s, controller_s - (sent_s + received_s) / 2))
 
     def reset(self) -> None:
-        """Discard all round trips, because the controller's clock has started again."""
+        """Discard all round trips, because the controller has restarted its clock."""
         self._samples.clear()
 
     @property
@@ -41,9 +41,9 @@ class ClockOffset:
         return min(self._samples)[0] / 2 if self._samples else None
 
     def to_local(self, controller_s: float) -> float | None:
-        """Return the time on the agent's clock for a time on the controller's; None without a round trip."""
+        """Return the time on the agent's clock for a controller's time; None without a round trip."""
         return controller_s - min(self._samples)[1] if self._samples else None
 
     def to_controller(self, local_s: float) -> float | None:
-        """Return the time on the controller's clock for a time on the agent's; None without a round trip."""
+        """Return the time on the controller's clock for an agent's time; None without a round trip."""
         return local_s + min(self._samples)[1] if self._samples else None

@@ -1,11 +1,11 @@
-"""Coordinator of the nodes of one job: they change their operating point together, or not at all.
+"""Coordinator of the nodes of one job. All nodes change their operating point together, or none does.
 
 A change has three steps. The coordinator announces the new point and the time of the change. Each agent
 stores both and confirms them with its next poll. Shortly before that time, the coordinator decides: the
 change takes place if every agent has confirmed it and is in contact, otherwise it is postponed. If an agent
 does not report the new point soon after the change, for example because it died, the other agents return to
-the previous point. So nodes differ for less than a second, and a node whose agent is away keeps a point that
-all others have, too.
+the previous point. Therefore the points of nodes differ for less than a second, and a node whose agent is
+absent keeps the same point as all others.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _MAX_SEARCHES = 8
 
 
 class GroupSearch(Protocol):
-    """Decision about the operating point of the whole job, for example `tuning.search.TuningSearch`."""
+    """Interface of a search for the operating point of the whole job, for example `TuningSearch`."""
 
     @property
     def requested(self) -> OperatingPoint:
-        """Point that the job should have now."""
+        """Operating point that the job should have now."""
 
     @property
     def phase(self) -> str:
         """Current phase of the search."""
 
     def observe(self, window: ProgressWindow) -> None:
-        """Take a window of the whole job into account."""
+        """Update the search with a window of the whole job."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the result so far with keys of the record's key `tuning`."""
+        """Return the result so far. Its keys are those of the record's key `tuning`."""
 
 
 SearchFactory = Callable[[Mapping[str, NodeOffer], frozenset[str]], GroupSearch]
@@ -55,11 +55,12 @@ class GroupTimes:
     Attributes:
         lead_s: time from the announcement of a change to the change.
         guard_s: maximum time before the change at which the coordinator may decide that it takes place.
-        last_call_s: time before the change until which it may be decided; an undecided change is then
-            postponed.
-        contact_s: maximum age of the last poll of an agent that counts as in contact.
+        last_call_s: latest time before the change at which it may still be decided. An undecided change
+            is postponed.
+        contact_s: maximum age of an agent's last poll while the agent counts as in contact.
         confirm_s: time after the change in which every agent must report the new point.
-        missing_s: age of the last poll from which an agent counts as missing and the group is frozen.
+        missing_s: age of an agent's last poll from which the agent counts as missing. The group is then
+            frozen.
         poll_s: interval of polls without a change while the search measures points.
         hold_poll_s: interval of polls without a change while the point is held.
         busy_poll_s: interval of polls during a change.
@@ -88,7 +89,7 @@ class _Member:
         epoch: number of the last change that the node has applied; -1: unknown.
         switch_at_s: time of the next change that the agent has stored.
         offer: points that the node can have; None: not received yet.
-        window: window at the current epoch that was not merged yet.
+        window: window at the current epoch that has not been merged yet; None: there is none.
     """
 
     polled_s: float
@@ -100,13 +101,13 @@ class _Member:
 
 @dataclass(slots=True)
 class _Switch:
-    """A change that is announced or decided, or that took place and is not reported by all agents yet.
+    """A pending change: announced, decided, or made but not yet reported by all agents.
 
     Attributes:
         epoch: number of the change.
         point: the new point.
         at_s: time of the change.
-        go: whether the change was decided.
+        go: whether the coordinator has decided that the change takes place.
     """
 
     epoch: int
@@ -117,19 +118,19 @@ class _Switch:
 
 @dataclass(slots=True)
 class _State:
-    """Point in force: number of the change, and point."""
+    """Operating point in force, and the number of the change that set it."""
 
     epoch: int = 0
     point: OperatingPoint = field(default_factory=lambda: UNTUNED)
 
 
 class GroupCoordinator:
-    """Coordinator of the nodes of one job. It acts only when an agent polls.
+    """Coordinator of the nodes of one job. The coordinator acts only when an agent polls.
 
     Args:
         name: random name of this coordinator.
         nodes: number of nodes of the job.
-        create_search: creates the search when all nodes have joined.
+        create_search: function that creates the search when all nodes have joined.
         times: times of a change.
     """
 
@@ -150,7 +151,7 @@ class GroupCoordinator:
 
     @property
     def last_poll_s(self) -> float:
-        """Time of the latest poll of any agent; minus infinity without agents."""
+        """Time of the latest poll by any agent; minus infinity without agents."""
         return max((member.polled_s for member in self._members.values()), default=-math.inf)
 
     @property
@@ -159,7 +160,7 @@ class GroupCoordinator:
         return self._is_ending and not self._members
 
     def poll(self, poll: GroupPoll, now_s: float) -> GroupDecision:
-        """Take the state of a node into account and return the decision for its agent.
+        """Update the state of a node and return the decision for the node's agent.
 
         Args:
             poll: the state of the node.
@@ -179,7 +180,7 @@ class GroupCoordinator:
         return self._decision(member, now_s)
 
     def _adopt(self, poll: GroupPoll) -> None:
-        """Continue from the point in force on the nodes, for example after a restart of the controller."""
+        """Continue from the operating point in force on the nodes, for example in a restarted controller."""
         if poll.point is not None and poll.epoch > self._state.epoch and self._switch is None:
             self._state = _State(poll.epoch, poll.point)
             for member in self._members.values():
@@ -198,7 +199,7 @@ class GroupCoordinator:
             self._search = None
 
     def _advance(self, now_s: float) -> None:
-        """Make all steps that are due."""
+        """Perform all actions that are due at a time."""
         self._start_search()
         self._finish_switch(now_s)
         self._decide_switch(now_s)
@@ -213,7 +214,7 @@ class GroupCoordinator:
             self._summary = self._search.summary()
 
     def _finish_switch(self, now_s: float) -> None:
-        """End a change that all agents have reported, or undo it if one of them has not."""
+        """End a change that all agents have reported. Undo it if one of them has not reported it in time."""
         switch = self._switch
         if switch is None or not switch.go or now_s < switch.at_s:
             return
@@ -241,7 +242,7 @@ class GroupCoordinator:
             switch.go = True
 
     def _observe(self) -> None:
-        """Merge the windows of all nodes, if each has delivered one at the current point."""
+        """Merge the windows of all nodes, if each node has delivered one at the current point."""
         windows = [member.window for member in self._members.values() if member.window is not None]
         if self._search is None or self._switch is not None or len(windows) < self.nodes:
             return

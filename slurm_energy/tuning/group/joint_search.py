@@ -1,4 +1,4 @@
-"""Creation of the search for a job on several nodes, from the points that all its nodes can have."""
+"""Creation of the search for a job on several nodes, from the operating points that all nodes can have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConstantSearch:
         self.requested, self._source = point, source
 
     def observe(self, window: ProgressWindow) -> None:
-        """Ignore the window: the point does not depend on measurements."""
+        """Ignore the window. The point does not depend on measurements."""
 
     def summary(self) -> dict[str, Any]:
         """Return the result for the record's key `tuning`."""
@@ -45,8 +45,8 @@ def create_joint_search(
     A job stays untuned if its nodes have no operating point in common, or if numpy is not installed.
 
     Args:
-        offers: by node, the points that the node can have.
-        refused: names of fields of `OperatingPoint` that have no effect on some node.
+        offers: for each node, the points that the node can have.
+        refused: names of those fields of `OperatingPoint` that have no effect on at least one node.
         objective: objective of the job.
         max_probes: maximum number of points that the search tries in each phase of the job.
     """
@@ -72,7 +72,7 @@ def create_joint_search(
 def common_points(
     candidates: Collection[tuple[OperatingPoint, ...]], refused: frozenset[str] = frozenset()
 ) -> tuple[OperatingPoint, ...]:
-    """Return the points that all nodes can have, in the order of the first node.
+    """Return the points that all nodes can have, in the order of the first node's points.
 
     Args:
         candidates: points of each node.
@@ -84,7 +84,7 @@ def common_points(
 
 
 def common_gpu(gpus: Collection[GpuHardware | None]) -> GpuHardware | None:
-    """Return all GPUs of the job with the range that they have in common; None if a node has none."""
+    """Return all GPUs of the job with the range that is common to all nodes; None if a node has no GPU."""
     known = [gpu for gpu in gpus if gpu is not None]
     if len(known) < len(gpus):
         return None
@@ -98,7 +98,7 @@ def common_gpu(gpus: Collection[GpuHardware | None]) -> GpuHardware | None:
 
 
 def common_cpu(cpus: Collection[CpuHardware | None]) -> CpuHardware | None:
-    """Return all processors of the job with the range that they have in common; None if a node has none."""
+    """Return all processors of the job with the range common to all nodes; None if a node has none."""
     known = [cpu for cpu in cpus if cpu is not None]
     if len(known) < len(cpus):
         return None

@@ -1,4 +1,4 @@
-"""Member of a tuning group: the state of one node of a job, and the time at which it changes its point."""
+"""Member of a tuning group: state of one node of a job, and the time at which the node changes its point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONFIRM_S: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class PointChange:
-    """A change that is due on this node: its number and the new point."""
+    """A change that this node has to make: number of the change and new point."""
 
     epoch: int
     point: OperatingPoint
@@ -28,14 +28,15 @@ class PointChange:
 class GroupMember:
     """State of one node in a tuning group. Local times are seconds since boot on the node.
 
-    Without contact to the coordinator the node keeps its point. If the contact is lost around a change, the
-    node does not make the change, or undoes it. The coordinator then lets the other nodes undo it, too.
+    Without contact to the coordinator the node keeps its point. If the contact is lost shortly before or
+    after a change, the node does not make the change, or undoes it. The coordinator then makes the other
+    nodes undo the change too.
 
     Attributes:
         epoch: number of the last change that the node has applied; -1: unknown.
         point: operating point in force; None: unknown.
         phase: current phase of the group's search.
-        summary: result of the search with keys of the record's key `tuning`.
+        summary: result of the search, with the keys of the record's key `tuning`.
         needs_offer: whether the next poll must contain the node's offer.
         poll_s: seconds until the next poll.
     """
@@ -58,11 +59,11 @@ class GroupMember:
 
     @property
     def switch_at_s(self) -> float | None:
-        """Time of the next change on the controller's clock, as stored by this node; None without one."""
+        """Time on the controller's clock of the next change that this node has stored; None without one."""
         return self._switch_at_s
 
     def take(self, decision: GroupDecision, sent_s: float, received_s: float) -> None:
-        """Take a decision of the coordinator into account.
+        """Process a decision of the coordinator.
 
         Args:
             decision: the decision.
@@ -90,7 +91,7 @@ class GroupMember:
             self._switch_at_s, self._go = decision.switch_at_s, decision.go
 
     def change_at_s(self) -> float:
-        """Return the local time at which `due_change` may return a change; infinity without one."""
+        """Return the earliest local time at which `due_change` may return a change; infinity without one."""
         if self._due is not None:
             return -math.inf
         if self._next is None or not self._go or self._switch_at_s is None:

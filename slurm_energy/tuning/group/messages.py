@@ -33,7 +33,7 @@ class NodeOffer:
     """Offer of an agent to its group: the operating points that its node can have.
 
     Attributes:
-        candidates: operating points from which a search may choose, without the untuned one.
+        candidates: operating points from which a search may choose, without the untuned point.
         gpu: the job's GPUs on the node; None without GPUs whose power limit can be lowered.
         cpu: the job's processors on the node; None if their frequency is not tuned.
         start: point to try first; None if none is known.
@@ -129,17 +129,18 @@ class GroupDecision:
     """Instruction of the coordinator to an agent.
 
     Attributes:
-        coordinator: random name of the coordinator. A new name means that its clock may have changed.
+        coordinator: random name of the coordinator. A new name means that the coordinator's clock may
+            have changed.
         time_s: time of the decision on the controller's clock.
-        epoch: number of the change in force. An agent that has not applied it applies it at once.
+        epoch: number of the change in force. An agent that has not applied this change applies it at once.
         point: operating point of `epoch`.
         next_point: operating point of the next change; None without one.
         switch_at_s: time of the next change; None without one. The agent stores it.
-        go: whether the next change takes place. Without it the agent keeps `point` at `switch_at_s`.
+        go: whether the next change takes place. If not, the agent keeps `point` at `switch_at_s`.
         phase: current phase of the search, for example `reference`, `probe` or `hold`.
         poll_s: seconds until the agent polls again.
         needs_offer: whether the next poll must contain the agent's offer.
-        summary: result of the search so far with keys of the record's key `tuning`.
+        summary: result of the search so far, with the keys of the record's key `tuning`.
     """
 
     coordinator: str
@@ -248,7 +249,7 @@ def _offer(data: Any) -> NodeOffer:
 
 
 def _hardware(cls: type[Any], data: Any) -> Any:
-    """Build the hardware part of a message from JSON. Its fields are numbers above 0 or lists of them."""
+    """Build a hardware object of a message from JSON. Its fields are positive numbers or lists of them."""
     lists = [value for value in data.values() if isinstance(value, list)]
     numbers = [value for value in data.values() if value is not None and not isinstance(value, list)]
     numbers += [number for values in lists for number in values]

@@ -1,4 +1,4 @@
-"""Merging of the windows that the nodes of a job measured at the same operating point."""
+"""Merging of windows that the nodes of a job have measured at the same operating point."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TRUST: Final = tuple(ProgressSource)
 def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
     """Return the window of a whole job from one window of each of its nodes.
 
-    The speed is that of the slowest node, because it slows all others. Only the nodes with the most
-    trustworthy source of progress count for the speed, because often only one rank reports the progress of
+    The speed is that of the slowest node, because it slows all others. For the speed, only the nodes with the
+    most trustworthy source of progress count. The reason is that often only one rank reports the progress of
     the job. The power is the sum over the nodes. The mean powers of one GPU and one package are means over
     the nodes.
 
     Args:
-        windows: one window of each node, at least one, all at the same point.
+        windows: one window of each node, all at the same point; at least one window.
     """
     source = min((window.source for window in windows), key=_TRUST.index)
     slowest = min(

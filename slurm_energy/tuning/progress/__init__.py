@@ -1,1 +1,4 @@
-"""Progress of a running job: units of work per second, from reports, power periods or hardware counters."""
+"""Progress of a running job in units of work per second.
+
+Sources are reports of the job, the period of its power, and hardware counters.
+"""

@@ -1,4 +1,4 @@
-"""A measured progress rate with its standard error, and the statistics of noisy intervals."""
+"""Measured progress rate with its standard error, and statistics of noisy intervals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class Progress:
     """Progress of a job over a time window. Rates of different sources have different units.
 
     Attributes:
-        units_per_s: progress rate. The unit is that of the reports, periods of the power, or work relative to
-            the first window with that source.
+        units_per_s: progress rate. Depending on the source, the unit is the unit of the job's reports, a
+            period of the power, or the work in the first window with this source.
         relative_error: standard error of `units_per_s` divided by `units_per_s`.
         source: source of the rate.
         paused_share: share of the window that was excluded because the job paused, for example to write a
             checkpoint. The job's mean power includes the pauses.
-        spans_cycles: whether the rate is that of whole cycles of regular pauses and includes the pauses.
+        spans_cycles: whether the rate was measured over whole cycles of regular pauses, and therefore
+            includes the pauses.
     """
 
     units_per_s: float
@@ -40,8 +41,9 @@ class Progress:
 def relative_error_of_mean(values: Sequence[float], prior_variation: float = _PRIOR_VARIATION) -> float:
     """Return the relative standard error of the mean of a series of neighbouring measurements.
 
-    The variance is the sample variance combined with a prior that weighs one measurement, so that two equal
-    measurements do not count as exact. A positive correlation between neighbours increases the error.
+    The variance combines the sample variance with a prior that has the weight of one measurement. Two equal
+    measurements therefore do not count as exact. A positive correlation between neighbours increases the
+    error.
 
     Args:
         values: at least one positive measurement, in the order of time.

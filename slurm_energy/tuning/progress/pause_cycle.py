@@ -30,14 +30,14 @@ Report = tuple[float, float]
 class PauseCycle:
     """The cycle of a program that pauses after the same number of units of work.
 
-    A measurement over whole cycles contains the same number of pauses wherever it begins. A shorter one
-    depends on whether it contains a pause.
+    A measurement over whole cycles contains the same number of pauses wherever the measurement begins. The
+    result of a shorter measurement depends on whether it contains a pause.
 
     Attributes:
         units: units of work between two pauses.
-        seconds: duration of the last cycles with one pause each.
+        seconds: mean duration of the last cycles, each with one pause.
         pause_s: mean time that a pause takes in addition to the work.
-        pause_error_s: standard deviation of this time.
+        pause_error_s: standard deviation of the time that a pause takes.
     """
 
     units: float
@@ -57,13 +57,13 @@ class PauseCycle:
 
 
 def pause_cycle(reports: Sequence[Report], max_s: float = MAX_CYCLE_S) -> PauseCycle | None:
-    """Return the cycle of the regular pauses of a process; None if it has none.
+    """Return the cycle of the regular pauses of a process; None if the process has no regular pauses.
 
-    A pause is an interval between two reports in which a unit took clearly longer than usual, between two
-    usual intervals. Several slow intervals in a row are no pause but a change of the speed.
+    A pause is an interval between two reports in which a unit took clearly longer than in the intervals
+    before and after. Several slow intervals in a row are a change of the speed, not a pause.
 
     Args:
-        reports: reports of the process in order of time, each with more units than the one before.
+        reports: reports of the process in order of time, each with more units than the previous report.
         max_s: maximum duration of a cycle.
     """
     intervals = [
@@ -90,7 +90,7 @@ def pause_cycle(reports: Sequence[Report], max_s: float = MAX_CYCLE_S) -> PauseC
 
 
 def may_become_cycle(reports: Sequence[Report]) -> bool:
-    """Return whether a process has paused once or twice and may pause again soon, after as many units.
+    """Return whether a process has paused once or twice and may soon pause again after as many units.
 
     Args:
         reports: reports of the process since its start, as in `pause_cycle`.
@@ -112,8 +112,8 @@ def may_become_cycle(reports: Sequence[Report]) -> bool:
 def _pauses(per_unit: Sequence[float]) -> list[int]:
     """Return the numbers of the intervals that are pauses.
 
-    The setting of the hardware may change between intervals. Each interval is therefore compared with its
-    neighbours too.
+    Settings of the hardware may change between intervals. Each interval is therefore also compared with its
+    neighbours.
     """
     usual = statistics.median(per_unit)
     pauses = []
@@ -126,7 +126,7 @@ def _pauses(per_unit: Sequence[float]) -> list[int]:
 
 
 def _pause_s(intervals: Sequence[tuple[float, float]], number: int) -> float:
-    """Return the time by which an interval exceeds the time of its work at the speed of its neighbours."""
+    """Return the time by which an interval exceeds the time of its work at the neighbours' speed."""
     seconds, units = intervals[number]
     beside = [intervals[number - 1], intervals[number + 1]]
     usual_s = math.fsum(length for length, _ in beside) / math.fsum(count for _, count in beside)

@@ -1,9 +1,9 @@
 """Detection of the period of a program's main loop in its power or utilisation.
 
-The detector prefers no answer to a wrong one. It takes candidates from the autocorrelation (computed by FFT)
-and returns a period only if shorter and longer alternatives are clearly worse, if the period repeats in most
-parts of the series, if nothing else in the series is periodic, and if the period cannot be the alias of a
-shorter one.
+The detector prefers no result to a wrong result. It takes candidates from the autocorrelation, which is
+computed by FFT. It returns a period only if four conditions hold: shorter and longer alternatives are clearly
+worse; the period repeats in most parts of the series; nothing else in the series is periodic; the period
+cannot be the alias of a shorter period.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Period:
         seconds: length of the period.
         relative_error: standard error of `seconds` divided by `seconds`.
         count: number of periods in the series.
-        correlation: correlation of the series with itself one period later.
+        correlation: correlation of the series with itself, shifted by one period.
     """
 
     seconds: float
@@ -65,7 +65,7 @@ class Detection:
 
 
 class _RejectedError(Exception):
-    """The series has no acceptable period; the message is the reason."""
+    """The series has no acceptable period. The message is the reason."""
 
 
 def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detection:
@@ -73,7 +73,8 @@ def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detectio
 
     Args:
         times_s: increasing sample times. Irregular times (± 20 %) allow the detector to exclude periods that
-            are shorter than the sampling interval. Regular times at intervals above 0.25 s have no period.
+            are shorter than the sampling interval. In regular times with intervals above 0.25 s, no period is
+            accepted.
         values: one value per time, for example watts. NaN is unknown.
     """
     try:
@@ -158,10 +159,10 @@ def _flattened(series: Array) -> Array:
 
 
 def _base_lag(correlation: Array, count: int) -> float:
-    """Return the lag, in samples, of the shortest repetition that no other lag contradicts.
+    """Return the lag, in samples, of the shortest repetition. No other lag may contradict it.
 
     Raises:
-        _RejectedError: there is none, or it does not last.
+        _RejectedError: there is no such repetition, or it does not last through the series.
     """
     lag, height = _shortest_repetition(correlation, count / MIN_PERIODS)
     _require(lag >= _MIN_SAMPLES_PER_PERIOD, "too few samples per period")
@@ -181,10 +182,10 @@ def _shortest_repetition(
     Args:
         correlation: autocorrelation of the series.
         max_lag: maximum lag in samples.
-        margin: a shorter lag must be worse than the best one by more than this.
+        margin: minimum difference of the correlation at the best lag from the correlation at shorter lags.
 
     Raises:
-        _RejectedError: there is none, or a shorter one is nearly as likely.
+        _RejectedError: the series does not repeat, or a shorter lag is nearly as likely.
     """
     middle = correlation[1:-1]
     peaks = np.flatnonzero((middle >= correlation[:-2]) & (middle > correlation[2:])) + 1
@@ -205,7 +206,7 @@ def _shortest_repetition(
 def _is_same_at_both_ends(even: Array, lag: float) -> bool:
     """Return whether the first and the last third have the same shortest repetition as the whole series.
 
-    With few periods the halves are compared instead.
+    If the series has few periods, halves are compared instead of thirds.
     """
     length = len(even) // (3 if len(even) >= _MIN_PERIODS_FOR_THIRDS * lag else 2)
     for part in (even[:length], even[-length:]):

@@ -63,7 +63,7 @@ class LocalPeriods:
 
     Attributes:
         ratios: local period divided by the candidate; 0 where the series does not repeat.
-        clear: whether the part repeats with about the median of the periods of all parts.
+        clear: whether each part repeats with about the median period of all parts.
         periods: number of periods over which a local period is averaged.
     """
 
@@ -83,7 +83,7 @@ class LocalPeriods:
 
     @property
     def is_drifting(self) -> bool:
-        """Whether the period at the beginning differs from that at the end."""
+        """Whether the period at the beginning of the series differs from the period at the end."""
         third = max(1, len(self.ratios) // 3)
         first, last = np.median(self.ratios[:third]), np.median(self.ratios[-third:])
         return abs(float(first - last)) > _MAX_DRIFT * self.median
@@ -96,7 +96,7 @@ class LocalPeriods:
 
     @property
     def jitter(self) -> float:
-        """Relative standard deviation of one period."""
+        """Relative standard deviation of single periods."""
         return self._spread * math.sqrt(self.periods)
 
     @property
@@ -145,18 +145,18 @@ def max_jitter(lag: float, *, is_regular: bool) -> float:
     """Return the maximum relative variation of single periods at which a candidate is accepted.
 
     With regular sampling, a step that is shorter than the sampling interval looks like a period of many steps
-    (an alias). Such a period varies by the variation of one step times the square root of the number of
-    steps. A candidate that varies less is therefore no alias.
+    (an alias). The variation of such a period is the variation of one step times the square root of the
+    number of steps. A candidate with less variation is therefore no alias.
     """
     return min(_MAX_JITTER, _MIN_JITTER * math.sqrt(lag)) if is_regular else _MAX_JITTER
 
 
 def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
-    """Return whether the series, folded at a fraction 1/k of the lag, is as smooth as at the lag.
+    """Return whether the series is as smooth when folded at a fraction 1/k of the lag as at the lag.
 
-    A fold orders the samples by their phase. At the true period neighbours in this order have similar values.
-    At a multiple of the true period the order contains the same wave several times and is less smooth. This
-    holds even if the fraction is shorter than the sampling interval.
+    Folding orders the samples by their phase. At the true period, neighbours in this order have similar
+    values. At a multiple of the true period, the ordered series contains the same wave several times and is
+    less smooth. This holds even if the true period is shorter than the sampling interval.
 
     Args:
         positions: sample times in units of the mean interval.
@@ -175,9 +175,11 @@ def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
 
 
 def _roughness(flat: Array, turns: Array, part: Array) -> Array:
-    """Return the mean squared difference of neighbours in phase by row of phases, relative to the variance.
+    """Return the roughness of the folded series for each row of phases.
 
-    Only neighbours in the same part of the series count, because the phase is exact for a few periods only.
+    The roughness is the mean squared difference of samples with neighbouring phases, relative to the
+    variance. Only neighbours in the same part of the series count, because the phase is exact for a few
+    periods only.
     """
     order = np.argsort(part + turns, axis=1)
     steps = np.diff(flat[order], axis=1)
@@ -186,20 +188,21 @@ def _roughness(flat: Array, turns: Array, part: Array) -> Array:
 
 
 def may_be_pauses(even: Array, lag: float) -> bool:
-    """Return whether the period may be the cycle of short pauses, such as checkpoints, in unresolved steps.
+    """Return whether the period may be the cycle of short pauses between steps too short to be resolved.
 
-    The series then is at one level most of the time. Such a cycle needs more repetitions than other periods.
+    Checkpoints are an example of such pauses. The series is then at one level most of the time. Such a cycle
+    needs more repetitions than other periods.
     """
     skew = abs(float(np.mean(even**3))) / float(np.std(even)) ** 3
     return lag >= _LONG_PERIOD and skew > _LOPSIDED and len(even) < _MIN_LOPSIDED_PERIODS * lag
 
 
 def has_other_period(even: Array, lag: float) -> bool:
-    """Return whether the part of the series that does not repeat after `lag` has a period of its own.
+    """Return whether the part of the series that does not repeat after `lag` has another period.
 
-    It has one if a single frequency contains much of its power. A long candidate is also refused if the
-    period leaves much power unexplained, or if much power is at fast frequencies: the program may then have a
-    loop with too few samples per step, and the candidate is only a longer cycle, for example between
+    This part has another period if a single frequency contains much of its power. A long candidate is also
+    refused if it leaves much power unexplained, or if much power is at high frequencies. The program may then
+    have a loop with too few samples per step, and the candidate is only a longer cycle, for example between
     checkpoints.
     """
     rest = _without_period(even, lag)
@@ -217,7 +220,8 @@ def has_other_period(even: Array, lag: float) -> bool:
 def contains_fast_loop(even: Array, lag: float) -> bool:
     """Return whether a loop of at most a twelfth of the lag runs within the period.
 
-    The period is then a cycle of many steps, such as those between two checkpoints. Micro-batches are fewer.
+    The period is then a cycle of many steps, for example from one checkpoint to the next. A step has fewer
+    micro-batches than that.
     """
     if lag < _LONG_PERIOD:
         return False
@@ -238,7 +242,7 @@ def _fast_share(even: Array) -> float:
 
 
 def _without_period(even: Array, lag: float) -> Array:
-    """Return each sample minus the mean of the samples one period before and after it."""
+    """Return each sample minus the mean of the two samples one period before and one period after it."""
     index = np.arange(len(even))
     before, after = np.interp(index - lag, index, even), np.interp(index + lag, index, even)
     rest = even - (before + after) / 2
@@ -263,7 +267,7 @@ def is_alias(positions: Array, flat: Array, lag: float) -> bool:
 
 
 def _power(positions: Array, flat: Array, frequency: float, lag: float) -> float:
-    """Return the power of a sinusoid in the series, added up over parts of eight periods."""
+    """Return the power of a sinusoid in the series, summed over parts of eight periods."""
     part = np.floor(positions / (_PART_PERIODS * lag)).astype(int)
     best = 0.0
     for detune in (-0.5, 0.0, 0.5):

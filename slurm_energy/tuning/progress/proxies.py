@@ -16,8 +16,8 @@ _MAX_WINDOWS: Final = 64
 class ProxyValidation:
     """Comparison of a proxy with a trusted rate over several windows.
 
-    A proxy counts the job's work if proxy and trusted rate change by the same factor. Windows of equal speed
-    cannot show this, because a proxy that never changes agrees with them as well.
+    A proxy measures the job's work if the proxy and the trusted rate change by the same factor. Windows of
+    equal speed cannot show this, because they also agree with a proxy that never changes.
 
     Args:
         tolerance: maximum relative difference of the two factors.
@@ -30,7 +30,7 @@ class ProxyValidation:
         self._ratios: list[float] = []
 
     def compare(self, proxy: Progress, true: Progress) -> None:
-        """Add a window. Windows with another trusted source than before start the comparison again."""
+        """Add a window. If its trusted source differs from the previous one, start the comparison again."""
         if true.source is not self._source:
             self._source = true.source
             self._speeds.clear()
@@ -41,12 +41,12 @@ class ProxyValidation:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether two windows contradict the proxy."""
+        """Whether two windows contradict the assumption that the proxy measures the job's work."""
         return len(self._ratios) > 1 and _spread(self._ratios) > self._tolerance
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether three windows, two of them at clearly different speeds, agree with the proxy."""
+        """Whether three windows agree with the proxy. Two of them must have clearly different speeds."""
         enough = len(self._ratios) >= _MIN_WINDOWS and _spread(self._speeds) >= _MIN_SPEED_SPREAD
         return enough and not self.is_refuted
 

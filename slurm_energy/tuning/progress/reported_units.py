@@ -34,7 +34,10 @@ _REPORT_LATENCY_S: Final = 1.2
 
 
 class ReportedUnits:
-    """Reports of all processes of a job. A report is the total of a process since its start."""
+    """Reports of all processes of a job.
+
+    Each report is the total number of units since the process started.
+    """
 
     def __init__(self) -> None:
         self._reports: dict[str, collections.deque[tuple[float, float]]] = {}
@@ -82,9 +85,9 @@ class ReportedUnits:
     def rate(self, start_s: float, end_s: float) -> Progress | None:
         """Return the rate of the slowest process over a window; None without two reports of any process.
 
-        A process without two reports in the window is left out: it has ended, or its units are longer than
-        the window. If the process pauses regularly, the rate is that of whole cycles, and None in a window
-        that is shorter than a cycle.
+        A process without two reports in the window is left out. Either the process has ended, or its units
+        are longer than the window. If the slowest process pauses regularly, the rate is that of whole cycles.
+        It is None if the window is shorter than a cycle.
         """
         rates = {key: _rate_of(reports, start_s, end_s) for key, reports in self._reports.items()}
         known = {key: rate for key, rate in rates.items() if rate is not None}
@@ -98,7 +101,7 @@ class ReportedUnits:
 
     @property
     def cycle(self) -> PauseCycle | None:
-        """Cycle of the regular pauses of the process that was the slowest one in the last window."""
+        """Cycle of regular pauses of the process that was slowest in the last window."""
         reports = self._reports.get(self._slowest)
         if not reports:
             return None
@@ -118,16 +121,17 @@ class ReportedUnits:
         return may_become_cycle(_steps(reports, -math.inf, math.inf, _CYCLE_REPORTS))
 
     def rate_of_part(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the slowest process, also in a window that is shorter than a cycle of pauses.
+        """Return the rate of the slowest process. The window may be shorter than a cycle of pauses.
 
-        The rate is that of the median unit. With regular pauses, it includes their mean length.
+        The rate is that of the median unit. If the process pauses regularly, the rate includes the mean
+        length of pauses.
         """
         rates = [_median_rate(reports, start_s, end_s) for reports in self._reports.values()]
         known = [rate for rate in rates if rate is not None]
         return self._with_pauses(min(known, key=lambda rate: rate.units_per_s)) if known else None
 
     def is_paused(self, time_s: float) -> bool:
-        """Return whether a process with regular pauses was pausing at a time."""
+        """Return whether any process with regular pauses was pausing at a time."""
         cycle, reports = self.cycle, self._reports.get(self._slowest)
         if cycle is None or not reports:
             return False
@@ -139,7 +143,7 @@ class ReportedUnits:
         return end[0] - before[0] - usual_s > cycle.pause_s / 2
 
     def _with_pauses(self, rate: Progress) -> Progress:
-        """Turn a rate without pauses into a rate of whole cycles, if the slowest process pauses regularly."""
+        """Convert a rate without pauses to a rate of whole cycles if the slowest process pauses regularly."""
         cycle = self.cycle
         if cycle is None:
             return rate
@@ -150,11 +154,12 @@ class ReportedUnits:
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
         """Return the current rate of the slowest process if it has become clearly slower than before.
 
-        A single slow interval may be a pause, for example a checkpoint. The last complete interval and the
-        current one must therefore both be slow, or the last two if a unit has just been completed.
+        A single slow interval may be a pause, for example a checkpoint. Therefore the last complete interval
+        and the current interval must both be slow. If a unit has just been completed, the last two complete
+        intervals must be slow instead.
 
         Args:
-            since_s: time since which the process had the same conditions.
+            since_s: time since which the conditions of the process have not changed.
             now_s: current time.
         """
         latency_s = 0.0 if self.cycle is None else _REPORT_LATENCY_S
@@ -163,7 +168,7 @@ class ReportedUnits:
         return self._with_pauses(min(known, key=lambda rate: rate.units_per_s)) if known else None
 
     def unit_s(self) -> float | None:
-        """Return the seconds between the last reports of the process that reports least often."""
+        """Return the seconds between the last two reports of the process that reports least often."""
         lengths = []
         for reports in self._reports.values():
             if (steps := min(len(reports), 8) - 1) > 0:
@@ -176,7 +181,7 @@ def _rate_of(
 ) -> Progress | None:
     """Return the rate of one process between its first and its last report in a window.
 
-    Both reports are at the end of a unit, so that no unit counts in part. Intervals in which a unit took more
+    Both reports are at the end of a unit, so that no partial unit counts. Intervals in which a unit took more
     than three times the median are pauses, unless they are frequent.
     """
     steps = _steps(reports, start_s, end_s)
@@ -195,7 +200,10 @@ def _rate_of(
 def _median_rate(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of the median unit of one process in a window; of two units, that of the faster one."""
+    """Return the rate of the median unit of one process in a window.
+
+    Of two units, the faster one counts.
+    """
     steps = _steps(reports, start_s, end_s)
     per_unit = sorted((b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps))
     if not per_unit:
@@ -208,7 +216,7 @@ def _median_rate(
 def _cycle_rate(
     reports: collections.deque[tuple[float, float]], cycle: PauseCycle, start_s: float, end_s: float
 ) -> Progress | None:
-    """Return the rate of one process over as many whole cycles as a window contains; None without one."""
+    """Return the rate of one process over the whole cycles in a window; None without a whole cycle."""
     steps = _steps(reports, start_s, end_s)
     if len(steps) < 2:
         return None
@@ -229,7 +237,7 @@ def _cycle_rate(
 def _steps(
     reports: collections.deque[tuple[float, float]], start_s: float, end_s: float, most: int = MAX_REPORTS
 ) -> list[tuple[float, float]]:
-    """Return the last `most` reports of a window, without those that report no new unit."""
+    """Return the last `most` reports of a window. Reports without a new unit are left out."""
     inside: list[tuple[float, float]] = []
     for report in reversed(reports):
         if report[0] < start_s or len(inside) > most:
@@ -246,14 +254,14 @@ def _steps(
 def _slow_rate(
     reports: collections.deque[tuple[float, float]], since_s: float, now_s: float, latency_s: float
 ) -> Progress | None:
-    """Return the rate of a process whose last units took clearly longer than the earlier ones, or None.
+    """Return the rate of a process if its last units took clearly longer than earlier units, else None.
 
     Args:
         reports: reports of the process.
-        since_s: time since which the process had the same conditions.
+        since_s: time since which the conditions of the process have not changed.
         now_s: current time.
-        latency_s: time that a report may need to arrive. Without it, a unit that has just been completed
-            after a pause would look like a second slow unit.
+        latency_s: maximum time until a report arrives. Without this allowance, a unit that has just been
+            completed after a pause would look like a second slow unit.
     """
     steps = _steps(reports, since_s, now_s, _USUAL_INTERVALS + 3)
     lengths = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps)]

@@ -43,12 +43,12 @@ class SampleHistory:
         self._samples: collections.deque[Sample] = collections.deque(maxlen=MAX_SAMPLES)
 
     def add(self, sample: Sample) -> None:
-        """Store a sample, unless it is not later than the previous one."""
+        """Store a sample. A sample that is not later than the previous one is ignored."""
         if not self._samples or sample.time_s > self._samples[-1].time_s:
             self._samples.append(sample)
 
     def between(self, start_s: float, end_s: float) -> list[Sample]:
-        """Return the samples of a window, without those that describe time before it."""
+        """Return the samples of a window, except samples that describe time before the window."""
         samples = self._samples
         recent = list(itertools.takewhile(lambda sample: sample.time_s > start_s, reversed(samples)))
         recent.reverse()
@@ -56,7 +56,7 @@ class SampleHistory:
 
 
 def series(samples: list[Sample], value: Callable[[Sample], float | None]) -> tuple[list[float], list[float]]:
-    """Return the times and values of the samples in which a value is known and finite."""
+    """Return times and values of the samples with a known and finite value."""
     pairs = [(sample.time_s, found) for sample in samples if (found := value(sample)) is not None]
     pairs = [(time_s, number) for time_s, number in pairs if math.isfinite(number)]
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -65,7 +65,7 @@ def series(samples: list[Sample], value: Callable[[Sample], float | None]) -> tu
 def mean_and_error(values: list[float]) -> tuple[float, float] | None:
     """Return the mean of a series and its relative standard error; None for fewer than two values.
 
-    The error is that of the means of up to eight blocks, because neighbouring samples are correlated.
+    The error is computed from the means of up to eight blocks, because neighbouring samples are correlated.
     """
     if len(values) < 2:
         return None
@@ -77,9 +77,9 @@ def mean_and_error(values: list[float]) -> tuple[float, float] | None:
 
 
 def counter_rate(times: list[float], counts: list[float]) -> tuple[float, float] | None:
-    """Return the mean rate of a counter and its relative standard error; None if it cannot be computed.
+    """Return the mean rate of a counter and the rate's relative standard error; None if unknown.
 
-    A counter that decreased was reset; the window then has no rate.
+    A counter that decreased was reset. The window then has no rate.
     """
     if len(counts) < 3 or any(b < a for a, b in itertools.pairwise(counts)):
         return None

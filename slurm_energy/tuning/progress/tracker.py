@@ -1,7 +1,7 @@
-"""Progress tracker: the speed of one job on one node from the most trusted signal that the job offers.
+"""Progress tracker: the speed of one job on one node, from the most trusted signal of the job.
 
-Order of trust: units that the job reports; a verified period of its power; the activity of its GPUs times
-their clock; retired instructions that were validated against one of the first two; nothing.
+Signals in order of trust: units that the job reports; a verified period of its power; the activity of its
+GPUs times their clock; retired instructions that were validated against one of the first two signals.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _TRUST: Final = (
 class ProgressTracker:
     """Progress of one job on one node.
 
-    The tracker keeps its source until a more trusted one has a rate, or until the source had no rate in three
-    windows in a row. Compare only rates of the same source, because each source has its own unit.
+    The tracker keeps its source until a more trusted one has a rate, or until the present source has had no
+    rate in three consecutive windows. Compare only rates of the same source, because each source has its own
+    unit.
 
     All times are seconds of the same monotonic clock.
     """
@@ -65,20 +66,24 @@ class ProgressTracker:
 
     @property
     def unit_s(self) -> float | None:
-        """Seconds between two reports, or the period; None if neither is known."""
+        """Seconds between two reports, or the period of the power; None if neither is known."""
         return self._reports.unit_s() or self._period_s
 
     def awaits_report(self, now_s: float) -> bool:
-        """Return whether a job with another source or none has reported and will probably report again soon.
+        """Return whether a job has reported progress and will probably report again soon.
 
-        Its units are long. Rates of the other source could not be compared with those of its reports.
+        This concerns only jobs whose present source is not the reports. The units of such a job are long.
+        Rates of another source could not be compared with later rates of the reports.
         """
         last_s = self._reports.last_s
         return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S
 
     @property
     def cycle_s(self) -> float | None:
-        """Seconds from one regular pause of a job with reported progress to the next; None without them."""
+        """Seconds from one regular pause to the next of a job that reports its progress.
+
+        None: the job has no regular pauses.
+        """
         cycle = self._reports.cycle if self._source is ProgressSource.REPORTED else None
         return None if cycle is None else cycle.seconds
 
@@ -94,7 +99,7 @@ class ProgressTracker:
 
     @property
     def window_s(self) -> float:
-        """Length in seconds of a window in which the current source should have a rate."""
+        """Length in seconds of a window in which the current source is expected to have a rate."""
         if self.cycle_s is not None:
             return self.cycle_s + (self._reports.unit_s() or 0.0)
         reported_s = self._reports.unit_s()
@@ -110,10 +115,10 @@ class ProgressTracker:
         """Store the units of work that a process has completed since its start.
 
         The total is cumulative, so that a lost report loses no units. A total that decreases starts a new
-        series. The rate of a job with several processes is that of the slowest.
+        series. The rate of a job with several processes is the rate of its slowest process.
 
         Args:
-            units: cumulative units of work, in a unit of the job's own choice.
+            units: cumulative units of work. The job chooses the unit.
             time_s: time at which the last unit was completed.
             process: key of the process, for example its rank.
         """
@@ -129,17 +134,19 @@ class ProgressTracker:
     ) -> None:
         """Store readings of the job's hardware. None: unknown.
 
-        Period detection needs samples at about 10 Hz. Irregular sample times (± 20 %) allow it to exclude
-        periods that are shorter than the sampling interval; regular times at 4 Hz or less have no period.
+        Period detection needs samples at about 10 Hz. Irregular sample times (± 20 %) allow the detection to
+        exclude periods that are shorter than the sampling interval. In regular times at 4 Hz or less, no
+        period is accepted.
 
         Args:
             time_s: time of the readings.
             watts: mean power of the job since the previous sample. For a GPU job use the power of its GPUs.
             utilisation: share of time in which the job's GPUs were busy, 0 to 1.
             instructions: instructions retired by the job since an arbitrary start.
-            activity: work per second by kind of work (`compute`, `memory`), in any unit: the activity of the
-                execution units times their clock, or bytes of memory traffic per second. A share of time
-                alone is not a rate of work, because it does not fall when a limit lowers the clock.
+            activity: work per second by kind of work (`compute`, `memory`), in any unit. Examples are the
+                activity of the execution units times their clock, and bytes of memory traffic per second. A
+                share of time alone is not a rate of work, because the share does not fall when a limit lowers
+                the clock.
         """
         self._samples.add(Sample(time_s, watts, utilisation, instructions, dict(activity or {})))
 
@@ -174,20 +181,20 @@ class ProgressTracker:
         )
 
     def reported_rate(self, start_s: float, end_s: float) -> Progress | None:
-        """Return the rate of the median reported unit; None without two reports, or with another source.
+        """Return the rate of the median reported unit. None: there are no two reports, or the source differs.
 
-        A single pause in the window does not change it, but the mean length of regular pauses is part of it.
-        In contrast to `rate`, the call has no influence on the choice of the source.
+        A single pause in the window does not change this rate, but the rate includes the mean length of
+        regular pauses. In contrast to `rate`, this method has no influence on the choice of the source.
         """
         if self._source is not ProgressSource.REPORTED:
             return None
         return self._reports.rate_of_part(start_s, end_s)
 
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
-        """Return the current rate if the reported progress has become clearly slower; None if it has not.
+        """Return the current rate if the reported progress has become clearly slower, else None.
 
         Args:
-            since_s: time since which the settings of the hardware did not change.
+            since_s: time since which the settings of the hardware have not changed.
             now_s: current time.
         """
         if self._source is not ProgressSource.REPORTED:
@@ -217,7 +224,7 @@ class ProgressTracker:
         return True
 
     def _validate(self, rates: Mapping[ProgressSource, Progress]) -> None:
-        """Compare the proxies with the reports, or with the period if nothing is reported."""
+        """Compare the proxies with the reports, or with the period of the power if nothing is reported."""
         true = rates.get(ProgressSource.REPORTED) or rates.get(ProgressSource.PERIOD)
         if true is None:
             return
@@ -237,7 +244,7 @@ class ProgressTracker:
     def _detect(self, samples: list[Sample]) -> Period | None:
         """Return the period with which the power in the samples repeats.
 
-        None if there is no such period, if the utilisation repeats with another one, or if numpy is missing.
+        None: there is no such period, the utilisation has another period, or numpy is missing.
         """
         try:
             from slurm_energy.tuning.progress.period import detect_period
@@ -256,7 +263,7 @@ class ProgressTracker:
     def _continues(self, seconds: float, start_s: float) -> bool:
         """Return whether a period belongs to the same loop as the earlier periods.
 
-        Another period must be detected in two windows in a row before it replaces the first one.
+        A different period replaces the earlier one only if two consecutive windows detect it.
         """
         if self._period_s is None:
             self._period_s = seconds
