@@ -1,7 +1,7 @@
-"""Adjustments in the database: permissions of users, trials of adjustments, and values offered to runs.
+"""Adjustments of programs in the database: users' permissions, trials, and values offered to runs.
 
-Owners are uids, which senergyctld knows from munge and from Slurm. The bodies are JSON text that this module
-does not interpret.
+Owners are identified by uid, which senergyctld knows from munge and from Slurm. The attributes `body` are
+JSON text that this module does not interpret.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class StoredTrial(NamedTuple):
     """A trial in the database.
 
     Attributes:
-        key: row id; 0: not stored yet.
+        key: row id of the trial; 0: the trial is not stored yet.
         cluster: Slurm's ClusterName.
         uid: owner of the program.
-        workload: fingerprint of the batch script, else `--energy-model`.
+        workload: identity of the program: fingerprint of the batch script, else the value of
+            `--energy-model`.
         state: `PENDING`, a verdict of `diagnosis.trials.verification`, or `WITHDRAWN`.
-        source: `apply` or `auto`.
+        source: origin of the trial: `apply` or `auto`.
         created: Unix seconds.
-        decided: Unix seconds; None while the trial is pending.
+        decided: time of the verdict in Unix seconds; None while the trial is pending.
         body: JSON text.
     """
 
@@ -67,10 +68,10 @@ class OfferedRun(NamedTuple):
         run: the run.
         uid: owner of the job.
         workload: program of the job.
-        trial: row id of the trial in which the run takes part; None: in none.
+        trial: row id of the trial in which the run takes part; None: the run takes part in no trial.
         submitted: whether the job was submitted with the options of the trial.
-        offered: values by kind of adjustment.
-        requested: kinds that the program has requested.
+        offered: offered values by kind of adjustment.
+        requested: kinds of adjustment that the program has requested.
         created: Unix seconds.
     """
 
@@ -85,7 +86,7 @@ class OfferedRun(NamedTuple):
 
 
 class ProgramRun(NamedTuple):
-    """A run of a program with records.
+    """A run of a program that has energy records.
 
     Attributes:
         run: the run.
@@ -103,21 +104,21 @@ class ProgramRun(NamedTuple):
 
 
 def permissions_of(connection: Connection, cluster: str, uid: int) -> str | None:
-    """Return the adjustments that a user permits, as text; None if the user never said."""
+    """Return the stored permissions of a user, as text; None if the user has set none."""
     columns = _permissions.c
     query = select(columns.body).where(columns.cluster == cluster, columns.uid == uid)
     return connection.execute(query).scalar()
 
 
 def set_permissions(connection: Connection, cluster: str, uid: int, body: str, now: float) -> None:
-    """Store the adjustments that a user permits."""
+    """Store the permissions of a user: the adjustments that the user allows."""
     row = {"cluster": cluster, "uid": uid, "body": body, "updated": now}
     with transaction(connection):
         insert_or_replace(connection, _permissions, [row])
 
 
 def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
-    """Store a pending trial and return it with its key. An earlier pending trial of the program ends.
+    """Store a pending trial and return a copy with its row id. End an earlier pending trial of the program.
 
     Beyond `MAX_TRIALS_PER_USER`, the oldest decided trials of the user are deleted.
     """
@@ -136,14 +137,14 @@ def add_trial(connection: Connection, trial: StoredTrial) -> StoredTrial:
 
 
 def decide_trial(connection: Connection, key: int, state: str, now: float, body: str | None = None) -> bool:
-    """Set the state of a trial that is pending or kept; return False if it is neither.
+    """Set the state of a pending or kept trial. Return False if the trial is in another state.
 
     Args:
         connection: connection of the writing thread.
         key: row id of the trial.
         state: new state; `PENDING`: only the body changes.
         now: Unix seconds.
-        body: new body; None: it stays.
+        body: new body; None: the body stays unchanged.
     """
     values: dict[str, Any] = {"state": state, "decided": None if state == PENDING else now}
     if body is not None:
@@ -157,13 +158,13 @@ def decide_trial(connection: Connection, key: int, state: str, now: float, body:
 def trials_of(
     connection: Connection, cluster: str, uid: int | None, workload: str | None = None
 ) -> list[StoredTrial]:
-    """Return the newest `MAX_LISTED` trials, oldest first.
+    """Return at most `MAX_LISTED` trials, the newest ones, ordered from old to new.
 
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
-        uid: owner; None: of all users.
-        workload: program; None: of all programs.
+        uid: owner of the program; None: all users.
+        workload: the program; None: all programs.
     """
     columns = _trials.c
     query = select(*columns[_COLUMNS]).where(columns.cluster == cluster)
@@ -181,10 +182,10 @@ def pending_trials(connection: Connection, cluster: str) -> list[StoredTrial]:
 
 
 def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
-    """Store the values that are offered to a run, and return the stored ones.
+    """Store the values that are offered to a run, and return the values that are stored then.
 
-    A run keeps the values of its first request, so that all its processes get the same. Later requests add
-    the kinds that they name.
+    A run keeps the values of its first request, so that all its processes get the same values. A later
+    request changes no values; it only adds the kinds of adjustment that it names to `requested`.
     """
     with transaction(connection):
         earlier = offered_run(connection, offered.run, offered.uid)
@@ -196,7 +197,7 @@ def offer(connection: Connection, offered: OfferedRun) -> OfferedRun:
 
 
 def offered_run(connection: Connection, run: JobRun, uid: int) -> OfferedRun | None:
-    """Return the values that were offered to a run of a user's job; None if none were."""
+    """Return the values that were offered to a run of a user's job; None if no values were offered."""
     columns = _runs.c
     query = select(_runs).where(
         columns.cluster == run.cluster,
@@ -222,7 +223,9 @@ def _run_row(offered: OfferedRun) -> dict[str, Any]:
 
 
 def program_runs(connection: Connection, cluster: str, uid: int, workload: str) -> list[ProgramRun]:
-    """Return the runs of a program among the newest records of its owner, oldest first.
+    """Return the runs of a program, oldest first.
+
+    Only the newest records of the program's owner are searched.
 
     Args:
         connection: connection to the database.
@@ -261,8 +264,8 @@ def recent_runs(
     Args:
         connection: connection to the database.
         policies: names of energy policies.
-        since: Unix seconds at which the jobs ended at the earliest.
-        until: Unix seconds at which they ended at the latest.
+        since: earliest end of the jobs in Unix seconds.
+        until: latest end of the jobs in Unix seconds.
     """
     columns = _records.c
     query = (
@@ -276,7 +279,7 @@ def recent_runs(
 
 
 def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
-    """Return the row ids of the records of a run of a user's job, including the records of its steps."""
+    """Return the row ids of the records of one run of a user's job, including step records."""
     columns = _records.c
     query = select(columns.id).where(
         columns.cluster == run.cluster,
@@ -288,7 +291,10 @@ def record_ids(connection: Connection, run: JobRun, uid: int) -> list[int]:
 
 
 def drop_before(connection: Connection, before: float) -> None:
-    """Delete offers to runs and trials that were decided before `before` (Unix seconds); kept ones stay."""
+    """Delete old offers to runs, and trials that were decided before `before` (Unix seconds).
+
+    Kept trials stay.
+    """
     columns = _trials.c
     with transaction(connection):
         connection.execute(delete(_runs).where(_runs.c.created < before))

@@ -1,6 +1,6 @@
-"""The kinds of databases: SQLite, MariaDB and PostgreSQL, and their differences.
+"""The supported kinds of databases (SQLite, MariaDB, PostgreSQL) and the differences between them.
 
-Statements that run on all of them are in the other modules.
+Statements that run on all kinds of databases are in the other modules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
-        """Return an engine; it opens connections on demand.
+        """Return an SQLAlchemy engine. The engine opens connections on demand.
 
         Args:
             url: URL of the database.
@@ -60,25 +60,26 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def lock_writer(self, connection: Connection) -> bool:
-        """Take the lock of the only writer for the life of a connection.
+        """Take the writer lock, which only one connection can hold, until the connection closes.
 
-        The server may notice the end of an earlier writer late; the lock is awaited for `LOCK_WAIT_S`.
+        The server may notice late that an earlier writer has ended. The call therefore waits for the lock up
+        to `LOCK_WAIT_S`.
 
         Returns:
-            False if another writer has the lock.
+            True if the connection holds the lock now, False if another writer holds it.
         """
 
     @abc.abstractmethod
     def session(self, connection: Connection) -> int:
-        """Return the number by which the server identifies the session of a connection."""
+        """Return the server's session number of a connection."""
 
     @abc.abstractmethod
     def writer_session(self, connection: Connection) -> int | None:
-        """Return the session that holds the lock of the only writer; None: nobody holds it."""
+        """Return the number of the session that holds the writer lock; None if the lock is free."""
 
     @abc.abstractmethod
     def end_session(self, connection: Connection, session: int) -> None:
-        """End another session of the same database user. The server rolls its transaction back."""
+        """End another session of the same database user. The server rolls back that session's transaction."""
 
     def clock_s(self, connection: Connection) -> float:
         """Return the Unix time of the database server in seconds."""
@@ -90,31 +91,31 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
-        """Abort the next statements after `limit_s` seconds; None: restore the limit of the engine."""
+        """Abort each later statement after `limit_s` seconds; None: restore the engine's limit."""
 
     @abc.abstractmethod
     def is_timeout(self, error: DBAPIError) -> bool:
         """Return whether a statement was aborted because of its time limit."""
 
     def estimated_rows(self, connection: Connection, table: str) -> int | None:
-        """Return the number of rows of a table as the server estimates it; None: there is no estimate."""
+        """Return the server's estimate of the number of rows of a table; None if there is no estimate."""
         return None
 
     def problem(self, connection: Connection) -> str:
-        """Return why the server cannot hold the database; empty: it can."""
+        """Return the reason why the server cannot hold the database; empty if it can."""
         return ""
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """Return whether a transaction that was begun has not ended by an error; see `engine.transaction`."""
+        """Return whether an error has not ended the transaction that was begun; see `engine.transaction`."""
         return True
 
     def max_text_bytes(self, connection: Connection) -> int | None:
-        """Return the maximum length of a stored text in bytes; None: longer than any text."""
+        """Return the maximum length of a stored text in bytes; None: no limit that a text could reach."""
         return None
 
     @contextmanager
     def time_limit(self, connection: Connection, limit_s: float) -> Iterator[None]:
-        """Abort statements in the `with` block that run at the end of `limit_s` seconds.
+        """Abort each statement in the `with` block that runs longer than `limit_s` seconds.
 
         Raises:
             UnavailableError: a statement was aborted.
@@ -133,7 +134,7 @@ class Backend(abc.ABC):
 
 
 class SqliteBackend(Backend):
-    """A SQLite file in WAL mode. A lock file beside it keeps a second controller away."""
+    """A SQLite file in WAL mode. A lock file beside the database file excludes a second controller."""
 
     # It takes the lock at once. Otherwise the first change would fail instead of waiting for the lock.
     begin = "BEGIN IMMEDIATE"
@@ -156,19 +157,19 @@ class SqliteBackend(Backend):
         return engine
 
     def lock_writer(self, connection: Connection) -> bool:
-        """Take the lock of the only writer; see `Backend.lock_writer`."""
+        """Take the writer lock; see `Backend.lock_writer`."""
         return True
 
     def session(self, connection: Connection) -> int:
-        """Return the session of a connection; a file has none."""
+        """Return the session number of a connection. A SQLite file has no sessions."""
         return 0
 
     def writer_session(self, connection: Connection) -> int | None:
-        """Return the session that holds the writer's lock; a file has none."""
+        """Return the session that holds the writer lock. A SQLite file has no sessions."""
         return None
 
     def end_session(self, connection: Connection, session: int) -> None:
-        """End a session; a file has none."""
+        """Do nothing, because a SQLite file has no sessions."""
 
     def size_bytes(self, connection: Connection) -> int:
         """Return the size of the database."""
@@ -189,7 +190,7 @@ class SqliteBackend(Backend):
         return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        """Return whether the transaction still exists."""
+        """Return whether the transaction is still open."""
         # SQLite ends the transaction by itself after some errors, e.g. a full disk.
         return _sqlite(connection).in_transaction
 
@@ -224,15 +225,15 @@ class MariadbBackend(Backend):
         return engine
 
     def lock_writer(self, connection: Connection) -> bool:
-        """Take the lock of the only writer; see `Backend.lock_writer`."""
+        """Take the writer lock; see `Backend.lock_writer`."""
         return bool(connection.scalar(text(f"SELECT get_lock({_MARIADB_LOCK}, {LOCK_WAIT_S})")) == 1)
 
     def session(self, connection: Connection) -> int:
-        """Return the session of a connection; see `Backend.session`."""
+        """Return the session number of a connection; see `Backend.session`."""
         return int(connection.exec_driver_sql("SELECT connection_id()").scalar_one())
 
     def writer_session(self, connection: Connection) -> int | None:
-        """Return the session that holds the writer's lock; see `Backend.writer_session`."""
+        """Return the session that holds the writer lock; see `Backend.writer_session`."""
         session = connection.exec_driver_sql(f"SELECT is_used_lock({_MARIADB_LOCK})").scalar_one()
         return None if session is None else int(session)
 
@@ -253,7 +254,7 @@ class MariadbBackend(Backend):
         return int(connection.execute(text(sql)).scalar_one())
 
     def estimated_rows(self, connection: Connection, table: str) -> int | None:
-        """Return the number of rows of a table as the server estimates it."""
+        """Return the server's estimate of the number of rows of a table."""
         same = "table_schema = database() AND table_name = :name"
         sql = text(f"SELECT table_rows FROM information_schema.tables WHERE {same}")
         rows = connection.execute(sql, {"name": table}).scalar()
@@ -274,7 +275,7 @@ class MariadbBackend(Backend):
         return self._packet_bytes(connection) - _STATEMENT_BYTES
 
     def problem(self, connection: Connection) -> str:
-        """Return why the server cannot hold the database; empty: it can."""
+        """Return the reason why the server cannot hold the database; empty if it can."""
         packet_bytes = self._packet_bytes(connection)
         if packet_bytes >= _MIN_PACKET_BYTES:
             return ""
@@ -313,7 +314,7 @@ class PostgresqlBackend(Backend):
         return _engine(url.set(drivername="postgresql+psycopg"), options)
 
     def lock_writer(self, connection: Connection) -> bool:
-        """Take the lock of the only writer; see `Backend.lock_writer`."""
+        """Take the writer lock; see `Backend.lock_writer`."""
         lock = text(f"SELECT pg_try_advisory_lock({_WRITER_LOCK})")
         end_s = time.monotonic() + LOCK_WAIT_S
         while not connection.execute(lock).scalar_one():
@@ -323,11 +324,11 @@ class PostgresqlBackend(Backend):
         return True
 
     def session(self, connection: Connection) -> int:
-        """Return the session of a connection; see `Backend.session`."""
+        """Return the session number of a connection; see `Backend.session`."""
         return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
 
     def writer_session(self, connection: Connection) -> int | None:
-        """Return the session that holds the writer's lock; see `Backend.writer_session`."""
+        """Return the session that holds the writer lock; see `Backend.writer_session`."""
         sql = (
             "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 0"
             f" AND objid = {_WRITER_LOCK} AND objsubid = 1"
@@ -345,7 +346,7 @@ class PostgresqlBackend(Backend):
         return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
     def estimated_rows(self, connection: Connection, table: str) -> int | None:
-        """Return the number of rows of a table as the server estimates it."""
+        """Return the server's estimate of the number of rows of a table."""
         sql = text("SELECT reltuples FROM pg_class WHERE oid = CAST(:name AS regclass)")
         rows = connection.execute(sql, {"name": table}).scalar_one()
         return int(rows) if rows >= 0 else None  # -1: never analysed
@@ -360,7 +361,7 @@ class PostgresqlBackend(Backend):
         return getattr(error.orig, "sqlstate", None) == "57014"  # query_canceled
 
     def problem(self, connection: Connection) -> str:
-        """Return why the server cannot hold the database; empty: it can."""
+        """Return the reason why the server cannot hold the database; empty if it can."""
         encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
         return "" if encoding == "UTF8" else f"its encoding is {encoding}; create it with ENCODING 'UTF8'"
 
@@ -373,7 +374,7 @@ _BACKENDS: Final[dict[str, Backend]] = {
 
 
 def backend_named(name: str) -> Backend:
-    """Return the backend `sqlite`, `mariadb` or `postgresql`."""
+    """Return the backend with the name `sqlite`, `mariadb` or `postgresql`."""
     return _BACKENDS[name]
 
 

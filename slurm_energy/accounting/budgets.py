@@ -1,4 +1,4 @@
-"""Power budgets in the database: power over time, changes for audit, live limits, and ceilings of nodes.
+"""Power budgets in the database: power over time, an audit trail, live limits, and ceilings of nodes.
 
 Infinite limits are stored as NULL, because JSON and SQL have no infinity.
 """
@@ -36,18 +36,21 @@ _PAGE_ROWS: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class BudgetSample:
-    """Power under one budget during a short span of time. Powers are watts; None: unknown, or no limit.
+    """Power of the nodes under one budget during a short time span.
+
+    Powers are in watts. None: unknown; for a limit: none.
 
     Attributes:
         budget: name of the budget.
-        time: Unix seconds of the start.
+        time: start of the span in Unix seconds.
         span_s: length of the span.
-        limit_watts: lowest limit.
-        measured_watts, max_measured_watts: mean of the measured power, and maximum of its mean over 5 s.
-        committed_watts: maximum of the committed power.
-        capped_watts: mean power taken by limits.
-        headroom_watts: lowest headroom.
-        over_s: seconds during which the measured power, as mean over 5 s, was above the limit.
+        limit_watts: lowest limit in the span.
+        measured_watts, max_measured_watts: mean of the measured power in the span, and maximum of its 5 s
+            means.
+        committed_watts: maximum committed power in the span.
+        capped_watts: mean capped power: the power that the limits take from devices.
+        headroom_watts: lowest headroom in the span.
+        over_s: seconds during which the 5 s mean of the measured power was above the limit.
     """
 
     budget: str
@@ -64,11 +67,11 @@ class BudgetSample:
 
 @dataclass(frozen=True, slots=True)
 class BudgetChange:
-    """An event of the budgets, for the audit trail.
+    """An entry of the audit trail of the power budgets.
 
     Attributes:
         time: Unix seconds.
-        budget: name of the budget; None: the event concerns no single budget.
+        budget: name of the budget; None if the event does not concern one single budget.
         actor: login name of the user who made the change; None: senergyctld.
         kind: `set`, `clear`, `reload`, `signal`, `over`, `node` or `start`.
         why: the event in one line of text.
@@ -85,15 +88,16 @@ class BudgetChange:
 
 @dataclass(frozen=True, slots=True)
 class LimitOverride:
-    """A limit that an administrator has set while senergyctld runs.
+    """A live limit: a limit of a budget that an operator has set while senergyctld runs.
 
     Attributes:
         budget: name of the budget.
         watts: the limit.
-        end: Unix seconds after which the configured limit applies again; None: until it is cleared.
-        actor: login name of the administrator.
+        end: Unix seconds at which the configured limit applies again; None: the live limit applies until it
+            is cleared.
+        actor: login name of the operator.
         time: Unix seconds of the change.
-        reason: text of the administrator; may be empty.
+        reason: reason that the operator gave; may be empty.
     """
 
     budget: str
@@ -128,14 +132,14 @@ def samples(
     end: float,
     limit: int = MAX_SAMPLES,
 ) -> list[BudgetSample]:
-    """Return the samples of a budget, oldest first, merged so that there are at most `limit`.
+    """Return the samples of a budget, oldest first. Merge neighbours if there are more than `limit`.
 
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
         budget: name of the budget.
         begin: Unix seconds of the first sample.
-        end: Unix seconds; samples that begin then are not included.
+        end: Unix seconds; samples that begin at this time or later are not included.
         limit: maximum number of samples.
     """
     span_s = max(FINE_SPAN_S, (end - begin) / max(1, limit))
@@ -154,7 +158,8 @@ def samples(
 def _merged(group: Sequence[BudgetSample]) -> BudgetSample:
     """Return one sample for consecutive samples of a budget.
 
-    It is computed here rather than in SQL, where the result of a sum depends on the order of the rows.
+    The sums are computed in Python, because the result of a floating-point sum in SQL depends on the order of
+    the rows.
     """
     first = group[0]
     if len(group) == 1:
@@ -179,16 +184,16 @@ def _merged(group: Sequence[BudgetSample]) -> BudgetSample:
 
 
 def names(connection: Connection, cluster: str) -> list[str]:
-    """Return the names of all budgets with samples in alphabetical order."""
+    """Return the names of all budgets that have samples, in alphabetical order."""
     query = select(_samples.c.budget).distinct().where(_samples.c.cluster == cluster)
     return list(connection.execute(query.order_by(_samples.c.budget)).scalars())
 
 
 def merge_old_samples(connection: Connection, before: float) -> int:
-    """Merge the oldest day of fine samples from before `before` (Unix seconds).
+    """Merge the fine samples of one day, the oldest day before `before` (Unix seconds).
 
     Returns:
-        The number of samples that were replaced; if it is not 0, call again.
+        Number of samples that were replaced. If it is not 0, call again for the next day.
     """
     columns = _samples.c
     with transaction(connection):
@@ -259,7 +264,7 @@ def set_override(connection: Connection, cluster: str, override: LimitOverride, 
 
 
 def clear_override(connection: Connection, cluster: str, budget: str, change: BudgetChange) -> bool:
-    """Delete a live limit and store the change; return False if there was none."""
+    """Delete a live limit and store the change. Return False if the budget had no live limit."""
     columns = _overrides.c
     with transaction(connection):
         deleted = connection.execute(
@@ -306,7 +311,7 @@ def forget_nodes(connection: Connection, cluster: str, names: Sequence[str]) -> 
 
 
 def drop_before(connection: Connection, before: float) -> int:
-    """Delete samples, events and ended live limits from before `before` (Unix seconds).
+    """Delete samples, events and ended live limits that are older than `before` (Unix seconds).
 
     Returns:
         The number of deleted rows.

@@ -1,8 +1,10 @@
-"""The lease of the active controller: which of several senergyctld may write to the database.
+"""The lease of the active controller.
+
+Of several senergyctld processes, only the holder of the lease may write to the database.
 
 Each change of the holder increases the fencing token. The clock of the database server decides when a lease
-has expired. The holder's writing session also holds the lock of the only writer (`writer_lock`), and the
-token changes only in a session with that lock: a former holder has no session that could still write.
+has expired. The holder's writing session also holds the writer lock (`writer_lock`), and the token changes
+only in a session that holds this lock. A former holder therefore has no session that could still write.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ _lease: Final = controller_lease.c
 
 
 class LostLeaseError(UnavailableError):
-    """Another controller has taken the lease, so this one must not write."""
+    """Error: another controller has taken the lease, so this controller must not write."""
 
 
 class WriterPresentError(UnavailableError):
-    """A program without the lease writes to the database, such as `senergy db`."""
+    """Error: a program without the lease, such as `senergy db`, writes to the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,11 @@ class Presence:
     """Announcement of a controller: its state and its view of slurmctld.
 
     Attributes:
-        name: its name, which is its URL.
-        release: its release.
-        started: Unix time of its start.
-        ready: whether it can take the lease.
-        beside_slurmctld: whether the active slurmctld runs on its host; None: unknown.
+        name: the controller's name, which is its URL.
+        release: the controller's release of slurm-energy.
+        started: Unix time at which the controller started.
+        ready: whether the controller can take the lease.
+        beside_slurmctld: whether the active slurmctld runs on the controller's host; None: unknown.
     """
 
     name: str
@@ -58,11 +60,11 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
-    """A controller as the database knows it.
+    """A controller as last announced in the database.
 
     Attributes:
-        presence: its last announcement.
-        seen_age_s: seconds since then.
+        presence: the controller's last announcement.
+        seen_age_s: seconds since the last announcement.
     """
 
     presence: Presence
@@ -81,11 +83,11 @@ class LeaseState:
     Attributes:
         token: fencing token; 0: the lease was never taken.
         holder: name of the holder; None: the lease is free.
-        instance: process of the holder; None: the lease is free.
-        session: database session of the holder's writer.
+        instance: identity of the holder's process; None: the lease is free.
+        session: number of the database session in which the holder writes.
         held_s: seconds since the lease was taken or released.
-        renewed_age_s: seconds since its last renewal.
-        successor: controller for which the last holder released the lease; None: for any.
+        renewed_age_s: seconds since the last renewal of the lease.
+        successor: controller for which the last holder released the lease; None: any controller.
         policy_lines: lines that the holder has added to the policy file.
         controllers: the controllers, by name.
     """
@@ -102,14 +104,14 @@ class LeaseState:
 
     @property
     def free_s(self) -> float | None:
-        """Seconds for which the lease has been free, so that a controller may take it; None: it is held."""
+        """Seconds since the lease became free or expired; None while a controller holds it."""
         if self.instance is None:
             return self.held_s
         return self.renewed_age_s - EXPIRY_S if self.renewed_age_s > EXPIRY_S else None
 
     @property
     def active(self) -> str | None:
-        """Name of the active controller; None: there is none."""
+        """Name of the active controller; None if no controller holds the lease."""
         return self.holder if self.free_s is None else None
 
 
@@ -173,13 +175,13 @@ def end_former_writer(connection: Connection, state: LeaseState) -> None:
 
 
 def take(connection: Connection, name: str, instance: str, expected_token: int) -> int:
-    """Take the lease and return its new token. The connection holds the lock of the only writer.
+    """Take the lease and return its new token. The connection must hold the writer lock.
 
     Args:
         connection: connection of the future writer.
         name: name of the controller.
-        instance: its process.
-        expected_token: the token of the free lease.
+        instance: identity of the controller's process.
+        expected_token: token of the lease when it was last read as free.
 
     Raises:
         LostLeaseError: another controller was faster, or the holder has renewed its lease.
@@ -223,9 +225,9 @@ def release(connection: Connection, instance: str, token: int, successor: str | 
 
     Args:
         connection: connection to the database.
-        instance: process of the holder.
-        token: its token.
-        successor: name of the controller that is to take the lease; None: any.
+        instance: identity of the holder's process.
+        token: the holder's fencing token.
+        successor: name of the controller that shall take the lease; None: any controller.
     """
     now_s = backend_of(connection).clock_s(connection)
     values = {"holder": None, "instance": None, "session": None, "since": now_s, "successor": successor}
@@ -234,7 +236,7 @@ def release(connection: Connection, instance: str, token: int, successor: str | 
 
 
 def require(connection: Connection, instance: str, token: int) -> None:
-    """Raise an error unless a process holds the lease with a token.
+    """Raise an error unless the given process holds the lease with the given token.
 
     Raises:
         LostLeaseError: another controller has taken the lease.
@@ -245,7 +247,7 @@ def require(connection: Connection, instance: str, token: int) -> None:
 
 
 def note_session(connection: Connection, instance: str, token: int) -> None:
-    """Store the session of a new connection of the holder's writer.
+    """Store the session number of a new connection in which the holder writes.
 
     Raises:
         LostLeaseError: another controller has taken the lease.

@@ -1,4 +1,4 @@
-"""Changes that the priority engine made to jobs: stored for audit, and shown with the jobs."""
+"""Changes that the priority engine made to jobs, stored for audit and shown with the jobs."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Decision:
         job_id, submit: job id and submission time, which together identify the job.
         time: time at which Slurm accepted the change.
         kind: `shape`: the job now requests other GPUs. `requeue`: the job was preempted for another job.
-            `defer`: its start is delayed. `release`: it is no longer delayed. `suspend`: it is
-            requeued to continue later; stored before the request. `not_suspended`: the requeue before did not
-            take place.
+            `defer`: its start is delayed. `release`: it is no longer delayed. `suspend`: it is requeued to
+            continue later; this entry is stored before the requeue is requested. `not_suspended`: the requeue
+            of the preceding `suspend` did not take place.
         why: reason, one line of text.
         details: further values, which depend on `kind`. `shape`: `offered` (list of the GPU requests that
             were compared), `chosen`, `requested_gres` and `excluded_nodes`; the last two are the values
@@ -125,12 +125,15 @@ def of_records(connection: Connection, record_ids: Sequence[int]) -> list[dict[s
 
 
 def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return copies of the results of `of_records` without `for_job`, the id of a job of another user."""
+    """Return copies of the dicts from `of_records` without `for_job`, the job id of another user."""
     return [{key: value for key, value in one.items() if key != "for_job"} for one in decisions]
 
 
 def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of different jobs in `for_job`, the key that `for_owners` removes."""
+    """Return the number of different jobs that the decisions name under the key `for_job`.
+
+    `for_owners` removes this key.
+    """
     return len({one["for_job"] for one in decisions if one.get("for_job") is not None})
 
 

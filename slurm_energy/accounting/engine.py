@@ -1,7 +1,7 @@
 """Connections to the database of senergyctld: a SQLite file, or a MariaDB or PostgreSQL server.
 
-One thread of one process, senergyctld, writes. Any number of threads read. A statement outside of
-`transaction` is committed at once on every kind of database.
+Only one thread of one process, senergyctld, writes. Any number of threads read. On every kind of database, a
+statement outside of `transaction` is committed at once.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Location = DatabaseLocation | Path | str
 
 
 class Database:
-    """A database and its pool of connections. Creating it opens no connection.
+    """A database with a pool of connections. The constructor opens no connection.
 
     Args:
         location: the database.
-        read_only: reject every change on the connections.
+        read_only: whether the connections reject every change.
         statement_limit_s: maximum seconds of a statement on a server; None: no limit.
 
     Attributes:
-        path: the SQLite file; None: a server.
-        name: location for messages; it never contains a password.
+        path: the SQLite file; None for a database on a server.
+        name: location of the database for messages, without a password.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Database:
     def connect(self) -> Iterator[Connection]:
         """Context manager that takes a connection from the pool and returns it at the end of the block.
 
-        It begins no transaction; use `transaction` for that.
+        No transaction is begun; use `transaction` for that.
 
         Raises:
             UnavailableError: a file that the URL names, such as a certificate, cannot be read.
@@ -80,11 +80,11 @@ class Database:
 def connect(location: Location, *, read_only: bool = False) -> Iterator[Connection]:
     """Context manager that opens one connection and closes it at the end of the `with` block.
 
-    It begins no transaction; use `transaction` for that.
+    No transaction is begun; use `transaction` for that.
 
     Args:
         location: the database.
-        read_only: reject every change on this connection.
+        read_only: whether the connection rejects every change.
     """
     database = Database(location, read_only=read_only)
     try:
@@ -102,7 +102,8 @@ def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[N
 
     Args:
         connection: connection to the database.
-        snapshot: only read, and see the state of one moment. No writer waits for such a transaction.
+        snapshot: True: the transaction only reads and sees the state of one moment. Writers do not wait for
+            such a transaction.
     """
     if connection.info.get(_IN_TRANSACTION):
         raise RuntimeError("a transaction inside of a transaction")
@@ -124,16 +125,16 @@ def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[N
 
 
 def set_fence(connection: Connection, fence: Callable[[Connection], None]) -> None:
-    """Call a function at the start of each later transaction of a connection.
+    """Register a function that is called at the start of each later transaction of a connection.
 
-    An error of the function ends the transaction.
+    An error that the function raises ends the transaction.
     """
     connection.info[_FENCE] = fence
 
 
 @contextmanager
 def savepoint(connection: Connection, name: str) -> Iterator[None]:
-    """Run the `with` block of a transaction so that an exception undoes the changes of the block only."""
+    """Run a `with` block inside a transaction. An exception undoes only the changes of this block."""
     connection.exec_driver_sql(f"SAVEPOINT {name}")
     try:
         yield
@@ -147,7 +148,7 @@ def savepoint(connection: Connection, name: str) -> Iterator[None]:
 
 
 def database_location(location: Location) -> DatabaseLocation:
-    """Return the location that a path or URL names.
+    """Parse the path or URL of a database.
 
     Raises:
         UnavailableError: not a URL of a supported database.
@@ -174,7 +175,9 @@ def error_reason(error: BaseException) -> str:
 
 
 def value_errors(connection: Connection) -> tuple[type[Exception], ...]:
-    """Return the exceptions that a value of a row causes. Others, such as a full disk, concern the database.
+    """Return the classes of exceptions that are caused by an invalid value of a row.
+
+    Other exceptions concern the whole database, for example a full disk.
 
     The driver of SQLite raises `ProgrammingError` for values that it cannot bind. Servers raise it if a
     permission or a table is missing.
@@ -185,7 +188,7 @@ def value_errors(connection: Connection) -> tuple[type[Exception], ...]:
 
 @contextmanager
 def explained(database: Database) -> Iterator[None]:
-    """Raise errors of the database and of files in the `with` block as UnavailableError."""
+    """Convert database and file errors in the `with` block to UnavailableError."""
     try:
         yield
     except BrokenPipeError:  # of the output, not of the database
@@ -201,7 +204,7 @@ def _url(location: DatabaseLocation) -> URL:
 
 
 def _is_in_transaction(connection: Connection) -> bool:
-    """Whether the connection works, and its database still has the transaction that was begun."""
+    """Return whether the connection works and the transaction that was begun on it is still open."""
     if connection.invalidated or connection.closed or not connection.info.get(_IN_TRANSACTION):
         return False
     return backend_of(connection).is_in_transaction(connection)

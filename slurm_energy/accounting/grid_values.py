@@ -15,12 +15,12 @@ from slurm_energy.grid.series import Sample
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
-    """Identity of a stored series.
+    """Identity of a stored time series.
 
     Attributes:
         cluster: Slurm's ClusterName.
         quantity: `carbon` or `price`.
-        provider: name in the configuration.
+        provider: name of the provider in the configuration.
         zone: zone in the provider's notation.
         unit: unit of the values, `g/kWh` or a currency per kWh.
     """
@@ -33,7 +33,7 @@ class SeriesKey:
 
 
 def save_samples(connection: Connection, key: SeriesKey, samples: Sequence[Sample], fetched: float) -> None:
-    """Store samples of a series in one transaction. A sample replaces an earlier one of the same start.
+    """Store samples of a series in one transaction. A sample replaces a stored one with the same start.
 
     Args:
         connection: connection to the database.
@@ -65,7 +65,7 @@ def save_samples(connection: Connection, key: SeriesKey, samples: Sequence[Sampl
 
 
 def read_samples(connection: Connection, key: SeriesKey, start: float, end: float) -> list[Sample]:
-    """Return the samples of a series that overlap a window of Unix time, by start."""
+    """Return the samples of a series that overlap a window of Unix time, in order of their start."""
     table = grid_series
     query = (
         select(table.c.start, table.c.end, table.c.value)
@@ -76,14 +76,14 @@ def read_samples(connection: Connection, key: SeriesKey, start: float, end: floa
 
 
 def newest_end(connection: Connection, key: SeriesKey) -> float | None:
-    """Return the end of the newest sample of a series in Unix time; None: there is none."""
+    """Return the end of a series' newest sample in Unix time; None if the series has no samples."""
     query = select(func.max(grid_series.c.end)).where(_belongs(key))
     value = connection.execute(query).scalar_one()
     return None if value is None else float(value)
 
 
 def drop_before(connection: Connection, quantity: str, before: float) -> None:
-    """Delete the samples of a quantity that ended before a Unix time, of all clusters."""
+    """Delete the samples of a quantity that ended before a given Unix time, for all clusters."""
     table = grid_series
     connection.execute(table.delete().where(table.c.quantity == quantity, table.c.end < before))
 

@@ -1,4 +1,4 @@
-"""SQL expressions for the fields of a column with JSON text, for each kind of database."""
+"""SQL expressions for fields of JSON text in a column, for each kind of database."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sqlalchemy.dialects import postgresql
 
 
 def array_length(connection: Connection, column: ColumnElement[str], key: str) -> ColumnElement[int]:
-    """Return the expression for the length of the array `key`; NULL without such a key.
+    """Return the SQL expression for the length of the array in field `key`; NULL without this field.
 
     Args:
         connection: connection to the database.
         column: column with the text of JSON objects.
-        key: name of a field, an identifier.
+        key: name of the field, which is an identifier.
     """
     match connection.dialect.name:
         case "postgresql":
@@ -25,12 +25,12 @@ def array_length(connection: Connection, column: ColumnElement[str], key: str) -
 
 
 def text_value(connection: Connection, column: ColumnElement[str], key: str) -> ColumnElement[Any]:
-    """Return the expression for the text `key`; NULL if the text is null or there is no such key.
+    """Return the SQL expression for the text in field `key`; NULL if the field is missing or null.
 
     Args:
         connection: connection to the database.
         column: column with the text of JSON objects.
-        key: name of a field, an identifier.
+        key: name of the field, which is an identifier.
     """
     match connection.dialect.name:
         case "postgresql":

@@ -14,7 +14,7 @@ from slurm_energy.accounting.schema.tables import quota_changes, quotas
 
 
 class QuotaResource(StrEnum):
-    """What a quota limits: energy in joules, cost in the currency, or carbon in grams of CO2 equivalents."""
+    """Quantity that a quota limits: energy (joules), cost (currency) or carbon (g of CO2 equivalents)."""
 
     ENERGY = "energy"
     COST = "cost"
@@ -35,18 +35,20 @@ class Quota:
     """An allowance of an account, or of a user within an account.
 
     Attributes:
-        account: Slurm account; accounts below it count too.
+        account: Slurm account. Jobs in the accounts below it count, too.
         user: login name; empty: all users of the account together.
-        resource: what is limited.
+        resource: quantity that the quota limits.
         period: time for which the amount is granted.
-        amount: joules, units of the currency, or grams of CO2 equivalents.
-        unit: `J`, the currency, or `g`.
-        warn_percent: part of the amount from which jobs rank lower; None: never.
-        hold_percent: part of the amount from which jobs are held or rank last; None: never.
+        amount: granted amount in joules, in units of the currency, or in grams of CO2 equivalents.
+        unit: unit of the amount: `J`, the currency, or `g`.
+        warn_percent: warning level in percent of the amount: from this use on, jobs go after others; None:
+            never.
+        hold_percent: hold level in percent of the amount: from this use on, jobs are held or rank last; None:
+            never.
         start: start of a custom period in Unix time; None: a calendar period.
         end: end of a custom period; None: a calendar period.
         actor: administrator who set the quota.
-        time: Unix time at which it was set.
+        time: Unix time at which the quota was set.
         reason: text of the administrator; may be empty.
     """
 
@@ -66,7 +68,7 @@ class Quota:
 
     @property
     def subject(self) -> str:
-        """The account, or the user within it, for messages."""
+        """Text for messages that names the account, or the user within the account."""
         return f"user {self.user} in account {self.account}" if self.user else f"account {self.account}"
 
 
@@ -118,7 +120,9 @@ def read_quotas(connection: Connection, cluster: str) -> list[Quota]:
 
 
 def set_quota(connection: Connection, cluster: str, quota: Quota, why: str) -> None:
-    """Store a quota in place of the one of the same account, user, resource and period, and note the change.
+    """Store a quota and add the change to the audit trail.
+
+    The quota replaces a stored one with the same account, user, resource and period.
 
     Args:
         connection: connection of the writing thread.
@@ -153,7 +157,7 @@ def set_quota(connection: Connection, cluster: str, quota: Quota, why: str) -> N
 
 
 def remove_quota(connection: Connection, cluster: str, quota: Quota, change: QuotaChange) -> bool:
-    """Delete a quota, note the change, and return whether it existed."""
+    """Delete a quota and add the change to the audit trail. Return whether the quota existed."""
     with transaction(connection):
         existed = bool(connection.execute(quotas.delete().where(_same(cluster, quota))).rowcount)
         if existed:

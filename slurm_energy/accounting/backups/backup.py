@@ -1,6 +1,6 @@
 """Backup of a database: a copy of a SQLite file, or a portable file from any kind of database.
 
-Both can be made while senergyctld runs, and contain the state of one moment.
+Both kinds of backup can be made while senergyctld runs. Each contains the state of one moment.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def write_portable(
 
     Args:
         database: the database; it is not changed.
-        target: the file.
-        progress: called with the rows written and the rows in all.
-        replace: replace an existing file.
+        target: the backup file.
+        progress: called with the number of rows written so far and the total number of rows.
+        replace: whether to replace an existing file.
 
     Raises:
         DamagedDatabaseError: the database lacks a table or column.
@@ -77,11 +77,11 @@ def copy_sqlite(source: Path, target: Path, progress: Progress, *, replace: bool
     Args:
         source: the SQLite file.
         target: the copy.
-        progress: called with the pages copied and the pages in all.
-        replace: replace an existing file.
+        progress: called with the number of pages copied so far and the total number of pages.
+        replace: whether to replace an existing file.
 
     Raises:
-        DamagedDatabaseError: the source is damaged; an earlier copy stays.
+        DamagedDatabaseError: the source is damaged. An existing target file stays unchanged.
         EnergyError: the target exists already, or a file cannot be read or written.
     """
     if target.exists() and not replace:
@@ -126,7 +126,10 @@ def _copy_pages(source: Path, target: Path, progress: Progress) -> None:
 
 
 def stored_columns(connection: Connection) -> dict[Table, list[str]]:
-    """Return the columns of each table that the database has, in an order that fulfils the references."""
+    """Return the columns of each existing table.
+
+    Each table follows the tables to which its foreign keys refer.
+    """
     inspector = inspect(connection)
     existing = set(inspector.get_table_names())
     columns = {}
@@ -160,7 +163,7 @@ def read_rows(connection: Connection, table: Table, names: Sequence[str]) -> Ite
 
 
 def side_files(path: Path) -> tuple[Path, ...]:
-    """Return the paths of the write-ahead log and of its index, which belong to a SQLite file."""
+    """Return the paths of a SQLite file's write-ahead log and of the log's index."""
     return tuple(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
 
 

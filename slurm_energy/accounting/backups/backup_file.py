@@ -1,6 +1,7 @@
 """The portable backup file: the rows of all tables of a database as compressed JSON lines.
 
-docs/accounting.md specifies the format. A file holds the same values whatever kind of database it comes from.
+docs/accounting.md specifies the format. The same data give the same values in the file, whatever kind of
+database they come from.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MAGIC: Final = b"\x1f\x8b"
 
 
 class DamagedBackupError(EnergyError):
-    """A backup file is incomplete, or its contents were changed."""
+    """Error: a backup file is incomplete, or its contents were changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class BackupHeader:
     Attributes:
         schema: schema version of the database.
         release: release of slurm-energy that wrote the file.
-        created: Unix seconds.
-        store: kind of database: `sqlite`, `mariadb` or `postgresql`.
+        created: time of the backup in Unix seconds.
+        store: kind of the database that was backed up: `sqlite`, `mariadb` or `postgresql`.
         tables: names of the columns by table, in the order of the file. A column whose name ends in `:base64`
             holds bytes.
     """
@@ -56,12 +57,12 @@ class BackupHeader:
 
 
 class BackupWriter:
-    """Writer of one backup file. The file gets its name when it is complete and on disk.
+    """Writer of one backup file. The file has a temporary name until it is complete and on disk.
 
     Args:
         path: the file.
         header: first line of the file.
-        replace: replace an existing file.
+        replace: whether to replace an existing file.
 
     Raises:
         EnergyError: the file exists or cannot be created.
@@ -92,7 +93,7 @@ class BackupWriter:
             self._temporary.unlink(missing_ok=True)
 
     def write_table(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Write the rows of a table; their values are in the order of the header's columns."""
+        """Write the rows of a table. The values of a row are in the order of the header's columns."""
         binary = [column.endswith(":base64") for column in self._header.tables[name]]
         encode = _encoded if any(binary) else lambda values, _: values
         self._write({"table": name})
@@ -104,7 +105,7 @@ class BackupWriter:
         self.rows[name] = count
 
     def finish(self) -> None:
-        """Write the checksum, and name the file once it is on disk.
+        """Write the checksum, wait until the file is on disk, and give it its final name.
 
         Raises:
             EnergyError: the file cannot be written.
@@ -135,7 +136,7 @@ class BackupReader:
         path: the file.
 
     Raises:
-        DamagedBackupError: not a backup file, or the first line is damaged.
+        DamagedBackupError: the file is not a backup file, or its first line is damaged.
         UsageError: a newer release wrote the file.
     """
 
@@ -162,7 +163,7 @@ class BackupReader:
         self._file.close()
 
     def tables(self) -> Iterator[tuple[str, Iterator[list[Any]]]]:
-        """Yield each table of the file with an iterator over its rows, which has to be consumed."""
+        """Yield each table with an iterator over its rows. The caller must consume each iterator."""
         for name, columns in self.header.tables.items():
             if self._read() != {"table": name}:
                 raise self._damaged(f"table {name} is missing")
@@ -246,13 +247,13 @@ class BackupReader:
 def temporary_name(path: Path) -> Path:
     """Return a name for a file that will be renamed to `path` when it is complete.
 
-    It differs between commands that write the same file at the same time.
+    Commands that write the same file at the same time get different names.
     """
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.new")
 
 
 def is_backup_file(path: Path) -> bool:
-    """Return whether a file begins as a portable backup file does.
+    """Return whether the first bytes of a file are those of a portable backup file.
 
     Raises:
         EnergyError: the file cannot be read.
@@ -275,7 +276,10 @@ def _is_valid(header: BackupHeader) -> bool:
 
 
 def _is_impossible(value: Any) -> bool:
-    """Return whether a value of JSON is neither null, a 64-bit integer, a number nor Unicode text."""
+    """Return whether a JSON value is of a type that backups never contain.
+
+    Backups contain null, 64-bit integers, other numbers and Unicode text.
+    """
     if isinstance(value, str):
         return not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, int):

@@ -1,4 +1,7 @@
-"""Comparison of each record with the columns that find it, which SQLite's checks of pages cannot do."""
+"""Check that the columns of each stored record agree with the record's JSON text.
+
+SQLite's own check of pages cannot find such differences.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _COMPARED: Final = (
 
 
 def content_problems(connection: Connection, progress: Callable[[int], None]) -> Iterator[str]:
-    """Yield one line for each record that differs from its columns or cannot be read.
+    """Yield one line for each record that cannot be read or whose columns differ from its JSON text.
 
     Args:
         connection: connection to the database.
@@ -36,10 +39,10 @@ def content_problems(connection: Connection, progress: Callable[[int], None]) ->
 
 
 def record_problem(row: Mapping[str, Any]) -> str:
-    """Return how a row of `records` differs from the record in it; empty: it does not.
+    """Return how the columns of a row of `records` differ from the record's JSON text; empty if equal.
 
     Args:
-        row: values by the name of the column.
+        row: values of the row by column name.
     """
     try:
         record = EnergyRecord.from_json(json.loads(row["body"]))

@@ -1,6 +1,6 @@
-"""Contents of the database as flat tables for other programs: the columns of each table and its rows.
+"""Export of the database as flat tables for other programs: columns and rows of each table.
 
-The unit of a column is the end of its name. Times are Unix seconds. None means unknown.
+The name of a column ends with the unit of its values. Times are Unix seconds. None means unknown.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ExportColumn:
     """A column of an exported table.
 
     Attributes:
-        name: name, with the unit at its end.
-        kind: `text`, `integer` or `number`.
+        name: name of the column, which ends with the unit.
+        kind: type of the values: `text`, `integer` or `number`.
     """
 
     name: str
@@ -39,10 +39,10 @@ class ExportColumn:
 
 @dataclass(frozen=True, slots=True)
 class ExportPeriod:
-    """The rows to export.
+    """Selection of the rows to export.
 
     Attributes:
-        since, until: Unix seconds; rows whose time is in this range, without its end. None: no limit.
+        since, until: Unix seconds. Rows with since <= time < until are exported; None: no limit.
         cluster: Slurm's ClusterName; None: all clusters.
     """
 
@@ -51,7 +51,7 @@ class ExportPeriod:
     cluster: str | None = None
 
     def condition(self, time: ColumnElement[Any], cluster: ColumnElement[str]) -> list[ColumnElement[bool]]:
-        """Return the conditions on the columns of the time and of the cluster."""
+        """Return the SQL conditions on a table's columns for the time and for the cluster."""
         conditions: list[ColumnElement[bool]] = []
         if self.since is not None:
             conditions.append(time >= self.since)
@@ -67,9 +67,9 @@ class ExportTable:
     """A table that can be exported.
 
     Attributes:
-        meaning: a row of the table, and the time by which rows are selected.
+        meaning: description of what a row of the table is and by which time rows are selected.
         columns: the columns.
-        read: function that returns the rows of a period in a fixed order.
+        read: function that returns the rows of an `ExportPeriod` in a fixed order.
     """
 
     meaning: str
@@ -78,7 +78,7 @@ class ExportTable:
 
 
 def _columns(text: str) -> tuple[ExportColumn, ...]:
-    """Return the columns of a list such as `node job_id:integer energy_joules:number`."""
+    """Parse a list of columns such as `node job_id:integer energy_joules:number`."""
     pairs = (word.partition(":") for word in text.split())
     return tuple(ExportColumn(name, kind or "text") for name, _, kind in pairs)
 
@@ -112,10 +112,10 @@ def _record_row(row: Row[Any]) -> Sequence[Any]:
 
 
 def component_energies(components: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Return the energies in joules by `cpu`, `dram`, `gpu` (all GPUs), `other` and `node`.
+    """Return a record's energies in joules, by `cpu`, `dram`, `gpu` (all GPUs), `other` and `node`.
 
-    A component is missing if the record does not have it. It is None if the energy of one of its devices is
-    unknown.
+    A component that the record does not contain is missing in the result. The energy of a component is None
+    if the energy of one of its devices is unknown.
     """
     devices: dict[str, list[float | None]] = {}
     for component in components:
@@ -130,7 +130,7 @@ def component_energies(components: Sequence[dict[str, Any]]) -> dict[str, float 
 def _table_reader(
     table: Any, names: str, time: str, key: str
 ) -> Callable[[Connection, ExportPeriod], ExportRows]:
-    """Return a function that reads the given columns of a table in the order of a key."""
+    """Return a function that reads the given columns of a table, with the rows in the order of a key."""
     columns = [table.c[name] for name in names.split()]
     order = [table.c[name] for name in key.split()]
     hidden = [column for column in order if column not in columns]

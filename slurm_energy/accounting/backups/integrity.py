@@ -1,4 +1,4 @@
-"""Integrity check of a database: its pages, foreign keys, tables and columns. It only reads."""
+"""Integrity check of a database: its pages, foreign keys, tables and columns. The check only reads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MAX_ROWS: Final = 100
 
 
 class DamagedDatabaseError(EnergyError):
-    """The database contains data that neither its program nor senergyctld wrote."""
+    """Error: the database has contents that neither its software nor senergyctld can have written."""
 
 
 def verify(location: Location) -> None:
     """Check the integrity of an existing database.
 
-    The pages and references of a SQLite file are checked. A server checks its own; only the tables and their
-    columns are checked.
+    For a SQLite file, the pages and foreign keys are checked as well as the tables and their columns. A
+    server checks its pages and foreign keys itself, so only tables and columns are checked.
 
     Raises:
-        DamagedDatabaseError: names the first problems and the remedy.
+        DamagedDatabaseError: the database is damaged. The message names the first problems and the remedy.
         UnavailableError: the database cannot be read, is not one of slurm-energy, or was written by a newer
             release.
     """
@@ -81,7 +81,7 @@ def _problems(connection: Connection, name: str) -> list[str]:
 
 
 def schema_problems(connection: Connection, version: int) -> list[str]:
-    """Return the tables and columns that the migrations up to `version` create and the database lacks."""
+    """Return the tables and columns that the database lacks although its schema version requires them."""
     if version == 0:
         return []
     with connect(":memory:") as model:

@@ -1,7 +1,8 @@
-"""Recovery of the readable rows of a damaged SQLite file into a new one.
+"""Recovery of the readable rows of a damaged SQLite file into a new file.
 
-Pages that SQLite cannot read are skipped. Rows whose values do not have the types of their columns, records
-that differ from their columns, and references to lost rows are left out or cleared.
+Pages that SQLite cannot read are skipped. Rows with values of a wrong type are left out, and so are records
+that differ from their columns. A reference to a lost row is cleared; if the column must not be NULL, the row
+is left out.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ class RecoveredTable:
 
     Attributes:
         rows: number of recovered rows.
-        missing: number of row ids up to the highest one that have no recovered row; they include rows deleted
-            before the damage. None: the rows of the table have no ids.
-        unreadable: number of row ids, or ends of a table without row ids, at which SQLite reported damage.
-        invalid: number of rows that were read, but have impossible values, or refer to a lost row.
+        missing: number of row ids, up to the highest one, without a recovered row. They include rows that
+            were deleted before the damage. None: the rows of the table have no ids.
+        unreadable: number of row ids at which SQLite reported damage. For a table without row ids: number of
+            directions of reading, forward and backward, in which SQLite reported damage.
+        invalid: number of rows that were read but have impossible values or refer to a lost row.
     """
 
     rows: int = 0
@@ -55,8 +57,8 @@ class Recovery:
 
     Attributes:
         tables: result of each table by name.
-        sums_reset: whether the sums of `senergy report` were lost; senergyctld computes them again from the
-            periods.
+        sums_reset: whether the sums of `senergy report` were deleted because some were lost. senergyctld then
+            computes them again from the periods.
     """
 
     tables: dict[str, RecoveredTable] = field(default_factory=dict)
@@ -202,7 +204,7 @@ def _rows_one_by_one(
 
 
 def _last_row_id(damaged: sqlite3.Connection, table: Table) -> int | None:
-    """Return the highest row id; None: the end of the table cannot be read."""
+    """Return the highest row id of a table; None if the end of the table cannot be read."""
     try:
         (last,) = damaged.execute(f"SELECT max(rowid) FROM {table.name} NOT INDEXED").fetchone()
     except sqlite3.DatabaseError:
@@ -229,7 +231,7 @@ def _rows_by_key(
 
 
 def _valid_values(table: Table, names: Sequence[str], row: Sequence[Any]) -> list[Any] | None:
-    """Return the values of a row with decoded texts; None: they are impossible."""
+    """Return the values of a row, with texts decoded; None if a value is impossible."""
     try:
         values = [_valid_value(table.c[name], value) for name, value in zip(names, row, strict=True)]
     except ValueError:
@@ -265,7 +267,10 @@ def _missing_ids(copy: sqlite3.Connection, table: Table) -> int | None:
 def _clear_references(
     copy: sqlite3.Connection, columns: Mapping[Table, Sequence[str]], result: Recovery
 ) -> None:
-    """Clear references to rows that do not exist; delete the row if it cannot be without."""
+    """Clear references to rows that do not exist.
+
+    A row is deleted if the column with the reference must not be NULL.
+    """
     for table in columns:  # referenced tables come first
         for column in table.columns:
             for reference in column.foreign_keys:
@@ -288,7 +293,7 @@ def _clear_references(
 def _reset_damaged_sums(
     copy: sqlite3.Connection, columns: Mapping[Table, Sequence[str]], result: Recovery
 ) -> None:
-    """Delete all sums of `senergy report` if any are lost, so that senergyctld computes them again."""
+    """Delete all sums of `senergy report` if any of them is lost, so that senergyctld recomputes them."""
     sums = [table for table in usage_tables.ALL if table in columns]
     if not any(result.tables[table.name].unreadable + result.tables[table.name].invalid for table in sums):
         return

@@ -1,4 +1,7 @@
-"""Restoration of a backup into a database of any kind. It replaces the whole contents or changes nothing."""
+"""Restoration of a backup into a database of any kind.
+
+A restoration replaces the whole contents, or changes nothing if it fails.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +41,17 @@ _TableRows = Iterator[tuple[Table, Sequence[str], Iterator[Sequence[Any]]]]
 
 
 def restore(source: Path, database: Database, progress: Progress, *, replace: bool = False) -> dict[str, int]:
-    """Replace the contents of a database by those of a backup and return the number of rows by table.
+    """Replace the contents of a database by a backup, and return the number of rows by table.
 
-    A backup with an older schema is upgraded in a temporary SQLite file first; it is not changed itself.
+    The contents of a backup with an older schema are first upgraded in a temporary SQLite file. The backup
+    itself is not changed.
 
     Args:
         source: portable backup file, or copy of a SQLite file.
         database: the target.
-        progress: called with the rows restored and the rows in all; both may be 0 while they are unknown.
-        replace: replace contents that the target has.
+        progress: called with the number of rows restored so far and the total number of rows. Both may be 0
+            while the numbers are unknown.
+        replace: whether to replace the contents of a target that is not empty.
 
     Raises:
         AlreadyRunningError: senergyctld uses the target.
@@ -113,7 +118,7 @@ def _restore_file(source: Path, target: Path, progress: Progress) -> dict[str, i
 
 
 def _fold_log(path: Path) -> None:
-    """Write the changes in the log of a SQLite file to the file, if it is not damaged."""
+    """Move the changes in a SQLite file's write-ahead log into the file, unless the file is damaged."""
     if path.exists():
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -137,7 +142,10 @@ def _restore_server(source: Path, database: Database, progress: Progress) -> dic
 
 @contextlib.contextmanager
 def _current_rows(source: Path, progress: Progress) -> Iterator[tuple[int, _TableRows]]:
-    """Context manager that returns the number of rows, if known, and the rows with the current schema."""
+    """Context manager that returns the number of rows of a backup (0: unknown), and its rows.
+
+    The rows have the current schema.
+    """
     if is_backup_file(source):
         with BackupReader(source) as reader:
             if reader.header.schema == migrations.SCHEMA_VERSION:
@@ -192,7 +200,7 @@ def _damage_explained(source: Path) -> Iterator[None]:
 
 
 def _file_rows(reader: BackupReader) -> _TableRows:
-    """Yield the tables of a backup file; after the last row the checksum is verified."""
+    """Yield the tables of a backup file. Verify the checksum after the last row."""
     for name, rows in reader.tables():
         columns = [column.removesuffix(":base64") for column in reader.header.tables[name]]
         table = tables.metadata.tables.get(name)
@@ -220,7 +228,7 @@ def _insert_all(
 
 
 def _advance_sequences(connection: Connection) -> None:
-    """Let PostgreSQL continue the row ids after the restored ones. Other databases do so by themselves."""
+    """Make PostgreSQL assign row ids above the restored ones. Other databases do so by themselves."""
     if connection.dialect.name != "postgresql":
         return
     for table in tables.metadata.sorted_tables:
@@ -240,7 +248,9 @@ def _require_file(source: Path) -> None:
 
 
 def _require_sqlite(source: Path) -> None:
-    """Refuse other files, also empty ones, which SQLite would read as a database without tables.
+    """Raise an error for a file that is not a SQLite database.
+
+    Empty files are refused too, because SQLite would read them as databases without tables.
 
     Raises:
         DamagedBackupError: the file is no SQLite file, or has no schema.
@@ -255,10 +265,10 @@ def _require_sqlite(source: Path) -> None:
 
 
 def _refuse_programs(source: Path, copy: Path) -> None:
-    """Refuse a SQLite file with triggers or views: they would act in the database of senergyctld.
+    """Raise an error for a SQLite file with triggers or views, which would act in senergyctld's database.
 
     Raises:
-        DamagedBackupError: names one.
+        DamagedBackupError: the file has a trigger or view. The message names one of them.
     """
     query = "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') ORDER BY name"
     with explained(Database(source)), connect(copy, read_only=True) as connection:

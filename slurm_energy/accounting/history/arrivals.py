@@ -1,4 +1,7 @@
-"""Arrivals of jobs in the past, from stored facts, for the forecast of the units that later jobs need."""
+"""Past arrivals of jobs, from stored job facts.
+
+They serve to forecast how many units (GPUs or nodes) later jobs will need.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ _SAME_SUBMIT_S: Final = 1.5  # sacct and slurmctld round to seconds
 
 
 class PastArrival(NamedTuple):
-    """A job that has run.
+    """A job that has run, with its time of submission and its resources.
 
     Attributes:
-        partition: empty: unknown.
-        submit_s: Unix seconds.
-        elapsed_s: run time.
+        partition: Slurm partition; empty: unknown.
+        submit_s: time of submission in Unix seconds.
+        elapsed_s: run time in seconds.
         allocated: list of allocated TRES; empty: unknown.
-        slack_s: slack of a job that was deferred, else 0.
+        slack_s: slack in seconds of a job that was deferred; 0 for other jobs.
     """
 
     partition: str
@@ -35,14 +38,14 @@ class PastArrival(NamedTuple):
 
 
 def read_arrivals(connection: Connection, cluster: str, since: float) -> list[PastArrival]:
-    """Return the jobs that were submitted since a time and have started, in order of submission.
+    """Return the started jobs that were submitted since a given time, in order of submission.
 
     At most the newest `MAX_ARRIVALS` rows are read.
 
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
-        since: Unix seconds.
+        since: earliest time of submission in Unix seconds.
     """
     was_deferred = and_(
         _decisions.c.cluster == _jobs.c.cluster,

@@ -1,4 +1,4 @@
-"""Runs of finished jobs that were deferred, and the waits of jobs that were not, from stored facts."""
+"""Runs of finished deferred jobs, and waiting times of jobs that were not deferred, from stored facts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _DECIDED = and_(
 
 @dataclass(frozen=True, slots=True)
 class DeferredRun:
-    """One run of a finished job that was deferred. A requeued job has several. Times are Unix seconds.
+    """One run of a finished job that was deferred. Times are Unix seconds.
+
+    A requeued job has several runs.
 
     Attributes:
         job: row id of the job.
-        user, account, partition: empty: unknown.
+        user, account, partition: names; an empty text means unknown.
         eligible_s: time at which the job could have started without deferral.
-        start_s, end_s: the run.
-        energy_joules: energy on all nodes; NaN: unknown.
+        start_s, end_s: start and end of the run.
+        energy_joules: energy of the run on all nodes; NaN: unknown.
     """
 
     job: int
@@ -57,7 +59,7 @@ def read_deferred_runs(
     visible: Visibility | None,
     names: Sequence[Sequence[str]] = ((), (), ()),
 ) -> list[DeferredRun]:
-    """Return the runs of the deferred jobs that ended in a window, in order of job and start.
+    """Return the runs of deferred jobs that ended in a time window, in order of job and start.
 
     At most `MAX_JOBS` rows of energy records are read, the newest first.
 
@@ -66,8 +68,8 @@ def read_deferred_runs(
         cluster: Slurm's ClusterName.
         start: start of the window in Unix seconds.
         end: end of the window.
-        visible: the jobs that the caller may see; None: all.
-        names: accounts, users and partitions to which jobs are restricted; empty: no restriction.
+        visible: which jobs the caller may see; None: all jobs.
+        names: accounts, users and partitions whose jobs are returned; empty: no restriction.
     """
     own = (_records.c.account, _records.c.user, _records.c.partition)
     conditions: list[ColumnElement[bool]] = [
@@ -102,7 +104,7 @@ def read_deferred_runs(
 
 
 def _runs(rows: Sequence[Any]) -> list[DeferredRun]:
-    """Return the runs from one row per node record and decision."""
+    """Combine query rows to runs. The query returns one row per node record and decision."""
     by_run: dict[tuple[int, int], dict[int, Any]] = {}
     eligible_s: dict[int, float] = {}
     for row in rows:
@@ -130,13 +132,13 @@ def _runs(rows: Sequence[Any]) -> list[DeferredRun]:
 def read_waits(
     connection: Connection, cluster: str, start: float, end: float
 ) -> list[tuple[str, float, float]]:
-    """Return partition, submission and wait (seconds) of jobs that were not deferred.
+    """Return (partition, time of submission, seconds of waiting) of jobs that were not deferred.
 
     Args:
         connection: connection to the database.
         cluster: Slurm's ClusterName.
         start: start of the window in which the jobs were submitted, Unix seconds.
-        end: end of that window.
+        end: end of that window, Unix seconds.
     """
     query = (
         select(_jobs.c.partition, _jobs.c.submit, _jobs.c.start)

@@ -1,4 +1,4 @@
-"""Jobs that have ended and whose records are complete, in the order in which they became so."""
+"""Finished jobs with complete records, in the order of the last change of their facts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class EndedJob(NamedTuple):
     """A finished job with the sums of its records.
 
     Attributes:
-        updated: Unix seconds of the last change of its facts.
-        cluster, job_id, submit, display_id: the job.
-        energy_joules: energy on all nodes; None if that of a node is unknown.
-        start, end: first start and last end of the records, Unix seconds.
+        updated: Unix seconds of the last change of the job's facts.
+        cluster, job_id, submit, display_id: identity of the job.
+        energy_joules: energy on all nodes; None if the energy of a node is unknown.
+        start, end: earliest start and latest end of the records, Unix seconds.
         policy: energy policy.
         nodes: number of nodes.
     """
@@ -42,12 +42,12 @@ Position = tuple[float, int]
 
 
 class EndedJobs(NamedTuple):
-    """A part of the finished jobs.
+    """One batch of the finished jobs.
 
     Attributes:
-        jobs: the jobs with a record of each node.
-        last: place after which the next part begins.
-        more: whether there may be more now.
+        jobs: the jobs of the batch that have a record of each node.
+        last: position in the order of jobs after which the next batch begins.
+        more: whether there may be further finished jobs now.
     """
 
     jobs: list[EndedJob]
@@ -56,14 +56,13 @@ class EndedJobs(NamedTuple):
 
 
 def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
-    """Return finished jobs after a place in the order of changes.
+    """Return the batch of finished jobs after a position. Jobs are in the order of their last change.
 
-    A job that lacks records is read again by the next call, unless a later job is complete or the part is
-    full.
+    The next call reads a job that lacks records again, unless the batch contains a later job or is full.
 
     Args:
         connection: connection to the database.
-        after: place of the last job of the earlier part.
+        after: attribute `last` of the previous batch.
         limit: maximum number of jobs.
     """
     columns = (

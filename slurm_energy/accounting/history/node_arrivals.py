@@ -1,4 +1,4 @@
-"""Starts and durations of jobs on nodes, from stored records, for the forecast of the demand for nodes."""
+"""Starts and durations of jobs on nodes, from stored records, to forecast the demand for nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MAX_ARRIVALS: Final = 500_000
 def read_node_arrivals(
     connection: Connection, cluster: str, since: float, max_arrivals: int = MAX_ARRIVALS
 ) -> list[tuple[str, float, float]]:
-    """Return node, start and end (Unix seconds) of each job on each node, in order of the start.
+    """Return (node, start, end) of each job on each node, in order of the start. Times are Unix seconds.
 
-    If there are more rows, the result begins later: from its first start on, it is complete.
+    If there are more than `max_arrivals` rows, the oldest ones are omitted. The result is always complete
+    from its first start on.
 
     Args:
         connection: connection to the database.

@@ -1,8 +1,8 @@
 """The history of finished runs, from which run times and energies of jobs are predicted.
 
-Its size is bounded. A run enters the history once, when its job facts are final and the records of all its
-nodes have arrived. The transaction that adds a run also marks the run's job as learned. A crash therefore
-neither loses nor repeats a run.
+The size of the history is bounded. A run enters the history once, when its job facts are final and the
+records of all its nodes have arrived. The transaction that adds a run also marks the run's job as learned. A
+crash therefore neither loses nor repeats a run.
 """
 
 from __future__ import annotations
@@ -99,16 +99,16 @@ _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "ti
 class FinishedRun(NamedTuple):
     """A finished run of a job; None in a field: unknown, or not requested.
 
-    The fields are described in `oracle.history.observed_run`. Differences and additions:
+    `oracle.history.observed_run` describes the fields. The following fields differ or are additional.
 
     Attributes:
-        end: Unix seconds.
+        end: end of the run in Unix seconds.
         duration_s: run time in seconds.
-        state: job state, as Slurm writes it. `CONTINUED`: the last run of a job that was suspended, which did
-            only a part of its work.
+        state: job state, as Slurm writes it. `CONTINUED`: the last run of a job that was suspended. This run
+            did only a part of the job's work.
         energy_joules: energy of the run on all nodes.
         gpu_joules: energy of all GPUs.
-        predicted_s: run time in seconds that was predicted at the start.
+        predicted_s: run time in seconds that was predicted when the run started.
     """
 
     end: float
@@ -149,7 +149,7 @@ def store_finished_runs(
         policy_caps: caps of the site's policies; None: no policy has caps.
 
     Returns:
-        The new runs in the order of their ends, and True if there may be more.
+        The new runs in the order of their ends, and True if there may be further new runs.
     """
     with transaction(connection):
         keys = connection.execute(_complete_jobs(now - MISSING_AFTER_S)).scalars().all()
@@ -163,13 +163,13 @@ def store_finished_runs(
 
 
 def _complete_jobs(missing_since: float) -> Select[int]:
-    """Return the query for the ids of jobs that are to be learned.
+    """Return the query for the ids of finished jobs whose runs are not in the history yet.
 
-    Jobs with missing records of other nodes are not selected, so that they do not delay other jobs.
+    Jobs that lack the records of some nodes are not selected, so that they do not delay other jobs.
 
     Args:
-        missing_since: Unix seconds; a job whose last record arrived before is selected although records are
-            missing.
+        missing_since: Unix seconds. A job whose last record arrived before this time is selected although it
+            lacks records.
     """
     own_records = (_records.c.job == _jobs.c.id, _records.c.step == "")
     count = select(func.count()).select_from(_records).where(*own_records).scalar_subquery()
@@ -199,7 +199,7 @@ def delete_old_runs(connection: Connection, before: float) -> int:
         before: Unix seconds. Start predictions from before this time are deleted too.
 
     Returns:
-        The number of deleted runs; if it is `BATCH` or more, call again.
+        The number of deleted runs. If it is `BATCH` or more, call again.
     """
     columns = _history.c
     old = select(columns.id).where(columns.end < before).order_by(columns.end, columns.id).limit(BATCH)
@@ -209,7 +209,7 @@ def delete_old_runs(connection: Connection, before: float) -> int:
 
 
 def _delete_excess(connection: Connection) -> int:
-    """Delete the oldest runs of users beyond their fair quota of `MAX_RUNS`; return how many were deleted."""
+    """Delete the oldest runs of users with more than a fair share of `MAX_RUNS`. Return their number."""
     columns = _history.c
     counts = connection.execute(
         select(columns.user, func.count()).group_by(columns.user).order_by(columns.user)
@@ -325,7 +325,7 @@ def _continues_a_suspended_run(connection: Connection, job: Row[Any]) -> bool:
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
-    """Return the duration of a run in seconds: the measured duration, at most 1 s from the one in Slurm.
+    """Return a run's measured duration in seconds, limited to within 1 s of the duration in Slurm.
 
     Args:
         start: Unix seconds from Slurm's accounting; None: unknown.

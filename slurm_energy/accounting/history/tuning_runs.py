@@ -1,7 +1,8 @@
-"""Runs from which the response curves of programs are learned, and jobs that are still to be learned.
+"""Runs from which response curves of programs are learned, and jobs whose runs are not learned yet.
 
 A run is learned once: the transaction that stores it also marks its job. A crash therefore neither loses nor
-repeats a run. The bodies are JSON text that this module does not interpret; see `tuning.learned_run`.
+repeats a run. The attributes `body` and `bodies` are JSON text that this module does not interpret; see
+`tuning.learned_run`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _PENDING: Final = text("learned AND NOT tuning_learned")  # as in the condition 
 
 
 class UnlearnedJob(NamedTuple):
-    """A finished job whose runs are to be learned.
+    """A finished job whose runs are not learned yet.
 
     Attributes:
         key: row id of the job.
@@ -62,11 +63,11 @@ class UnlearnedJob(NamedTuple):
         state: job state, as Slurm writes it.
         nodes: number of nodes; None if unknown.
         display_id: job id as users write it.
-        records: number of records of whole jobs, one per node.
-        energy_joules: energy on all nodes; None if that of a node is unknown.
-        start, end: Unix seconds of the first start and the last end in the records.
+        records: number of records of the whole job (not of steps), one per node.
+        energy_joules: energy on all nodes; None if the energy of a node is unknown.
+        start, end: earliest start and latest end of the records in Unix seconds.
         fingerprint: digest of the batch script; None if unknown.
-        bodies: JSON texts of the records of at most `MAX_NODES` nodes; None: a text longer than
+        bodies: JSON texts of the records of at most `MAX_NODES` nodes. None stands for a text longer than
             `MAX_RECORD_BYTES`.
     """
 
@@ -84,13 +85,14 @@ class UnlearnedJob(NamedTuple):
 
 
 class StoredRun(NamedTuple):
-    """A run in the database.
+    """A learned run in the database.
 
     Attributes:
         owner: login name of the user, or `SITE`.
         hardware: kind of hardware.
         workload: fingerprint of the script, else `--energy-model`, or the class of a reference kernel.
-        fingerprint, model: None if unknown or not given.
+        fingerprint, model: digest of the batch script, value of `--energy-model`; None if unknown or not
+            given.
         end: Unix seconds.
         body: JSON text.
     """
@@ -105,7 +107,7 @@ class StoredRun(NamedTuple):
 
 
 def unlearned_jobs(connection: Connection, limit: int = LEARNING_BATCH) -> list[UnlearnedJob]:
-    """Return at most `limit` jobs that are in the history of runs and not marked as learned here."""
+    """Return at most `limit` jobs of the run history that are not marked as learned for tuning."""
     columns = _jobs.c["id", "user", "state", "nodes", "display_id"]
     query = select(*columns).where(_PENDING).order_by(_jobs.c.updated, _jobs.c.id).limit(limit)
     return [_with_records(connection, row) for row in connection.execute(query).fetchall()]
@@ -159,7 +161,9 @@ def _insert(connection: Connection, key: int, run: StoredRun) -> None:
 def runs_of(
     connection: Connection, owner: str, hardware: str, *, fingerprint: str | None, model: str | None
 ) -> list[StoredRun]:
-    """Return the runs of a program, oldest first, found by its fingerprint, else by its model.
+    """Return the runs of a program, oldest first.
+
+    The runs are found by the program's fingerprint, or else by its model.
 
     Args:
         connection: connection to the database.
@@ -198,8 +202,8 @@ def find_runs(
 
     Args:
         connection: connection to the database.
-        owners: login names, or `SITE`; None: of every owner.
-        workload: fingerprint, model or class; None: any.
+        owners: login names, or `SITE`; None: all owners.
+        workload: fingerprint, model or class of a reference kernel; None: any.
         hardware: kind of hardware; None: any.
         limit: maximum number of runs.
     """
@@ -213,7 +217,7 @@ def _newest(connection: Connection, query: Select[Any], limit: int) -> list[Stor
 
 
 def owners_of_models(connection: Connection) -> list[str]:
-    """Return the users who have runs with `--energy-model` in alphabetical order."""
+    """Return the users who have runs with `--energy-model`, in alphabetical order."""
     columns = _runs.c
     query = select(columns.owner).distinct().where(columns.model.is_not(None), columns.owner != SITE)
     return list(connection.execute(query.order_by(columns.owner)).scalars())
@@ -222,14 +226,14 @@ def owners_of_models(connection: Connection) -> list[str]:
 def forget(
     connection: Connection, owner: str, workload: str | None = None, hardware: str | None = None
 ) -> int:
-    """Delete the runs and unfinished explorations of one owner that match, and return the number of runs.
+    """Delete an owner's matching runs and unfinished explorations. Return the number of deleted runs.
 
-    A pin stays.
+    Pins are not deleted.
 
     Args:
         connection: connection of the writing thread.
         owner: login name, or `SITE`.
-        workload: fingerprint, model or class; None: all.
+        workload: fingerprint, model or class of a reference kernel; None: all.
         hardware: kind of hardware; None: all.
     """
     runs = _conditions([owner], hardware) + _of_workload(workload)

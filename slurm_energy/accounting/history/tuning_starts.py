@@ -1,4 +1,4 @@
-"""Operating points that senergyctld assigned to jobs as starts, and points that users or operators pinned."""
+"""Operating points in the database: starts that senergyctld assigned to jobs, and pinned points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PINS: Final = select(*_pins.c["owner", "workload", "hardware", "point", "pinned
 
 
 class Program(NamedTuple):
-    """A recurring program. The controller learns and pins operating points for each program separately.
+    """A recurring program. Operating points are learned and pinned for each program separately.
 
     Attributes:
         owner: login name of the user.
@@ -52,7 +52,7 @@ class Pin(NamedTuple):
         program: the program.
         point: JSON text of the operating point.
         pinned_by: login name of the user who pinned it.
-        time: Unix seconds.
+        time: time of the pinning in Unix seconds.
     """
 
     program: Program
@@ -65,10 +65,10 @@ class IssuedStart(NamedTuple):
     """The operating point that senergyctld assigned to a job as its start.
 
     Attributes:
-        program: the program of the job as known when the start was assigned. It differs from the current
-            program if the agent learned the fingerprint later.
-        exploration: whether the point is tried for learning.
-        body: JSON text of the point and its source.
+        program: the job's program as known when the start was assigned. If the agent learned the fingerprint
+            later, the job's program now is another one.
+        exploration: whether the operating point is tried only for learning.
+        body: JSON text of the operating point and of the source from which it was chosen.
     """
 
     program: Program
@@ -77,7 +77,7 @@ class IssuedStart(NamedTuple):
 
 
 def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedStart | None:
-    """Return the start that was assigned to a run of a job; None if none was assigned."""
+    """Return the start that was assigned to a run of a job; None if the run has no start."""
     columns = _starts.c
     row = connection.execute(
         select(*columns["owner", "workload", "hardware", "exploration", "body"]).where(
@@ -91,7 +91,7 @@ def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedSt
 
 
 def exploring_jobs(connection: Connection, program: Program) -> set[int]:
-    """Return the ids of the jobs that were assigned an exploration of this program. Some may have ended."""
+    """Return the ids of jobs with an exploration of this program. Some of these jobs may have ended."""
     query = select(_starts.c.job_id).where(_of_program(_starts, program), _EXPLORATION)
     return set(connection.execute(query).scalars())
 
@@ -106,8 +106,8 @@ def store_start(
 ) -> IssuedStart:
     """Store the start of a job unless the job already has one, and return the stored start.
 
-    The check for other explorations is part of the transaction. Of two jobs that start at the same moment,
-    therefore at most one explores.
+    The transaction includes the check for other explorations. Therefore, if two jobs start at the same
+    moment, at most one of them explores.
 
     Args:
         connection: connection of the writing thread.
@@ -138,13 +138,13 @@ def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]
 
 
 def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collection[str]) -> Pin | None:
-    """Return the pin of a program; None if it has none.
+    """Return the pin of a program; None if the program has no pin.
 
     Args:
         connection: connection to the database.
         owner: login name of the user.
         hardware: kind of hardware.
-        workloads: names of the program in the order of precedence: fingerprint, model.
+        workloads: fingerprint and model of the program, in the order of precedence.
     """
     for workload in workloads:
         query = _PINS.where(_of_program(_pins, Program(owner, workload, hardware)))
@@ -154,7 +154,7 @@ def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collect
 
 
 def set_pin(connection: Connection, pin: Pin) -> bool:
-    """Store a pin. Return False if its owner has `MAX_PINS_PER_OWNER` others already."""
+    """Store a pin. Return False if the pin's owner already has `MAX_PINS_PER_OWNER` other pins."""
     with transaction(connection):
         others = (
             select(func.count())
@@ -169,7 +169,7 @@ def set_pin(connection: Connection, pin: Pin) -> bool:
 
 
 def remove_pin(connection: Connection, program: Program) -> bool:
-    """Delete the pin of a program and return whether there was one."""
+    """Delete the pin of a program. Return whether the program had a pin."""
     with transaction(connection):
         return bool(connection.execute(delete(_pins).where(_of_program(_pins, program))).rowcount)
 

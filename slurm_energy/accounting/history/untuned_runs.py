@@ -1,4 +1,4 @@
-"""Completed runs of programs without power settings, from the history of finished runs."""
+"""Completed runs in which no power settings were applied, by program, from the run history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find_untuned_runs(
     *,
     everything: bool,
 ) -> list[UntunedRuns | None]:
-    """Return the untuned runs of each program; None: there are none that the caller may see.
+    """Return the untuned runs of each program; None for a program without runs that the caller may see.
 
     Args:
         connection: connection to the database.
@@ -53,7 +53,7 @@ def find_untuned_runs(
 
 
 def _bodies(connection: Connection, users: Sequence[str]) -> Iterator[str]:
-    """Yield the runs of the given users as JSON texts, read in pieces."""
+    """Yield the runs of the given users as JSON texts. The rows are read in batches."""
     columns = select(history.c.id, history.c.body).where(history.c.user.in_(users))
     last = -1
     while True:

@@ -1,1 +1,1 @@
-"""Records, traces and periods of nodes: storage of deliveries and queries."""
+"""Records, traces and periods of nodes: storage of what agents deliver, and queries."""

@@ -38,7 +38,7 @@ class JobLookup(NamedTuple):
     Attributes:
         cluster: Slurm's ClusterName.
         job_id: Slurm's job id.
-        new: True if the job has records or energy that are not linked to facts. False if its facts are
+        new: True if the job has records or energy that are not linked to facts. False if the job's facts are
             stored but not final.
     """
 
@@ -52,7 +52,7 @@ class StoredFacts(NamedTuple):
 
     Attributes:
         linked: number of records that were linked to facts.
-        other_clusters: cluster names in Slurm's accounting that differ from the cluster in the records.
+        other_clusters: cluster names in Slurm's accounting that differ from the cluster name in the records.
     """
 
     linked: int
@@ -60,7 +60,7 @@ class StoredFacts(NamedTuple):
 
 
 def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
-    """Return the jobs that have records or energy periods without facts, and jobs whose facts are not final.
+    """Return jobs with records or energy periods without facts, and jobs whose facts are not final.
 
     Args:
         connection: connection to the database.
@@ -90,7 +90,7 @@ def store(
 
     Args:
         connection: connection of the writing thread.
-        facts_by_id: by job id, the facts of each run, from `slurm.job_accounting.read_job_facts`.
+        facts_by_id: facts of each run, by job id, from `slurm.job_accounting.read_job_facts`.
         jobs: the jobs that were looked up.
         now: current time, Unix seconds.
     """
@@ -124,7 +124,9 @@ _LINK: Final = update(records).where(records.c.id == bindparam("row"))
 
 
 class _FactsWriter:
-    """Writes the facts of jobs that differ from the stored ones. All that is stored is read at once.
+    """Writer of job facts that differ from the stored facts.
+
+    The constructor reads all stored facts of the jobs at once.
 
     Args:
         connection: connection in a transaction of the writing thread.
@@ -145,7 +147,7 @@ class _FactsWriter:
         self.linked = 0
 
     def store(self, job: JobLookup, runs: Sequence[JobFacts]) -> bool:
-        """Store the facts of a job's runs and link its records; return whether anything changed."""
+        """Store the facts of a job's runs and link the job's records. Return whether anything changed."""
         key = (job.cluster, job.job_id)
         unfinished = {submit for submit, row in self._stored.get(key, {}).items() if not row["finished"]}
         spans = self._spans.get(key, ())
@@ -170,9 +172,9 @@ class _FactsWriter:
         return self.linked > linked
 
     def _write(self, cluster: str, facts: JobFacts) -> tuple[int, bool]:
-        """Store facts unless they are stored already; return the row and whether it changed.
+        """Store facts unless they are stored already. Return the row id and whether the row changed.
 
-        The facts of a running job always change, because they are as new as `updated`.
+        The facts of a running job always count as changed, because `updated` states how new they are.
         """
         submit = facts.submit or 0.0
         stored = self._stored.setdefault((cluster, facts.job_id), {})
@@ -195,7 +197,7 @@ class _FactsWriter:
 def _rows_by_job(
     connection: Connection, statement: Select[Any], jobs: Sequence[JobLookup]
 ) -> dict[_JobKey, list[RowMapping]]:
-    """Return the rows of a query for the given jobs by cluster and job id."""
+    """Run a query for the given jobs, and return the rows by cluster and job id."""
     columns = statement.selected_columns
     clusters, ids = sorted({job.cluster for job in jobs}), sorted({job.job_id for job in jobs})
     rows: dict[_JobKey, list[RowMapping]] = {}

@@ -28,7 +28,7 @@ def store_together(
         connection: connection of the writing thread.
         deliveries: the items of each delivery.
         received: current time, Unix seconds.
-        store: stores items in one transaction, and names refused ones by their index.
+        store: function that stores items in one transaction and returns refusals with the index of the item.
     """
     items = [item for delivery in deliveries for item in delivery]
     numbered = [dataclasses.replace(item, index=number) for number, item in enumerate(items)]

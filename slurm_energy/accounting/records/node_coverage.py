@@ -1,4 +1,4 @@
-"""Time of nodes in a window for which no energy was delivered, or for which they were powered down."""
+"""Node-seconds in a window without delivered energy, or in which nodes were powered down."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from slurm_energy.accounting.usage.usage_queries import IntervalUsage, WindowUsa
 
 
 def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[int, int | None]]:
-    """Return by cluster the node-seconds for which nodes were off, and their microjoules; None: unknown.
+    """Return, by cluster, the node-seconds in which nodes were off, and the nodes' microjoules meanwhile.
 
-    The energy is unknown if that of a part is.
+    The energy is None if the energy of any of these times is unknown.
     """
     time, energy = SUM_COLUMNS.index("node_seconds"), SUM_COLUMNS.index("total_uj")
     result: dict[str, tuple[int, int | None]] = {}
@@ -25,12 +25,12 @@ def off_energy(usage: WindowUsage, interval: IntervalUsage) -> dict[str, tuple[i
 
 
 def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[str, int]:
-    """Return by cluster the seconds of nodes in an interval for which no energy was delivered.
+    """Return, by cluster, the node-seconds of an interval for which no energy was delivered.
 
-    Time for which nodes were off is not among them, see `off_energy`.
+    Time in which nodes were off is not included, see `off_energy`.
 
-    A node is included from its first energy on, and only in windows in which it delivered energy or could
-    still deliver it.
+    A node counts only from its first delivery of energy on, and only in windows in which it delivered energy
+    or could still deliver it.
     """
     newest = max((node.end for node in usage.nodes), default=0)
     expected: dict[str, int] = {}

@@ -1,8 +1,9 @@
 """Observations of jobs in the database: sampled signals and reported steps of one job on one node.
 
-An observation is stored as delivered, compressed: text that repeats would fill the database otherwise.
-docs/reference/protocol.md specifies its format. Only its size and its outer form are checked here. Parts of
-it come from the programs of users, so every reader checks it completely (`diagnosis.json_codec`).
+An observation is stored as delivered, but compressed, because repetitive text would fill the database
+otherwise. docs/reference/protocol.md specifies the format of observations. Only the size and the outer form
+are checked here. Parts of an observation come from users' programs, so every reader checks it completely
+(`diagnosis.json_codec`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _FAST: Final = 1
 
 
 def read_observation(raw: Any, node: str) -> str | None:
-    """Return the compressed text of a delivered observation, as it is stored; None if there is none.
+    """Return the compressed text of a delivered observation, for storage. None if there is no observation.
 
     Args:
         raw: the observation as delivered.
-        node: node of its record.
+        node: node of the record to which the observation belongs.
 
     Raises:
-        UsageError: it is no observation, is too large, or is about another node.
+        UsageError: `raw` is no observation, is too large, or is about another node.
     """
     if raw is None:
         return None
@@ -56,7 +57,9 @@ def _unpacked(body: str) -> str:
 
 
 def observations_json(connection: Connection, ids: Sequence[int]) -> list[str]:
-    """Return the observations of records as JSON objects, with the keys of their record as key `record`.
+    """Return the observations of records as JSON objects.
+
+    The key `record` of each object holds the keys that identify the record.
 
     Args:
         connection: connection to the database.

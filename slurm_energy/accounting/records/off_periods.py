@@ -1,7 +1,7 @@
-"""Storage of the times for which nodes were powered down, beside the periods that agents deliver.
+"""Storage of the times in which nodes were powered down, beside the periods that agents deliver.
 
-senergyd does not run on a node that is off. Its time is stored with the kind `off`, and with energy where a
-meter outside the node measured it; otherwise its energy is unknown.
+senergyd does not run on a node that is off. The time is stored with the kind `off`. The energy is known only
+if a meter outside the node measured it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHUNK: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OffPeriod:
-    """A time for which a node was powered down.
+    """A time span in which a node was powered down.
 
     Attributes:
         node: Slurm's name.
@@ -40,7 +40,7 @@ class OffPeriod:
 def store_off_periods(
     connection: Connection, cluster: str, items: Sequence[OffPeriod], received: float
 ) -> None:
-    """Store periods in one transaction. Periods whose start is stored already are skipped."""
+    """Store periods in one transaction. Skip a period if one of its node with the same start is stored."""
     with transaction(connection):
         for first in range(0, len(items), _CHUNK):
             chosen = [item for item in items[first : first + _CHUNK] if item.end > item.start]

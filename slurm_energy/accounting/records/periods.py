@@ -1,7 +1,7 @@
-"""Storage of delivered periods of nodes' energy, each period exactly once.
+"""Storage of delivered periods (the energy of a node in a time span), each exactly once.
 
-A repeated period is accepted without being stored again. A period is repeated if the database has one with
-the same id, or one of the same cluster and node with the same start under another id.
+A repeated period is accepted without being stored again. A period is repeated if the database has a period
+with the same id, or a period of the same cluster and node with the same start under another id.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CHUNK: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class DeliveredPeriod:
-    """A valid period.
+    """A valid delivered period with its position in the request.
 
     Attributes:
         index: position in the request.
         period: the period.
-        extra: JSON text of the keys that this release does not know.
+        extra: JSON text with the keys of the period that this release does not know.
     """
 
     index: int
@@ -60,7 +60,7 @@ def read_periods(
         now: Unix seconds; None: the current time.
 
     Returns:
-        The periods to store, and the refusals of the others.
+        The periods to store, and a refusal of each other period.
 
     Raises:
         UsageError: `data` is not a list, or has more than `MAX_ITEMS` elements.
@@ -90,7 +90,7 @@ def read_periods(
 def store_periods(
     connection: Connection, items: Sequence[DeliveredPeriod], received: float
 ) -> tuple[list[str], list[Refusal]]:
-    """Store periods in one transaction; periods that the database rejects are skipped.
+    """Store periods in one transaction. Skip periods that the database rejects.
 
     Args:
         connection: connection of the writing thread.
@@ -98,7 +98,7 @@ def store_periods(
         received: current time, Unix seconds.
 
     Returns:
-        The ids of all given periods that are now in the database, including those that were stored before,
+        The ids of all given periods that are in the database now, including periods that were stored before,
         and the periods that the database rejected.
     """
     with transaction(connection):
@@ -108,7 +108,7 @@ def store_periods(
 
 
 def _insert(connection: Connection, items: Sequence[DeliveredPeriod], received: float) -> list[Refusal]:
-    """Insert all periods at once; if the database rejects a value, insert them one by one."""
+    """Insert all periods at once. If the database rejects a value, insert the periods one by one."""
     try:
         with savepoint(connection, "items"):
             _insert_rows(connection, _missing(connection, items), received)
@@ -121,7 +121,7 @@ def _insert(connection: Connection, items: Sequence[DeliveredPeriod], received: 
 
 
 def _missing(connection: Connection, items: Sequence[DeliveredPeriod]) -> list[DeliveredPeriod]:
-    """Return the periods that the database does not have yet, each once."""
+    """Return the periods that the database does not have yet, without duplicates."""
     ids = _existing_ids(connection, [item.period.period_id for item in items])
     keys = _existing_keys(connection, [item.period for item in items])
     missing = []
@@ -179,7 +179,7 @@ def _head(item: DeliveredPeriod, received: float) -> dict[str, Any]:
 
 
 def energy_rows(period: NodePeriod) -> list[dict[str, Any]]:
-    """Return the rows of the table `periods` for a period: its jobs, idle and unattributed energy."""
+    """Return a period's rows in the table `periods`: energy of its jobs, idle and unattributed energy."""
     common = {"cluster": period.cluster, "node": period.node, "start": period.start, "end": period.end}
     rows = [
         _energy_row(common, JOB, job.energy_uj, job.job_id, job.restart_count, job.uid) for job in period.jobs

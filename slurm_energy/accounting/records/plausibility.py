@@ -50,7 +50,7 @@ _RECORD, _PERIOD = "energy record", "energy period"
 
 
 class ClockAheadError(EnergyError):
-    """The record or period ends in the future by the controller's clock; it can be stored later."""
+    """Error: a record or period ends in the future by the controller's clock. It can be stored later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class PlausibilityCheck:
 
         Raises:
             ClockAheadError: the record ends up to one day in the future.
-            UsageError: names the implausible value and the bound.
+            UsageError: a value is implausible. The message names the value and the bound.
         """
         self._check_times(record, now)
         measured_s = record.elapsed_s + CHARGE_DELAY_S
@@ -103,7 +103,7 @@ class PlausibilityCheck:
 
         Raises:
             ClockAheadError: the period ends up to one day in the future.
-            UsageError: names the implausible value and the bound.
+            UsageError: a value is implausible. The message names the value and the bound.
         """
         elapsed_s = period.end - period.start
         _check_lead(_PERIOD, period.end - now)
@@ -134,7 +134,7 @@ class PlausibilityCheck:
 
 
 def _check_lead(subject: str, lead_s: float) -> None:
-    """Raise an error if a record or period ends too far in the future, by `lead_s` seconds."""
+    """Raise an error if the end of a record or period is too far (`lead_s` seconds) in the future."""
     if lead_s > MAX_CLOCK_LEAD_S:
         raise UsageError(
             f"{subject}: implausible 'end'", f"{lead_s:.4g} s in the future", "set the node's clock"

@@ -1,4 +1,4 @@
-"""SQL conditions of a selection of records."""
+"""SQL conditions that select records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID_REUSED_AFTER_S: Final = 3600.0
 
 
 def selected(selection: RecordSelection) -> ColumnElement[bool]:
-    """Return the condition on the records `r` that a selection describes."""
+    """Return the SQL condition on the table of records, alias `r`, for a selection of records."""
     parts: list[ColumnElement[bool]] = [true()]
     if selection.visible is not None:
         parts.append(is_visible(selection.visible))
@@ -49,16 +49,16 @@ def selected(selection: RecordSelection) -> ColumnElement[bool]:
 
 
 def is_visible(visible: Visibility) -> ColumnElement[bool]:
-    """Return the condition on the records `r` that a user may see."""
+    """Return the SQL condition that a record (alias `r`) is visible to a user."""
     own = r.c.uid == visible.uid
     return or_(own, r.c.account.in_(sorted(visible.accounts))) if visible.accounts else own
 
 
 def _is_last_run() -> ColumnElement[bool]:
-    """Return the condition on records that no later run of the same job id supersedes.
+    """Return the SQL condition that no later run with the same job id supersedes the record's run.
 
-    A run is superseded if a later one has a record of the whole job. A later run has a higher restart count.
-    If Slurm reused the id, it has other facts, or starts long after this record's end.
+    A run is superseded if a later run has a record of the whole job. A later run of the same job has a higher
+    restart count. A later job with a reused id has other facts, or starts long after this record's end.
     """
     later = _LATER.c
     return ~exists().where(
@@ -75,13 +75,13 @@ def _is_last_run() -> ColumnElement[bool]:
 
 
 def _is_of_jobs(selectors: Sequence[JobSelector], steps: bool) -> ColumnElement[bool]:
-    """Return one condition that selects all given jobs.
+    """Return one SQL condition that selects the records of all given jobs.
 
-    It is grouped by step, because SQLite limits the depth of conditions.
+    The condition is grouped by step, because SQLite limits the depth of conditions.
 
     Args:
         selectors: jobs to select.
-        steps: include the step records of jobs that are selected without a step.
+        steps: whether to include the step records of jobs that are selected without a step.
 
     Raises:
         UsageError: too many different steps.
@@ -99,10 +99,11 @@ def _is_of_jobs(selectors: Sequence[JobSelector], steps: bool) -> ColumnElement[
 
 
 def _ids_of_jobs(selectors: Sequence[JobSelector]) -> Select[int]:
-    """Return a query of the row ids of jobs.
+    """Return an SQL query for the row ids of jobs.
 
-    One condition with OR would hold subqueries, for which PostgreSQL reads all rows that fulfil the other
-    conditions. MariaDB evaluates a UNION once only as a derived table.
+    The query is a UNION. With one condition with OR and subqueries, PostgreSQL would read all rows that
+    fulfil the other conditions. The UNION is a derived table, because MariaDB evaluates only derived tables
+    once.
     """
     derived = union_all(*_queries_of_jobs(selectors)).subquery("of_jobs")
     return select(derived.c.id)
@@ -125,9 +126,9 @@ def _queries_of_jobs(selectors: Sequence[JobSelector]) -> Iterator[Select[int]]:
 def _are_among(
     base: ColumnElement[int], part: ColumnElement[int], pairs: Sequence[tuple[int, int | None]]
 ) -> ColumnElement[bool]:
-    """Return the condition that two columns have the values of a pair.
+    """Return the SQL condition that two columns contain the values of one of the given pairs.
 
-    SQLite uses an index only for the condition on one column.
+    The condition is built for SQLite, which uses an index only for a condition on a single column.
     """
     return and_(base.in_(sorted({pair[0] for pair in pairs})), tuple_(base, part).in_(pairs))
 

@@ -1,4 +1,4 @@
-"""Queries of the database: records as JSON with job facts and traces, and statistics for `senergy status`."""
+"""Database queries for records as JSON, with job facts and traces, and for statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES_AT_ONCE: Final = 100
 
 
 def find_records(connection: Connection, selection: RecordSelection) -> array[int]:
-    """Return row ids of the selected records, ordered by job id, start, node, step and the other keys."""
+    """Return the row ids of the selected records, ordered by job id, start, node, step and other keys."""
     # The sum keeps SQLite from scanning the whole index of job ids to get the order.
     order = (r.c.job_id + 0, r.c.start, r.c.node, r.c.step, r.c.restart_count, r.c.cluster)
     query = select(r.c.id).where(selected(selection)).order_by(*order)
@@ -45,7 +45,7 @@ def records_json(connection: Connection, ids: Sequence[int], *, with_traces: boo
     Args:
         connection: connection to the database.
         ids: row ids, at most `CHUNK`; deleted records are left out.
-        with_traces: also add the key `trace` (power trace or null).
+        with_traces: whether to add also the key `trace` (power trace or null).
     """
     facts = [jobs.c[name].label(f"job_{name}") for name in _FACTS]
     source = records.outerjoin(jobs, jobs.c.id == records.c.job)
@@ -60,7 +60,7 @@ def records_json(connection: Connection, ids: Sequence[int], *, with_traces: boo
 
 
 def _record_json(row: Row[Any], facts_texts: dict[int | None, str], with_traces: bool) -> str:
-    """Return a record as JSON. `facts_texts` are the facts of jobs by row id, which many records share."""
+    """Return a record as JSON. `facts_texts` holds the job facts, which many records share, by row id."""
     values: tuple[Any, ...] = tuple(row)
     facts = facts_texts.get(values[2])
     if facts is None:
@@ -75,7 +75,7 @@ def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) ->
     """Raise an error if a selected job has records, but the caller may see none of them.
 
     Raises:
-        ForbiddenError: names the first such job.
+        ForbiddenError: the message names the first such job.
     """
     if selection.visible is None:
         return
@@ -89,10 +89,10 @@ def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) ->
 def refuse_unknown_users(connection: Connection, selection: RecordSelection) -> None:
     """Raise an error if one of the selected user names occurs in no record.
 
-    The first and the last record of each uid are searched first, then the records of the selection.
+    The first and the last record of each uid are searched before the records of the selection.
 
     Raises:
-        NotFoundError: names the first such user name.
+        NotFoundError: the message contains the first such user name.
     """
     recorded = _first_and_last_names(connection)
     for name in selection.users:
@@ -112,7 +112,7 @@ def recorded_names(connection: Connection, kind: str, names: Collection[str]) ->
     Args:
         connection: connection to the database.
         kind: `account` or `partition`.
-        names: names of Slurm accounts or of partitions, according to `kind`.
+        names: names of Slurm accounts or of partitions, depending on `kind`.
     """
     recorded: set[str] = set()
     ordered = sorted(names)
@@ -152,7 +152,7 @@ def _first_and_last_names(connection: Connection) -> set[str | None]:
 def database_figures(connection: Connection) -> dict[str, Any]:
     """Return database statistics for `senergy status`: counts, size, and each node's last record.
 
-    Counts of more than `MAX_COUNTED_ROWS` records or traces on a server are estimates of the server.
+    On a server, a count of more than `MAX_COUNTED_ROWS` records or traces is the server's estimate.
     """
     without_job = select(func.count()).select_from(records).where(records.c.job.is_(None))
     keys = ("cluster", "node", "last_record_end", "last_received")
@@ -168,7 +168,10 @@ def database_figures(connection: Connection) -> dict[str, Any]:
 
 
 def _count(connection: Connection, table: Table) -> int:
-    """Return the number of rows of a table. A server would read all rows of a large one to count them."""
+    """Return the number of rows of a table.
+
+    For a large table on a server the result is an estimate, because counting would read all rows.
+    """
     estimate = backend_of(connection).estimated_rows(connection, table.name)
     if estimate is not None and estimate > MAX_COUNTED_ROWS:
         return estimate

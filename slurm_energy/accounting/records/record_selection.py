@@ -1,4 +1,4 @@
-"""Selection of records: the query parameters of the HTTP interface as data.
+"""Selection of records by the query parameters of the HTTP interface.
 
 senergyctld decides which records a caller may see, and sets `RecordSelection.visible`.
 """
@@ -25,7 +25,7 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class JobSelector:
-    """A job as users name it: `12`, `12_3`, `14+0`, `12.batch`.
+    """A job or step as users write it: `12`, `12_3`, `14+0`, `12.batch`.
 
     `12` selects the job with that id, all tasks of that job array, or all components of that heterogeneous
     job.
@@ -33,9 +33,9 @@ class JobSelector:
     Attributes:
         text: the job as the user wrote it.
         base: job id, or id of the job array or heterogeneous job.
-        task: array task id; None: not given.
-        offset: component of a heterogeneous job; None: not given.
-        step: Slurm step; None: not given.
+        task: array task id; None: the text names no task.
+        offset: component of a heterogeneous job; None: the text names no component.
+        step: Slurm step; None: the text names no step.
     """
 
     text: str
@@ -46,7 +46,7 @@ class JobSelector:
 
     @classmethod
     def parse(cls, text: str) -> JobSelector:
-        """Parse a job as users name it.
+        """Parse a job or step as users write it.
 
         Raises:
             UsageError: the text is not a job id.
@@ -63,8 +63,8 @@ class Visibility:
     """The records that a user without operator rights may see.
 
     Attributes:
-        uid: records of jobs of this user are visible.
-        accounts: records of jobs under these Slurm accounts are visible too.
+        uid: numeric user id; records of this user's jobs are visible.
+        accounts: Slurm accounts; records of jobs in these accounts are visible, too.
     """
 
     uid: int
@@ -81,11 +81,12 @@ class RecordSelection:
         accounts, partitions: Slurm accounts and partitions.
         nodes: jobs that ran on one of these nodes match, with their records of all nodes.
         start, end: Unix seconds; jobs that overlap the window from `start` to `end` match.
-        steps: include step records. A job selector with a step selects its step records even if this is
-            False.
-        duplicates: include earlier runs of requeued jobs, and earlier jobs whose id was reused.
+        steps: whether to include step records. A job selector with a step selects the records of this step in
+            any case.
+        duplicates: whether to include earlier runs of requeued jobs, and earlier jobs whose id was reused.
         visible: limits the records to those that the caller may see; None: no limit.
-        omit_others: leave out selected jobs that the caller may not see, instead of refusing the request.
+        omit_others: True: leave out selected jobs that the caller may not see. False: refuse the request if
+            there are any.
     """
 
     jobs: tuple[JobSelector, ...] = ()

@@ -2,9 +2,9 @@
 
 An agent delivers records in an HTTP request. The response confirms the id of a record only after the
 transaction that stores it is committed. A repeated record is confirmed without being stored again. A record
-is repeated if the database has a record with the same id, or one with the same cluster, node, job, restart
-count, step and start under another id (after the agent's spool was recreated). The response also names each
-record that was not stored, and whether it is rejected permanently or must be sent again later.
+is repeated if the database has a record with the same id, or a record with the same cluster, node, job,
+restart count, step and start under another id (after the agent's spool was recreated). The response also
+names each record that was not stored, and whether it is rejected permanently or must be sent again later.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DeliveredRecord:
     Attributes:
         index: position in the request.
         record: the parsed record.
-        body: JSON text of the record as delivered, including keys that have no column in the table and keys
+        body: JSON text of the record as delivered. It includes keys that have no column in the table and keys
             of a newer release.
         energy_joules: energy of the record; None: unknown.
         trace: JSON text of the power trace; None: no trace, or an invalid one.
@@ -77,7 +77,7 @@ class DeliveredRecord:
 
 
 class RefusalOutcome(StrEnum):
-    """What happens to a delivered record that is not stored completely.
+    """Outcome for a delivered record that is not stored completely.
 
     Attributes:
         REJECTED: the record is invalid and will never be stored.
@@ -98,8 +98,8 @@ class Refusal:
 
     Attributes:
         index: position in the request.
-        record_id: record id; None: it could not be parsed.
-        error: reason, one line of text.
+        record_id: record id; None: the id could not be parsed.
+        error: reason of the refusal, one line of text.
         outcome: what happens to the record.
     """
 
@@ -115,7 +115,7 @@ def read_items(
     """Validate the `items` of a delivery.
 
     An invalid record does not affect the others. A record with an invalid trace or observation is accepted
-    without it.
+    without the invalid attachment.
 
     Args:
         data: value of `items` in the request.
@@ -174,7 +174,7 @@ def read_items(
 def store(
     connection: Connection, items: Sequence[DeliveredRecord], received: float
 ) -> tuple[list[str], list[Refusal]]:
-    """Store records in one transaction; records that the database rejects are skipped.
+    """Store records in one transaction. Skip records that the database rejects.
 
     Args:
         connection: connection of the writing thread.
@@ -182,7 +182,7 @@ def store(
         received: current time, Unix seconds.
 
     Returns:
-        The ids of all given records that are now in the database, including those that were stored before,
+        The ids of all given records that are in the database now, including records that were stored before,
         and the records that the database rejected.
     """
     items, attachments_refused = _without_long_attachments(connection, items)
@@ -198,7 +198,7 @@ def store(
 def _without_long_attachments(
     connection: Connection, items: Sequence[DeliveredRecord]
 ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-    """Remove attachments larger than the database server accepts; return the records and the refusals."""
+    """Remove attachments that are too large for the database server. Return the records and the refusals."""
     has_any = any(item.trace or item.observation for item in items)
     max_bytes = backend_of(connection).max_text_bytes(connection) if has_any else None
     if max_bytes is None:
@@ -219,12 +219,12 @@ def _without_long_attachments(
 
 
 def _escaped_bytes(text: str | None) -> int:
-    """Return the size of a text as the driver sends it: it escapes quotes and backslashes."""
+    """Return the size of a text as the driver sends it, with escaped quotes and backslashes."""
     return len(text.encode()) + sum(map(text.count, "'\"\\")) if text else 0
 
 
 def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> list[Refusal]:
-    """Insert all records at once; if the database rejects a value, insert them one by one.
+    """Insert all records at once. If the database rejects a value, insert the records one by one.
 
     Returns the records that the database rejected. `received` is the time of arrival in Unix seconds.
     """
@@ -251,7 +251,7 @@ def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], recei
 def _insert_attachments(
     connection: Connection, table: Table, bodies: Mapping[str, tuple[float | None, str | None]]
 ) -> None:
-    """Insert the attachments of records that are stored under the delivered ids.
+    """Insert the attachments of those records that are stored under the id that was delivered.
 
     Args:
         connection: connection of the writing thread.
@@ -270,7 +270,7 @@ def _insert_attachments(
 
 
 def _note_nodes(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
-    """Store the newest end of a record, and the time of arrival, of each node."""
+    """Store, for each node, the end of its newest record and the time of the latest arrival."""
     newest: dict[tuple[str, str], float] = {}
     for item in items:
         key = (item.record.cluster, item.record.node)

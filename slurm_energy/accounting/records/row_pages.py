@@ -1,6 +1,7 @@
 """Reading of many rows in pages, so that no more than one page is in memory.
 
-A cursor of PostgreSQL needs a transaction, and those of SQLite and MariaDB keep one open. Pages need none.
+A cursor would need an open transaction on PostgreSQL, and would keep one open on SQLite and MariaDB. Pages
+need no transaction.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ def read_pages(
 
     Args:
         connection: connection to the database.
-        query: a query without order and limit.
-        key: columns that the query selects and that together are unique and not NULL.
-        rows: number of rows of a page.
+        query: a query without ORDER BY and LIMIT.
+        key: selected columns that are not NULL and whose combination is unique.
+        rows: maximum number of rows of a page.
     """
     ordered = query.order_by(*key).limit(rows)
     page = connection.execute(ordered).fetchall()
@@ -33,6 +34,6 @@ def read_pages(
 
 
 def _after(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
-    """Return the condition that a row follows the row with the key `last`."""
+    """Return the SQL condition that a row follows the row with the key `last`."""
     first = key[0] > last[0]
     return first if len(key) == 1 else or_(first, and_(key[0] == last[0], _after(key[1:], last[1:])))

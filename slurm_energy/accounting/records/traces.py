@@ -29,7 +29,7 @@ _SPARE_VALUES: Final = 100
 
 
 class TraceError(UsageError):
-    """A power trace is not in the specified format.
+    """Error: a power trace is not in the specified format.
 
     Attributes:
         values: number of values that were decompressed before the error was detected.
@@ -64,7 +64,8 @@ def check_trace(trace: Any, elapsed_s: float, max_values: int) -> TraceExtent:
         max_values: maximum number of values in all columns together.
 
     Raises:
-        UsageError: names the fault. It is a TraceError if columns of the trace were read.
+        UsageError: the trace is invalid; the message names the fault. The error is a TraceError if columns of
+            the trace were already read.
     """
     if not isinstance(trace, Mapping) or not {"start", "interval_s", "columns"} <= set(trace):
         raise UsageError("power trace: needs start, interval_s and columns")
@@ -98,7 +99,9 @@ def _number(trace: Mapping[str, Any], key: str) -> float:
 
 
 def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
-    """Return the number of values in a column of a trace; it is decompressed in pieces that are discarded.
+    """Return the number of values in a column of a trace.
+
+    The column is decompressed in pieces, which are discarded.
 
     Args:
         name: name of the column.
@@ -107,7 +110,7 @@ def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
         unpacked: number of values in the columns already decompressed, for the error.
 
     Raises:
-        TraceError: not a valid column.
+        TraceError: the column is invalid.
     """
     if not isinstance(text, str) or len(name) > 64:
         raise TraceError("power trace: a column is not text", unpacked)
@@ -132,7 +135,8 @@ def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
 def drop_old_attachments(connection: Connection, table: Table, before: float) -> int:
     """Delete at most `BATCH` traces or observations that ended before `before` (Unix seconds).
 
-    Their records stay. New rows reuse the space of a SQLite file; only `VACUUM` returns it to the system.
+    The records stay. In a SQLite file, new rows reuse the freed space; only `VACUUM` returns the space to the
+    file system.
 
     Args:
         connection: connection of the writing thread.
