@@ -144,7 +144,7 @@ def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, SettingOutcome
 def _outcome(transaction: SettingsTransaction, setting: Setting) -> SettingOutcome:
     """Return the outcome of a job's setting after the writes.
 
-    The note of the outcome states whether claims of other jobs overruled the setting.
+    If claims of other jobs or a ceiling overruled the setting, the note states the value in force.
     """
     key, knob = setting.key, transaction.devices.knobs[setting.key]
     original, current = transaction.entries[key].original, transaction.current[key]

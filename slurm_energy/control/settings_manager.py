@@ -123,9 +123,9 @@ class SettingsManager:
         return results
 
     def value_without_ceiling(self, key: str) -> str | None:
-        """Return the value that a knob would have without its ceiling; None if no entry tells.
+        """Return the value that a knob would have without its ceiling; None if the journal has no entry.
 
-        It is the value that the claims of the running jobs yield, or the original.
+        This is the value that the claims of the running jobs yield, or the original if there are no claims.
         """
         entry = self.journal.entries.get(key)
         if entry is None:

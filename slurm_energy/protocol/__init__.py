@@ -1,1 +1,1 @@
-"""The parts of the protocols that both ends share: clients of the daemons, proofs, parsers of parameters."""
+"""Protocol code that both ends share: clients of the daemons, requests, proofs, parsers of parameters."""

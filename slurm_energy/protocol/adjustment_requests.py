@@ -32,8 +32,8 @@ class ValuesRequest:
     """A request for the adjusted values of one job on one node.
 
     Attributes:
-        node: Slurm's name of the node that asks. The job must run on it.
-        job_id, restart_count: the run of the job.
+        node: Slurm's name of the requesting node. The job must run on this node.
+        job_id, restart_count: job id and restart count, which identify the run of the job.
         requested: kinds of values that the program has requested on this node.
         fingerprint: digest of the batch script; None if this node does not know it.
         model: value of `--energy-model`; None if the job gave none.
@@ -59,9 +59,11 @@ class ValuesRequest:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> ValuesRequest:
-        """Parse the query parameters that `parameters` returned. Unknown ones of a newer agent are ignored.
+        """Parse the query parameters that `parameters` returned.
 
-        Kinds that this release does not know are left out.
+        Unknown parameters, as a newer agent may send them, are ignored.
+
+        Kinds of values that this release does not know are left out.
 
         Raises:
             UsageError: a parameter is missing or malformed.
@@ -82,7 +84,7 @@ class ValuesRequest:
 
 
 def program_values(response: Mapping[str, Any]) -> dict[str, int]:
-    """Return the values by kind in the response of senergyctld, without those that this release refuses."""
+    """Return the values by kind in the response of senergyctld, without values that this release refuses."""
     raw = response.get("values")
     values: dict[str, int] = {}
     for name, value in raw.items() if isinstance(raw, Mapping) else ():

@@ -1,7 +1,8 @@
 """The agent's Unix sockets: their paths, and a client that sends one message and reads the response.
 
-Root has a second socket beside `agent.socket`, so that users who fill the queue of the public socket cannot
-lock root out. This module imports nothing that is slow to import, because every subcommand may load it.
+Root has a second socket beside `agent.socket`. Users who fill the queue of the public socket therefore cannot
+lock root out. This module imports nothing that is slow to import, because every subcommand may load this
+module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def root_socket_path(path: Path) -> Path:
     """Return the path of the socket that only root may connect to.
 
     Args:
-        path: path of the public socket, which is the configuration key `agent.socket`.
+        path: path of the public socket, the value of the configuration key `agent.socket`.
     """
     # Imported here: the schema's checks need it too, and no other part of the configuration is wanted.
     from slurm_energy.config.value_checks import ROOT_SOCKET_SUFFIX

@@ -36,9 +36,9 @@ class StatusQuery:
     """Query of `GET /v1/budget`.
 
     Attributes:
-        plan_hours: hours from now for which the coming steps of the limits are returned.
-        nodes: whether to return the nodes.
-        jobs: whether to return the running jobs.
+        plan_hours: number of hours from now for which coming changes of the limits are returned.
+        nodes: whether to return the power of each node.
+        jobs: whether to return the power of each running job.
     """
 
     plan_hours: float = DEFAULT_PLAN_HOURS
@@ -55,7 +55,7 @@ class StatusQuery:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> StatusQuery:
-        """Parse the query parameters that `parameters` returned; each may be missing.
+        """Parse the query parameters that `parameters` returned. Each of them may be missing.
 
         Raises:
             UsageError: a parameter is unknown or malformed.
@@ -71,7 +71,7 @@ class HistoryQuery:
 
     Attributes:
         begin_unix_s, end_unix_s: time range; the end is not included.
-        budget: name of the budget; None: all budgets.
+        budget: name of the budget; None for all budgets.
         points: maximum number of points per budget.
     """
 
@@ -111,8 +111,8 @@ class LimitChange:
 
     Attributes:
         budget: name of the budget.
-        watts: the limit; None: the configured limit applies again.
-        until_unix_s: end of the live limit; None: until the next change.
+        watts: the live limit; None to return to the configured limit.
+        until_unix_s: end of the live limit; None if it applies until the next change.
         reason: text of the administrator for the audit trail; may be empty.
     """
 

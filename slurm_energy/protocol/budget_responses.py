@@ -9,7 +9,10 @@ from typing import TypedDict
 
 
 class LimitStepObject(TypedDict):
-    """A step of a limit: `watts` applies from `unix_s` on; None: no limit."""
+    """A change of a limit over time: `watts` applies from `unix_s` on.
+
+    `watts` is None if there is no limit from then on.
+    """
 
     unix_s: float
     watts: float | None
@@ -33,24 +36,26 @@ class BudgetObject(TypedDict):
 
     Keys:
         name: name in the configuration.
-        scope, scope_value: `cluster`, `partition`, `nodes`, `account`, `user` or `qos`, and the value of this
-            key; empty for the cluster.
-        source: `watts`, `schedule`, `calendar`, `signal`, or `set` if an administrator has set the limit.
-        problem: fault of the source, for example a lost signal; empty: none.
-        limit_watts: limit now; None: no limit.
-        configured_watts: limit without `override`; None: no limit.
-        override: live limit; None: none.
-        measured_watts: measured power.
-        committed_watts: power that cannot be exceeded at the limits in force, with `fixed_watts`.
-        fixed_watts: part of it that no limit controls.
+        scope, scope_value: the configuration key that defines the scope (`cluster`, `partition`, `nodes`,
+            `account`, `user` or `qos`), and the value of this key; the value is empty for `cluster`.
+        source: origin of the limit: `watts`, `schedule`, `calendar`, `signal`, or `set` if an administrator
+            has set the limit.
+        problem: fault of the source, for example a lost signal; empty if there is no fault.
+        limit_watts: present limit; None if there is no limit.
+        configured_watts: limit that applies without `override`; None if there is no limit.
+        override: live limit; None if there is no live limit.
+        measured_watts: measured power of the nodes under the budget.
+        committed_watts: power that cannot be exceeded at the limits in force, including `fixed_watts`.
+        fixed_watts: part of `committed_watts` that no limit controls.
         capped_watts: power that the limits take from devices.
-        headroom_watts: power that new jobs may add now; None: no limit.
-        idle_watts: power under the budget without any job. No limit can be lower.
+        headroom_watts: power that new jobs may add now; None if there is no limit.
+        idle_watts: power of the nodes under the budget without any job. No limit can be lower.
         floor_watts: lowest committed power at which every running job keeps its floor.
-        shortfall_watts: power by which the limit is exceeded although every device has its floor.
-        nodes, silent_nodes, distrusted_nodes: numbers of nodes under the budget.
+        shortfall_watts: power by which the limit is exceeded although every device is at its floor.
+        nodes, silent_nodes, distrusted_nodes: numbers of all nodes under the budget, of the silent and of the
+            distrusted ones, see `BudgetNodeObject.state`.
         held_jobs: pending jobs that wait for power under this budget.
-        plan: coming steps of the limit, in the order of time.
+        plan: coming changes of the limit, in the order of time.
     """
 
     name: str
@@ -81,9 +86,9 @@ class BudgetNodeObject(TypedDict):
 
     Keys:
         node: Slurm's name.
-        state: `reporting`; `silent`: it does not report; `safe`: it has set its safe limits; `distrusted`:
-            its reports contradict each other; `off`: Slurm has powered it down.
-        reason: reason of the state; may be empty.
+        state: `reporting`; `silent`: the node does not report; `safe`: the node has set its safe limits;
+            `distrusted`: the node's reports contradict each other; `off`: Slurm has powered the node down.
+        reason: why the node has this state; may be empty.
         measured_watts, committed_watts: measured power and power that the limits permit.
         max_watts: power without limits (nameplate).
         job_ids: jobs on the node that the caller may see.
@@ -106,11 +111,12 @@ class BudgetJobObject(TypedDict):
         user, partition: names; empty if unknown.
         nodes: number of nodes.
         measured_watts: measured power of the job's devices.
-        committed_watts: power that the limits permit them.
-        wanted_watts: expected power without limits.
-        budget: budget that determines the limits; None: none does.
-        keeps_slowdown: whether the limits keep the job's slowdown limit; None: it has none.
-        explanation: the decision in one sentence.
+        committed_watts: power that the limits permit the job's devices.
+        wanted_watts: expected power of the job without limits.
+        budget: name of the budget that determines the limits; None if no budget limits the job.
+        keeps_slowdown: whether the job's slowdown limit is kept under the power limits; None if the job has
+            no slowdown limit.
+        explanation: the decision about the job in one sentence.
     """
 
     job_id: int
@@ -132,10 +138,10 @@ class BudgetStatusResponse(TypedDict):
         unix_s: time of the response.
         mode: `off`, `observe` or `enforce`.
         distribution, admission, period_s: as in the configuration.
-        decided_unix_s: time of the last decision; None: none yet.
+        decided_unix_s: time of the last decision; None if there was no decision yet.
         scope: `all`, or `own` if jobs of other users are left out.
         budgets: the budgets in the order of the configuration.
-        nodes, jobs: nodes and running jobs; empty unless the query asks for them.
+        nodes, jobs: nodes and running jobs; empty unless the query requests them.
     """
 
     unix_s: float
@@ -157,11 +163,11 @@ class BudgetSetResponse(TypedDict):
 
     Keys:
         budget: name of the budget.
-        limit_watts: limit in force after the change; None: no limit.
-        previous_watts: limit before the change; None: no limit.
-        until_unix_s: end of the live limit; None: none.
-        warning: consequence that the administrator should know, for example that the limit is below the
-            floors of running jobs, so that no job starts until enough have ended; empty: none.
+        limit_watts: limit in force after the change; None if there is no limit.
+        previous_watts: limit before the change; None if there was no limit.
+        until_unix_s: end of the live limit; None if it has no end.
+        warning: consequence that the administrator should know; empty if there is none. For example, no job
+            starts while the limit is below the floors of running jobs.
     """
 
     budget: str
@@ -176,12 +182,12 @@ class BudgetSeriesObject(TypedDict):
 
     Keys:
         budget: name of the budget.
-        unix_s, span_s: begin and length of each span.
-        limit_watts: lowest limit; None: no limit.
-        measured_watts, max_measured_watts: mean and maximum of the measured power.
-        committed_watts: maximum of the committed power.
+        unix_s, span_s: start and length of each time span of the series.
+        limit_watts: lowest limit in the span; None if there was no limit.
+        measured_watts, max_measured_watts: mean and maximum of the measured power in the span.
+        committed_watts: maximum of the committed power in the span.
         capped_watts: mean power that limits took from devices.
-        over_s: seconds with the measured power above the limit.
+        over_s: seconds of the span in which the measured power was above the limit.
     """
 
     budget: str
@@ -199,9 +205,9 @@ class BudgetChangeObject(TypedDict):
     """An event of the audit trail.
 
     Keys:
-        unix_s: time.
-        budget: name of the budget; None: the event concerns no single budget.
-        by: login name of the administrator; None: senergyctld.
+        unix_s: time of the event.
+        budget: name of the budget; None if the event does not concern a single budget.
+        by: login name of the administrator; None if senergyctld caused the event.
         kind: `set`, `clear`, `reload`, `signal`, `over`, `node` or `start`.
         text: the event in one line.
     """
@@ -221,18 +227,20 @@ class BudgetHistoryResponse(TypedDict):
 
 
 class BudgetExplanationResponse(TypedDict):
-    """Response to `GET /v1/budget/explain`. The caller may see the job.
+    """Response to `GET /v1/budget/explain` about a job that the caller may see.
 
     Keys:
         job_id: Slurm's number of the job.
         state: `running`, `pending`, or `unknown` if senergyctld has not decided about the job yet.
-        budget: budget that limits or delays the job; None: none does.
+        budget: name of the budget that limits or delays the job; None if no budget does.
         explanation: the decision in one sentence.
-        details: further sentences, one per budget over the job.
-        wanted_watts: expected power of the job without limits; of a pending job the upper quantile.
+        details: further sentences, one per budget that applies to the job.
+        wanted_watts: expected power of the job without limits; for a pending job the upper quantile of the
+            prediction.
         committed_watts: power that the limits permit; None for a pending job.
-        license_watts: watts that the job requests as licenses; None: none.
-        keeps_slowdown: whether the limits keep the job's slowdown limit; None: it has none.
+        license_watts: watts that the job requests as licenses; None if it requests none.
+        keeps_slowdown: whether the job's slowdown limit is kept under the power limits; None if the job has
+            no slowdown limit.
         decided_unix_s: time of the decision.
     """
 

@@ -24,7 +24,7 @@ _MAX_TEXT: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class SignalValues:
-    """Values of a signal by slot; None: unknown."""
+    """Values of a signal by time slot; None stands for an unknown value."""
 
     mean: tuple[float | None, ...]
     deviation: tuple[float | None, ...]
@@ -37,15 +37,17 @@ class ClusterState:
 
     Attributes:
         cluster: Slurm's name of the cluster.
-        taken_unix_s: Unix time of the state.
-        cpus, gpus: all CPUs and GPUs of nodes on which jobs may start.
-        running: end in Unix time, CPUs and GPUs of each running job.
-        pending: CPUs, GPUs and predicted run time of each pending job that may start, first to start first.
-        pue: energy of the site per energy of its computers; 1 if unknown.
+        taken_unix_s: time of the state in Unix seconds.
+        cpus, gpus: numbers of all CPUs and GPUs of the nodes on which jobs may start.
+        running: expected end in Unix seconds, CPUs and GPUs of each running job.
+        pending: CPUs, GPUs and predicted run time of each pending job that may start, in the order in which
+            they are expected to start.
+        pue: power usage effectiveness: energy of the site divided by the energy of its computers; 1 if
+            unknown.
         currency: currency of the price.
-        start_unix_s, step_s: start of the first slot and length of the slots of the signals.
+        start_unix_s, step_s: start of the first time slot of the signals, and length of each slot.
         signals: values by name of the signal, one of `SIGNALS`.
-        problem: why the queue is unknown; empty: it is known.
+        problem: why the queue is unknown; empty if it is known.
     """
 
     cluster: str
@@ -86,7 +88,7 @@ class ClusterState:
         """Return the state that the output of `to_json` describes. Unknown keys are ignored.
 
         Raises:
-            UsageError: `data` is not such an output, or too large.
+            UsageError: `data` is not an output of `to_json`, or is too large.
         """
         if not isinstance(data, dict):
             raise UsageError("state of a cluster", "is not a JSON object")

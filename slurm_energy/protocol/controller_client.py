@@ -37,16 +37,17 @@ _preferred: dict[tuple[str, ...], int] = {}
 class ControllerClient:
     """Client of the senergyctld of a cluster. Threads may share it; each request uses a new connection.
 
-    With several URLs the controllers are asked in turn until one answers as the active one. Later requests of
-    the process begin with that one. A request may thus reach two controllers; senergyctld stores a record
-    that is sent twice only once.
+    If there are several URLs, a request is sent to one controller after another until the active controller
+    answers. Later requests of the process begin with that controller. A request may therefore reach two
+    controllers. A record that is sent twice is stored only once.
 
     Args:
-        url: `http://HOST:PORT`, or several, as in `cluster.controller_url`.
-        munge_socket: socket of munged; None: the default of the munge library.
+        url: one or several URLs of the form `http://HOST:PORT`, as in the configuration key
+            `cluster.controller_url`.
+        munge_socket: socket of munged; None for the default of the munge library.
         timeout_s: maximum duration, in seconds, of connecting and of each read.
         controller_users: users as which senergyctld may run; responses of other users are rejected.
-        total_timeout_s: maximum duration of a request in seconds; None: unlimited.
+        total_timeout_s: maximum duration of a request in seconds; None for no limit.
         max_response_bytes: maximum size of a response.
 
     Raises:
@@ -143,7 +144,7 @@ def _may_succeed_elsewhere(error: EnergyError) -> bool:
 
 
 def _no_active_controller(errors: Sequence[EnergyError]) -> EnergyError:
-    """Return the error of a request that no active controller has answered."""
+    """Return the error for a request that no active controller has answered."""
     if all(isinstance(error, RefusedCredentialError) for error in errors):
         return errors[0]
     reasons = "; ".join(f"{error.what.removeprefix('controller ')}: {error.why}" for error in errors)

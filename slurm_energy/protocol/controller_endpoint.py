@@ -67,7 +67,7 @@ class EndpointLimits:
     Attributes:
         connect_s: maximum duration of connecting in seconds.
         read_s: maximum duration of each read in seconds.
-        total_s: maximum duration of the request in seconds; None: unlimited.
+        total_s: maximum duration of the request in seconds; None for no limit.
         max_response_bytes: maximum size of a response.
     """
 
@@ -82,7 +82,7 @@ class ControllerEndpoint:
 
     Args:
         url: `http://HOST:PORT`.
-        munge_socket: socket of munged; None: the default of the munge library.
+        munge_socket: socket of munged; None for the default of the munge library.
         controller_users: users as which senergyctld may run; responses of other users are rejected.
         limits: limits of a request.
 
@@ -115,18 +115,18 @@ class ControllerEndpoint:
     def request(self, method: str, target: str, body: bytes, until_s: float) -> dict[str, Any]:
         """Send a request and return the JSON object of the response.
 
-        The request is sent again if senergyctld closes the connection before its response is complete, as it
-        does if it has too many.
+        The request is sent again if senergyctld closes the connection before the response is complete.
+        senergyctld closes connections if it has too many.
 
         Args:
             method: HTTP method.
             target: path and query, percent-encoded.
-            body: body of the request; empty: none.
-            until_s: end of the time for the request, by the clock `time.monotonic`.
+            body: body of the request; may be empty.
+            until_s: time at which the request is aborted, on the clock `time.monotonic`.
 
         Raises:
             ActiveControllerError: the active senergyctld cannot process the request now.
-            UnavailableError: there is no response of an active senergyctld.
+            UnavailableError: no active senergyctld has responded.
             ForbiddenError, NotFoundError, UsageError: errors from the controller, with its message.
         """
         for pause_s in _RETRY_PAUSES_S:
@@ -163,8 +163,8 @@ class ControllerEndpoint:
     def _bounded(self, connected: socket.socket, until_s: float) -> Iterator[None]:
         """Context manager that aborts the request on a connection at `until_s` (clock `time.monotonic`).
 
-        `until_s` also applies if each single read stays within the time limit for reads. `cancel` can abort
-        the connection until the end of the `with` block.
+        The request is aborted at `until_s` even if each single read stays within the time limit for reads.
+        `cancel` can abort the request until the end of the `with` block.
 
         Raises:
             UnavailableError: the request was aborted or cancelled.
@@ -225,7 +225,7 @@ class ControllerEndpoint:
         raise self._refusal(status, answer, release)
 
     def _refusal(self, status: int, answer: Mapping[str, Any], release: str | None) -> EnergyError:
-        """Return the error for a response with proof and another status than 200."""
+        """Return the error for a response that has a valid proof and another status than 200."""
         message = str(answer.get("error"))
         if status == 400:
             return UsageError(message, todo=advice_for_older(release))
@@ -242,8 +242,8 @@ class ControllerEndpoint:
 
         Args:
             status: HTTP status.
-            answer: JSON object of the response; empty: it is not a JSON object.
-            release: value of `RELEASE_HEADER`; None: the response has none.
+            answer: JSON object of the response; empty if the response is not a JSON object.
+            release: value of `RELEASE_HEADER`; None if the response has no such header.
         """
         message = answer.get("error")
         why = (

@@ -21,7 +21,7 @@ class SavingsRequest:
 
     Attributes:
         start, end: Unix seconds; deferred jobs that ended in this window are counted.
-        accounts, users, partitions: names; empty: no condition.
+        accounts, users, partitions: names that restrict the counted jobs; an empty list sets no restriction.
     """
 
     start: int

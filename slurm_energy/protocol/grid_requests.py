@@ -1,4 +1,4 @@
-"""Requests of the CLI about carbon intensity and price, which the CLI builds and senergyctld parses."""
+"""Requests about carbon intensity and price, which the CLI builds and senergyctld parses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class GridQuery:
     """Query of `GET /v1/grid`.
 
     Attributes:
-        start: start of the window in Unix time.
-        end: end of the window.
-        zone: one of the configured zones; empty: the site's zone.
+        start: start of the time window in Unix seconds.
+        end: end of the time window in Unix seconds.
+        zone: one of the configured zones; empty for the site's zone.
     """
 
     start: float
@@ -59,16 +59,16 @@ class GridQuery:
 
 
 def grid_factors(client: ControllerClient, start_s: float, end_s: float, zone: str = "") -> GridFactors:
-    """Return the factors that turn energy of a window into emissions and cost.
+    """Return the factors that convert energy used in a time window to emissions and cost.
 
     Args:
         client: client of the controller.
-        start_s: earliest start of the energy in Unix time.
-        end_s: latest end of the energy.
-        zone: one of the configured zones; empty: the site's zone.
+        start_s: time in Unix seconds from which the energy was used.
+        end_s: time in Unix seconds until which the energy was used.
+        zone: one of the configured zones; empty for the site's zone.
 
     Raises:
-        UnavailableError: the controller does not answer, or not as documented.
+        UnavailableError: the controller does not answer, or the answer is not as documented.
     """
     return factors_of(client.get(GRID_PATH, GridQuery(start_s, end_s, zone).parameters()))
 

@@ -1,7 +1,7 @@
 """Live reports from senergyd to senergyctld: the power of a node and the energy so far of its running jobs.
 
 A running job or step is described by an energy record whose `end` is the time of the report. The record of a
-job has the key `watts` in addition: its present power by component.
+job has the additional key `watts`: the job's present power by component.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class LiveReport:
     Attributes:
         cluster, node: Slurm's names.
         time: time of the report in Unix seconds.
-        watts: power of the node by component, with `node` for the whole node if it has a meter; None:
-            unknown.
+        watts: power of the node by component, None if unknown. A node with a node meter also has the
+            component `node`, its whole power.
         records: the running jobs, and their running steps.
         counts: numbers about the agent, see `node_states`.
-        facts: facts about the node as canonical JSON, see `node_states`; None: as in an earlier report.
+        facts: facts about the node as canonical JSON, see `node_states`; None if they are the same as in an
+            earlier report.
     """
 
     cluster: str
@@ -73,8 +74,8 @@ class LiveReport:
     def from_json(cls, data: Any) -> LiveReport:
         """Build a report from a dict that `to_json` returned.
 
-        Unknown keys of the report are ignored, and records of a newer schema are left out: the power of the
-        node and its other jobs stay visible while the agents are newer than senergyctld.
+        Unknown keys of the report are ignored, and records of a newer schema are left out. The power of the
+        node and its other jobs therefore stay visible while agents are newer than senergyctld.
 
         Raises:
             UsageError: a key is missing or has a bad value, or a record is about another node.
@@ -113,10 +114,10 @@ def readable_records(items: Sequence[Any]) -> Iterator[tuple[EnergyRecord, Any]]
 
 
 def check_watts(data: Any) -> dict[str, float | None]:
-    """Return powers in watts by component; None: unknown.
+    """Check powers by component and return them in watts; None stands for unknown power.
 
     Raises:
-        UsageError: not an object of powers.
+        UsageError: the data are not an object with powers.
     """
     if not isinstance(data, dict) or len(data) > _MAX_COMPONENTS:
         raise UsageError("live report: 'watts' is not an object")

@@ -1,8 +1,9 @@
 """State of a node in its live reports, from which `senergy doctor --cluster` checks the whole cluster.
 
-`facts` change rarely (releases, plugins, sources, configuration). They are sent when they change, when
-senergyctld requests them and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers in every report.
-senergyctld stores both without interpreting them, so that a node of a newer release can send further keys.
+`facts` change rarely, for example releases, plugins, sources and configuration. They are sent when they
+change, when senergyctld requests them, and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers that
+every report contains. senergyctld stores both without interpreting them, so that a node of a newer release
+can send further keys.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ _MAX_KEY: Final = 32
 
 
 def facts_text(data: Any) -> str:
-    """Return the facts of a node as canonical JSON, so that equal facts of many nodes are equal texts.
+    """Return the facts of a node as canonical JSON.
+
+    Equal facts of several nodes then have equal texts.
 
     Raises:
-        UsageError: not an object, nested too deeply, or longer than `MAX_FACTS_BYTES`.
+        UsageError: the facts are not an object, are nested too deeply, or are longer than `MAX_FACTS_BYTES`.
     """
     if not isinstance(data, dict):
         raise UsageError("live report: 'facts' is not an object")
@@ -51,10 +54,10 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def check_counts(data: Any) -> Mapping[str, float]:
-    """Return the counts of a node.
+    """Check the counts of a node and return them.
 
     Raises:
-        UsageError: not an object of a few numbers.
+        UsageError: the data are not an object with a few numbers.
     """
     if not isinstance(data, dict) or len(data) > _MAX_COUNTS:
         raise UsageError(f"live report: 'counts' is not an object of at most {_MAX_COUNTS} numbers")

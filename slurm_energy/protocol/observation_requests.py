@@ -1,7 +1,7 @@
 """The request for the observations of a job, and its response.
 
 Each element of `nodes` in the response is a node observation as JSON, see `diagnosis.json_codec`. A job
-without observations has an empty list. The visibility is that of the job's records.
+without observations has an empty list. Users who may see the job's records may see its observations.
 """
 
 from __future__ import annotations

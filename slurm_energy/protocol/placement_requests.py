@@ -27,7 +27,7 @@ class ClusterPrediction:
 
     @property
     def is_in_range(self) -> bool:
-        """Whether senergyctld accepts the numbers."""
+        """Whether senergyctld accepts the predicted time and power."""
         return 0 <= self.run_s <= _MAX_S and 0 <= self.watts <= _MAX_WATTS  # False for NaN
 
 
@@ -36,10 +36,11 @@ class PlacementQuery:
     """A job for which a cluster is to be chosen.
 
     Attributes:
-        cpus, gpus: numbers on all nodes together.
-        predictions: predictions by name of the cluster; the job is not placed on other clusters.
-        data_bytes: bytes that are transferred if the job runs elsewhere.
-        policy: placement policy; empty: the one in the configuration.
+        cpus, gpus: total numbers of CPUs and GPUs on all nodes of the job.
+        predictions: predictions by name of the cluster. The job is placed only on a cluster that is listed
+            here.
+        data_bytes: bytes of data that must be transferred if the job runs on another cluster.
+        policy: placement policy; empty for the configured policy.
         reserve: count the job in the expected load of the chosen cluster, because it is about to be
             submitted.
     """

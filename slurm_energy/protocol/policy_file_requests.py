@@ -1,4 +1,4 @@
-"""Request for the policy file, with which hosts without senergyctld keep a copy of it."""
+"""Request for the policy file. Hosts without senergyctld keep a copy of the file by this request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PublishedPolicies:
 
     @property
     def digest(self) -> str:
-        """Digest of the text, with which an agent checks that its copy is current."""
+        """Digest of the text, by which an agent checks that its copy of the file is current."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +47,8 @@ class PublishedPolicies:
         """Read a response of senergyctld.
 
         Raises:
-            UnavailableError: the response is no policy file that its readers would accept.
+            UnavailableError: the response does not contain a policy file that the agents and CLI would
+                accept.
         """
         text, issued = data.get("text"), data.get("issued")
         if not isinstance(text, str) or not is_number(issued) or not 0 <= float(str(issued)) < math.inf:

@@ -17,7 +17,7 @@ def refuse_unknown(query: Mapping[str, str], allowed: Collection[str]) -> None:
     """Raise an error if `query` has a parameter that is not in `allowed`.
 
     Raises:
-        UsageError: names the first unknown parameter and all allowed ones.
+        UsageError: a parameter is unknown. The message names the first unknown and all allowed parameters.
     """
     if unknown := sorted(set(query) - set(allowed)):
         raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(allowed))
@@ -27,7 +27,7 @@ def words(query: Mapping[str, str], key: str) -> tuple[str, ...]:
     """Return the words of the comma-separated list in parameter `key`; empty if the parameter is missing.
 
     Raises:
-        UsageError: more than 5,000 words.
+        UsageError: the list has more than 5,000 words.
     """
     values = tuple(word for word in query.get(key, "").split(",") if word)
     if len(values) > _MAX_VALUES:

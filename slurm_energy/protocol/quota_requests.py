@@ -1,4 +1,4 @@
-"""Requests of the CLI about quotas, which the CLI builds and senergyctld parses."""
+"""Requests about quotas, which the CLI builds and senergyctld parses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class QuotaAmount:
 
     Attributes:
         resource: `energy`, `cost` or `carbon`.
-        amount: joules, units of the currency, or grams of CO2 equivalents.
+        amount: number of joules, of currency units, or of grams of CO2 equivalents.
         unit: `J`, the currency, or `g`.
     """
 
@@ -55,7 +55,9 @@ class QuotaAmount:
 
 
 def parse_amount(text: str) -> QuotaAmount:
-    """Parse an amount such as `500kWh`, `36 MJ`, `200EUR`, `50kg` or `1.5t`; the unit tells the resource.
+    """Parse an amount such as `500kWh`, `36 MJ`, `200EUR`, `50kg` or `1.5t`.
+
+    The unit determines the resource.
 
     Raises:
         UsageError: the text has another form, an unknown unit, or is 0.
@@ -80,7 +82,7 @@ class QuotaKey:
 
     Attributes:
         account: Slurm account.
-        user: login name; empty: the whole account.
+        user: login name; empty for a quota of the whole account.
         resource: `energy`, `cost` or `carbon`.
         period: `month`, `quarter`, `year` or `custom`.
     """
@@ -111,12 +113,12 @@ class QuotaOrder:
 
     Attributes:
         key: identity of the quota.
-        amount: joules, units of the currency, or grams.
+        amount: number of joules, of currency units, or of grams of CO2 equivalents.
         unit: `J`, the currency, or `g`.
-        warn_percent: warning level in percent of the amount; None: none.
-        hold_percent: hold level in percent of the amount; None: none.
-        start: start of a custom period in Unix time; None: a calendar period.
-        end: end of a custom period; None: a calendar period.
+        warn_percent: warning level in percent of the amount; None for no warning level.
+        hold_percent: hold level in percent of the amount; None for no hold level.
+        start: start of a custom period in Unix seconds; None for a calendar period.
+        end: end of a custom period in Unix seconds; None for a calendar period.
         reason: text for the audit trail.
     """
 

@@ -1,6 +1,6 @@
 """The HTTP header with the release of senergyctld, and the advice for programs that are newer.
 
-The header is not signed. It serves explanations only, never a decision about data.
+The header is not signed. Programs use it only to explain errors, never to decide about data.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _FIRST_WITH_HEADER: Final = "0.2"
 
 
 def advice_for_older(release: str | None) -> str:
-    """Return advice if senergyctld is of an earlier minor release than this program; else an empty text.
+    """Return advice if senergyctld has an earlier minor release than this program, else an empty text.
 
     Args:
-        release: value of the header; None: the response has none, as those of release 0.1.
+        release: value of the header; None if the response has no header, as responses of release 0.1.
     """
     own, other = _FORM.fullmatch(__version__), _FORM.fullmatch(release or "")
     if own is None or (release is not None and other is None):

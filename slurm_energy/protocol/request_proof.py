@@ -34,7 +34,8 @@ def signed_body_sha256(payload: bytes, method: str, target: str) -> str | None:
         target: path and query as in the request line.
 
     Returns:
-        The digest; None: the payload was made for another method or target, or is not a request payload.
+        The digest; None if the payload was made for another method or target, or is not the payload of a
+        request.
     """
     match = _PAYLOAD.fullmatch(payload.decode("ascii", "replace"))
     if match is None or not hmac.compare_digest(match[1], _request_sha256(method, target)):

@@ -1,8 +1,8 @@
 """Proof that senergyctld made a response to a given request, with a given status and body.
 
-The proof is a munge credential whose payload states digests of the request's credential and of the body, and
-the status. It is the last key of the JSON object, so that a streamed response can be signed after its last
-record. senergyctld creates the proof, and clients verify it, with this module.
+The proof is a munge credential. Its payload contains the status and digests of the request's credential and
+of the response body. The proof is the last key of the JSON object, so that a streamed response can be signed
+after its last record. senergyctld uses this module to create proofs, and clients use it to verify them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ResponseSeal:
         """Return the end of the body: the key `proof` and the closing brace. Call it after the last `update`.
 
         Args:
-            munge_socket: socket of munged; None: the default of the munge library.
+            munge_socket: socket of munged; None for the default of the munge library.
 
         Raises:
             UnavailableError: munged does not answer.
@@ -68,7 +68,7 @@ class ResponseVerifier:
 
     Attributes:
         uids: uids as which senergyctld may run.
-        munge_socket: socket of munged; None: the default of the munge library.
+        munge_socket: socket of munged; None for the default of the munge library.
     """
 
     uids: Collection[int]

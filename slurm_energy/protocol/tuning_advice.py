@@ -29,12 +29,13 @@ class AdviceRequest:
     """A request for advice about one job on one node.
 
     Attributes:
-        node: Slurm's name of the node that asks. The job must run on it.
-        job_id, restart_count: the run of the job.
+        node: Slurm's name of the requesting node. The job must run on this node.
+        job_id, restart_count: job id and restart count, which identify the run of the job.
         hardware: kind of hardware, see `tuning.response_curve.hardware_kind`.
-        objective: `edp`, `ed2p` or `energy`; None: the answer has no starting point.
-        slowdown_limit: maximum relative increase of the time, as a fraction; None for no limit.
-        mode: tuning mode of the job, `advise` or `on`; None: the mode that the site configures. With `advise`
+        objective: `edp`, `ed2p` or `energy`; None if unknown; the answer then has no starting point.
+        slowdown_limit: maximum increase of the job's time relative to the untuned job, as a fraction; None
+            for no limit.
+        mode: tuning mode of the job, `advise` or `on`; None for the site's configured mode. In mode `advise`
             the job does not explore.
         fingerprint: digest of the batch script; None if this node does not know it.
         model: value of `--energy-model`; None if the job gave none.
@@ -65,7 +66,9 @@ class AdviceRequest:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> AdviceRequest:
-        """Parse the query parameters that `parameters` returned. Unknown ones of a newer agent are ignored.
+        """Parse the query parameters that `parameters` returned.
+
+        Unknown parameters, as a newer agent may send them, are ignored.
 
         Raises:
             UsageError: a parameter is missing or malformed.

@@ -1,4 +1,4 @@
-"""Request for the untuned runs of programs, with which `senergy acct` compares jobs."""
+"""Request for the untuned runs of programs. `senergy acct` compares jobs with these runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MAX_COUNT: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class ComparableProgram:
-    """A program of one user on certain resources. Its runs are comparable.
+    """A program of one user on given resources, so that its runs are comparable.
 
     Attributes:
         user: login name.
         fingerprint: digest of the batch script and its arguments.
-        name: name of the job; None: it has none.
-        nodes, cpus, gpus: requested numbers; None: unknown.
-        gpu_kind: Slurm's GRES type of the GPUs; None: not requested.
+        name: name of the job; None if the job has no name.
+        nodes, cpus, gpus: requested numbers of nodes, CPUs and GPUs; None if unknown.
+        gpu_kind: Slurm's GRES type of the GPUs; None if the job requested no type.
     """
 
     user: str
@@ -95,6 +95,6 @@ def read_programs(body: Mapping[str, Any]) -> list[ComparableProgram]:
 
 
 def read_response(response: Mapping[str, Any]) -> list[UntunedRuns | None]:
-    """Return the runs by program in a response of the controller; None: there are none."""
+    """Return the untuned runs of each program in a response; None for a program without such runs."""
     items = response.get("untuned_runs")
     return [None if item is None else UntunedRuns(**item) for item in items or []]

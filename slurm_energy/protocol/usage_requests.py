@@ -24,11 +24,12 @@ class UsageRequest:
     """Query of `GET /v1/usage`.
 
     Attributes:
-        edges: ascending Unix seconds: the window, and the edges of the intervals inside it.
-        by: dimensions of the groups, of `DIMENSIONS`.
-        clusters: names of clusters; empty: the controller's own cluster.
+        edges: ascending times in Unix seconds: start and end of the time window, and the boundaries of the
+            intervals between them.
+        by: dimensions by which energy is grouped, from `DIMENSIONS`.
+        clusters: names of clusters; empty for the controller's own cluster.
         all_clusters: include every cluster of the database.
-        nodes: only energy on these nodes; empty: all.
+        nodes: names of nodes to which the energy is restricted; empty for all nodes.
         count_jobs: also count the jobs that ran.
     """
 

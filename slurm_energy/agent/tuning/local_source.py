@@ -142,7 +142,7 @@ class LocalSources:
         reference: Reference,
         interval: MeasuredInterval,
     ) -> ConstantPoint:
-        """Return the point that the tuner would set or try first, with its estimated saving of energy."""
+        """Return the point that the tuner would set or try first, with the estimated energy saving."""
         if self._is_missing:
             point = safe_point(points, reference, tuner.tunable.gpu, objective)
             return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value, interval))
