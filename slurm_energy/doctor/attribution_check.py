@@ -1,4 +1,4 @@
-"""Check of `senergy doctor` whether the memory energy of jobs that share a node is divided by traffic."""
+"""Check of `senergy doctor`: whether memory energy is divided by traffic among jobs that share a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOUNT = 'agent.resctrl = "mount" and restart senergyd;   or: mount -t resctrl r
 
 
 def attribution_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the attribution; none if the node measures nothing that resctrl helps to divide."""
+    """Return a check of the attribution; none if the node measures no energy that resctrl helps to divide."""
     support = findings.resctrl
     measured = {counter.component for counter in findings.counters if not counter.error}
     used = [quantity for quantity in support.quantities if _DIVIDES[quantity] in measured]

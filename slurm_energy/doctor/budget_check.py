@@ -1,4 +1,4 @@
-"""Check of `senergy doctor` whether a power budget can limit the devices of this host."""
+"""Check of `senergy doctor`: whether a power budget can limit the devices of this host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _is_safe(findings: HostFindings) -> bool:
 
 
 def _unlimited_devices(findings: HostFindings) -> list[str]:
-    """Return the devices without a power limit that can be set."""
+    """Return the devices whose power limit cannot be set."""
     hardware, knobs = findings.hardware, {knob.key for knob in findings.knobs}
     names = [package.name for package in hardware.packages if not package.limit_domains]
     if not hardware.packages:

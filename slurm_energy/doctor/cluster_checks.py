@@ -1,4 +1,7 @@
-"""Checks of all nodes for `senergy doctor --cluster`, with one line for nodes with equal results. Pure."""
+"""Checks of all nodes for `senergy doctor --cluster`. Pure functions.
+
+Nodes with equal results share one line of the report.
+"""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ class NodeFindings:
         is_busy: whether Slurm runs jobs on the node.
         partition: a partition with the node, preferably the default one.
         slurmd: release of the node's slurmd; empty: unknown.
-        age_s: seconds since the last live report; None: there is none.
-        cluster: cluster in the report if it is not the one of the controller; otherwise empty.
-        clock_offset_s: the node's clock minus the controller's; None: unknown.
+        age_s: seconds since the last live report; None: there is no live report.
+        cluster: cluster in the report if it differs from the controller's cluster; otherwise empty.
+        clock_offset_s: the node's clock minus the controller's clock, in seconds; None: unknown.
         facts: facts in the report, see `protocol.node_states`; empty: not received yet.
         counts: counts in the report.
-        refusal: why senergyctld refuses the reports of the node; empty: it does not.
+        refusal: why senergyctld refuses the reports of the node; empty: the reports are accepted.
     """
 
     name: str
@@ -51,7 +51,7 @@ class NodeFindings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFindings:
-    """Findings of the controller on all nodes.
+    """Findings of the controller about all nodes.
 
     Attributes:
         url: address of the controller.
@@ -61,7 +61,7 @@ class ClusterFindings:
         client_version: release of this command.
         report_interval_s: minimum interval of live reports that senergyctld requests.
         uptime_s: seconds since senergyctld started; None: unknown.
-        slurm_error: why Slurm does not answer; empty: it does.
+        slurm_error: why Slurm does not answer; empty: Slurm answers.
         config: digests of the controller's configuration, see `config.section_digests`.
         is_complete: whether the caller sees all findings. Otherwise only reports and releases are known.
         nodes: the nodes, sorted by name.

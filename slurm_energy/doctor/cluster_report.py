@@ -83,7 +83,7 @@ def _folded(nodes: tuple[str, ...]) -> str:
 
 
 def _where(check: GroupCheck) -> str:
-    """Return the nodes of a check for a line: a short host list, or its beginning and the number of nodes."""
+    """Return text for the nodes of a check: a short host list, or its beginning and the number of nodes."""
     if not check.nodes:
         return ""
     folded = _folded(check.nodes)

@@ -1,4 +1,4 @@
-"""Checks of the records and periods that a node has not delivered. Pure functions."""
+"""Checks of records and periods that a node has not delivered to the controller yet. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FULL_SPOOL = 0.8
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with its noun: `1 record`, `2 records`."""
+    """Return a number with its noun in singular or plural, such as `1 record` or `2 records`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def spool_check(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    """Return the check of the records that wait on a node, and of the space for them.
+    """Return the check of the records that wait on a node for delivery, and of the space for records.
 
     Args:
         findings: findings on the host.

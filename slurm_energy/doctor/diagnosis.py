@@ -1,6 +1,6 @@
 """Diagnosis of the findings on a host: the state of each check, the cost of each fault, and its remedy.
 
-All functions are pure: `inspection` collects the findings, and `report` formats the results.
+All functions are pure. `inspection` collects the findings, and `report` formats the results.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def _role(findings: HostFindings) -> CheckResult:
 
 
 def _is_measured(findings: HostFindings) -> bool:
-    """Return whether this host is or may be a compute node, or runs an agent, so that devices are checked."""
+    """Return whether this host is or may be a compute node, or runs an agent.
+
+    The devices of such a host are checked.
+    """
     return findings.slurm.is_compute_node is not False or not isinstance(findings.agent, str)
 
 
@@ -223,7 +226,7 @@ def _values(knobs: Iterable[KnobFinding]) -> str:
 
 
 def _sampling(findings: HostFindings) -> CheckResult:
-    """Check that the sampling interval is short enough to notice every wrap of each counter."""
+    """Check that the sampling interval is short enough to detect every wrap of each counter."""
     wraps = [(c.wraps_after_s, c.key) for c in findings.counters if c.wraps_after_s is not None]
     interval_s = findings.sampling_interval_s
     if not wraps:
@@ -240,7 +243,7 @@ def _sampling(findings: HostFindings) -> CheckResult:
 def _config(findings: HostFindings) -> list[CheckResult]:
     """Return one check per error and warning in the configuration.
 
-    A single check that is ok if there is none.
+    If there are no errors and warnings, return a single check with state ok.
     """
     fix = "senergy config check"
     if findings.config_error:
@@ -261,7 +264,7 @@ def _config(findings: HostFindings) -> list[CheckResult]:
 def _meter(findings: HostFindings) -> list[CheckResult]:
     """Return a check of the section `node_power` of the configuration.
 
-    An empty list if the section is valid.
+    Return an empty list if the section is valid.
     """
     if not findings.meter_error:
         return []

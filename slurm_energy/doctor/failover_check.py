@@ -1,4 +1,4 @@
-"""Check of `senergy doctor` whether another controller can take over from the active one."""
+"""Check of `senergy doctor`: whether another controller can take over from the active controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _NAME = "takeover"
 
 
 def failover_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the controllers on their hosts; none if there is one controller or none answers."""
+    """Return a check of the controllers on their hosts.
+
+    The result is empty if there is only one controller, or if none answers.
+    """
     if not findings.slurm.is_controller:
         return []
     lease = findings.controller.get("lease") if isinstance(findings.controller, Mapping) else None

@@ -21,7 +21,7 @@ class CounterFinding:
         key, component, source: as in `devices.driver.EnergyCounter`.
         quality: `measured`, `modelled` or `partial`.
         energy_uj: reading of the counter in microjoules; None if it cannot be read.
-        error: why the counter cannot be read; empty if it can.
+        error: why the counter cannot be read; empty if it can be read.
         wraps_after_s: minimum time between two wraps in seconds; None if the counter does not wrap.
         watts: mean power during the inspection; None if the counter could not be read twice.
     """
@@ -63,7 +63,8 @@ class InterfaceFinding:
         expected: whether the hardware should have the interface.
         cost: consequence if the interface is missing; empty if unknown.
         fix: how to enable the interface; empty if unknown.
-        reason: why the interface cannot be used although it is present; empty if it can, or if unknown.
+        reason: why the interface cannot be used although it is present; empty if it can be used, or if the
+            reason is unknown.
     """
 
     name: str
@@ -107,13 +108,14 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class SlurmEnergyFindings:
-    """The settings of slurm.conf that decide which energy Slurm's own accounting shows.
+    """Settings of slurm.conf that decide which energy Slurm's own accounting shows.
 
     Attributes:
         plugins: value of AcctGatherEnergyType; empty if not set.
         ours: whether acct_gather_energy/senergy is among `plugins`.
         stale: why slurm-energy.conf does not name the plugin although it was once enabled; empty otherwise.
-        from_include: whether slurm-energy.conf names the plugin, as far as `ours` holds.
+        from_include: whether it is slurm-energy.conf that names the plugin; meaningful only if `ours` is
+            True.
         contain: whether PrologFlags has Contain or X11, so that the extern step holds a job's energy.
         gathers: whether JobAcctGatherType is set, without which no step has energy.
         node_interval_s: AcctGatherNodeFreq; 0 if not set.
@@ -134,7 +136,7 @@ class SlurmFileFindings:
 
     Attributes:
         conf: path of slurm.conf; empty if none was found.
-        error: why slurm.conf could not be read; empty if it could.
+        error: why slurm.conf could not be read; empty if it was read.
         prolog, epilog: Prolog and Epilog program that calls slurm-energy; empty if there is none.
         prolog_at_alloc: whether PrologFlags has Alloc, so that settings are applied before the first task
             starts.
@@ -144,7 +146,8 @@ class SlurmFileFindings:
         hooks: path of energy_hooks.so, which announces jobs to the agent, in plugstack.conf; empty if not
             listed.
         policy_file: policy file that energy.so uses or expects first; empty if energy.so is not listed.
-        policy_file_fault: why energy.so uses neither this file nor a copy; empty if it uses `policy_file`.
+        policy_file_fault: why energy.so uses neither `policy_file` nor a copy of it; empty if energy.so uses
+            `policy_file`.
         job_submit: path of job_submit.lua if it loads senergy_submit.lua; otherwise empty.
         release: installed Slurm release; empty if unknown.
         is_compute_node: whether slurm.conf lists this host as a node; None if unknown.
@@ -172,13 +175,14 @@ class SlurmFileFindings:
 
 @dataclass(frozen=True, slots=True)
 class HostFindings:
-    """All findings on a host. The fields for errors hold text, which is empty if there is no error.
+    """All findings on a host. Fields for errors contain text, which is empty if there is no error.
 
     Attributes:
         node: name of the node.
         version: release of slurm-energy that made the inspection.
         time: Unix time of the inspection.
-        root: whether the inspection ran as root, so that no user can read a file that it could not read.
+        root: whether the inspection ran as root. If it did, no user can read a file that the inspection could
+            not read.
         throttles: components with a throttle sensor.
         virtual: whether the host is a virtual machine.
         is_agent_enabled: whether systemd starts senergyd at boot.
@@ -195,7 +199,8 @@ class HostFindings:
         has_numpy: whether numpy, which the search for operating points needs, is installed.
         spool_limit_mb: maximum size of the agent's spool in megabytes.
         clock_offset_s: this host's clock minus the controller's clock; None if unknown.
-        clock_uncertainty_s: uncertainty of that offset, half the duration of the request.
+        clock_uncertainty_s: uncertainty of `clock_offset_s`: half the duration of the request for the
+            controller's time.
         state_free_mb: free space in the agent's state directory in megabytes; None if unknown.
     """
 

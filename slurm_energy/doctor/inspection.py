@@ -1,4 +1,7 @@
-"""Inspection of a host for `senergy doctor`: devices, daemons, files. It changes and judges nothing."""
+"""Inspection of a host for `senergy doctor`: devices, daemons, files.
+
+The inspection changes nothing, and does not evaluate the findings.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +57,11 @@ def inspect(
     """Return the findings on this host.
 
     Args:
-        config_argument: value of --config; None for the default path. A faulty file is reported as a finding.
+        config_argument: value of --config; None: the default path. A faulty file is reported as a finding.
         ask_agent: function that requests the agent's status.
         ask_controller: function that requests the controller's status.
         root: directory that contains sys, proc, dev and etc.
-        slurm_conf: path of slurm.conf; None searches the usual paths.
+        slurm_conf: path of slurm.conf; None: search the usual paths.
     """
     config, config_error, config_findings = _config(config_argument)
     agent = _answer(ask_agent, config)
@@ -204,7 +207,7 @@ def _counters(devices: NodeDevices) -> list[CounterFinding]:
 
 
 class _Reading(NamedTuple):
-    """Reading of a counter at a time between `time_s - uncertainty_s` and `time_s + uncertainty_s`."""
+    """Reading of a counter, made at a time between `time_s - uncertainty_s` and `time_s + uncertainty_s`."""
 
     time_s: float
     value_uj: int
@@ -276,7 +279,10 @@ def _writable(knob: Knob) -> bool:
 
 
 def _is_virtual(root: Path) -> bool:
-    """Return whether the host is a virtual machine: the processor reports a hypervisor (x86 only)."""
+    """Return whether the host is a virtual machine.
+
+    On x86, the processor of a virtual machine reports a hypervisor; other architectures count as physical.
+    """
     for line in (read_optional(root / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "flags":
@@ -298,7 +304,7 @@ def _display_vendors(system: Path) -> set[str]:
 
 
 def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:
-    """Return (configuration, why it cannot be read at all, errors and warnings in it).
+    """Return the configuration, the reason why it cannot be read at all, and its errors and warnings.
 
     If the configuration has errors, the defaults are returned instead, because no daemon uses such a file.
     """
@@ -310,7 +316,7 @@ def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ..
 
 
 def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:
-    """Return (the site's options for node power, the error in their configuration).
+    """Return the site's options for node power, and the error in the section that contains them.
 
     The options are None if there is an error, or if the process is not root, because only root may use the
     BMC.

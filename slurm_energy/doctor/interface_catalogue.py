@@ -1,4 +1,4 @@
-"""Catalogue of the supported hardware interfaces: how the kernel exposes each, and its counters and knobs.
+"""Catalogue of the supported hardware interfaces, with their files in the kernel, counters and knobs.
 
 `senergy doctor` and docs/interfaces.md use this data. `devices.discovery` opens the devices.
 """
@@ -20,9 +20,10 @@ class HardwareInterface:
         name: name in reports.
         paths: glob patterns relative to the root directory. A match shows that the kernel exposes the
             interface.
-        chips: names of hwmon chips; the presence of any of them shows the same.
-        sources: `source` of its energy counters.
-        knobs: first words of the names of its knobs, for example `cpufreq`.
+        chips: names of hwmon chips; the presence of any of these chips also shows that the kernel exposes the
+            interface.
+        sources: values of `source` of the interface's energy counters.
+        knobs: first words of the names of the interface's knobs, for example `cpufreq`.
     """
 
     name: str
@@ -87,7 +88,7 @@ def is_used(interface: HardwareInterface, sources: Iterable[str], knob_names: It
 
     Args:
         interface: the interface.
-        sources: `source` of the counters in use.
+        sources: values of `source` of the counters in use.
         knob_names: names of the knobs in use, for example `cpufreq.governor`.
     """
     families = {name.partition(".")[0] for name in knob_names}

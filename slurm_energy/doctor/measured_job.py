@@ -1,4 +1,7 @@
-"""A job of a few seconds that shows whether the whole path works: flag, hook, agent, record, controller."""
+"""A job of a few seconds that tests the whole path of a measurement.
+
+The path consists of flag, hook, agent, record and controller.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ Records = Callable[[int], Sequence[Mapping[str, Any]]]
 
 
 def run_measured_job(nodes: Iterable[NodeFindings], records: Records) -> GroupCheck:
-    """Run a job on one idle node as the calling user and return whether its record arrived with energy.
+    """Run a job on one idle node as the calling user. Return whether its record arrived and contains energy.
 
     Args:
-        nodes: the nodes to choose from.
-        records: requests the records of a job from senergyctld.
+        nodes: nodes from which one idle node is chosen.
+        records: function that requests the records of a job from senergyctld.
     """
     idle = [node for node in nodes if node.slurm_state == "idle" and node.is_up]
     if not idle:
@@ -49,7 +52,7 @@ def run_measured_job(nodes: Iterable[NodeFindings], records: Records) -> GroupCh
 
 
 def _run(node: NodeFindings) -> tuple[int | None, str]:
-    """Run the job and return its id, and the last line of srun's errors if it failed."""
+    """Run the job and return its id. If the job failed, also return the last line of srun's errors."""
     partition = [f"--partition={node.partition}"] if node.partition else []
     command = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={node.name}", *partition, "--time=1"]
     command += [f"--immediate={_IMMEDIATE_S}", "--job-name=senergy-doctor", "--chdir=/"]
@@ -92,7 +95,7 @@ def _stop(child: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def _judged(node: NodeFindings, job_id: int, records: Records) -> GroupCheck:
-    """Wait for the record of a job and return whether it has energy."""
+    """Wait for the record of a job and return whether the record contains energy."""
     until_s = time.monotonic() + _RECORD_TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Checks of one node in `senergy doctor --cluster`. Pure functions of the findings."""
+"""Checks of one node in `senergy doctor --cluster`. Pure functions of findings."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class NodeResult:
 
     Attributes:
         state: state of the check.
-        finding: finding; `{}` stands for the range of `value` over the nodes of the line.
+        finding: text of the finding; `{}` in it stands for the range of `value` over the nodes that share the
+            line.
         cost: effect of the fault; empty if there is none.
         fix: remedy; empty if there is nothing to do.
-        value: number of this node; None: the finding has no `{}`.
+        value: number for this node in place of `{}`; None: the finding has no `{}`.
     """
 
     state: CheckState
@@ -263,7 +264,7 @@ def _plugin(node: NodeFindings, key: str) -> Mapping[str, Any] | None:
 
 
 def _plugin_fault(node: NodeFindings, plugin: Mapping[str, Any]) -> str:
-    """Return why Slurm does not load a plugin; empty: there is no known reason."""
+    """Return why Slurm does not load a plugin; empty: no reason is known."""
     release, installed = plugin.get("release"), node.facts.get("slurm")
     if not release:
         return f"is missing or unreadable: {plugin.get('path')}"
@@ -277,5 +278,8 @@ def _series(release: str) -> str:
 
 
 def _same_release(one: str, other: str) -> bool:
-    """Return whether two releases are equal. Slurm prints some with a suffix, such as `24.05.0-rc1`."""
+    """Return whether two release numbers are equal.
+
+    Suffixes are ignored, because Slurm prints some releases with a suffix, such as `24.05.0-rc1`.
+    """
     return one.split("-")[0].split(".")[:3] == other.split("-")[0].split(".")[:3]

@@ -1,4 +1,4 @@
-"""Check of `senergy doctor`: whether Slurm carries out the decisions of power saving."""
+"""Check of `senergy doctor`: whether Slurm can carry out the decisions about power saving."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _NAME = "power saving"
 
 
 def power_saving_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of power saving on the controller's host; none if it is off or no controller answers."""
+    """Return a check of power saving on the controller's host.
+
+    The result is empty if power saving is off or no controller answers.
+    """
     state = findings.controller.get("power_saving") if isinstance(findings.controller, Mapping) else None
     if not findings.slurm.is_controller or not isinstance(state, Mapping) or state.get("mode") == "off":
         return []

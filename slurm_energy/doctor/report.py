@@ -66,7 +66,7 @@ def faults(checks: Iterable[CheckResult]) -> list[str]:
 
 
 def _is_silent(check: CheckResult) -> bool:
-    """Return whether a check concerns an interface that this node lacks, and needs no line of its own."""
+    """Return whether a check gets no line, because it concerns an interface that this node lacks."""
     absent = check.state is CheckState.ABSENT and check.name.startswith("interface ")
     return absent and check.finding == NOT_HERE
 

@@ -1,4 +1,7 @@
-"""Checks of slurm.conf, plugstack.conf and job_submit.lua, as far as they concern slurm-energy. Pure."""
+"""Checks of those parts of slurm.conf, plugstack.conf and job_submit.lua that concern slurm-energy.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def slurm_checks(slurm: SlurmFileFindings) -> list[CheckResult]:
 
 
 def _hooks(slurm: SlurmFileFindings) -> list[CheckResult]:
-    """Check whether the Prolog and Epilog or energy_hooks.so announce jobs to the agent, and when."""
+    """Check whether the Prolog and Epilog, or energy_hooks.so, announce jobs to the agent, and when."""
     checks = []
     programs = (("Prolog", slurm.prolog), ("Epilog", slurm.epilog))
     if slurm.hooks and (slurm.prolog or slurm.epilog):
@@ -81,7 +84,7 @@ def _program(key: str, program: str) -> CheckResult:
 
 
 def _matters(fault: FileFault, slurm: SlurmFileFindings) -> bool:
-    """Return whether a host with this role uses the faulty file."""
+    """Return whether a host with the role of this host uses the faulty file."""
     if fault.use in _ON_NODES:
         return slurm.is_compute_node is not False
     return slurm.is_controller if fault.use in _ON_CONTROLLER else True

@@ -17,7 +17,7 @@ _DOCUMENT: Final = "docs/slurm-energy-plugin.md"
 
 
 def energy_settings(conf: Path, settings: Mapping[str, list[str]]) -> SlurmEnergyFindings:
-    """Return the settings of slurm.conf about energy.
+    """Return the settings of slurm.conf that concern energy.
 
     Args:
         conf: path of slurm.conf.
@@ -44,7 +44,10 @@ def energy_settings(conf: Path, settings: Mapping[str, list[str]]) -> SlurmEnerg
 
 
 def energy_checks(energy: SlurmEnergyFindings) -> Iterator[CheckResult]:
-    """Yield the results of the checks of these settings. Faults of the plugin's file are not among them."""
+    """Yield the results of the checks of these settings.
+
+    Faults of the plugin's file are checked elsewhere.
+    """
     name = "Slurm energy"
     if not energy.ours:
         what = f"AcctGatherEnergyType={energy.plugins or '(none)'}"

@@ -1,4 +1,4 @@
-"""Inspection of Slurm's configuration files on this host. It runs no command and contacts no daemon."""
+"""Inspection of Slurm's configuration files on this host. No command is run and no daemon is contacted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
 
     Args:
         conf: path of slurm.conf; None if there is none.
-        names: names of this host; None reads them from the system.
+        names: names of this host; None: read them from the system.
     """
     if conf is None:
         return SlurmFileFindings()
@@ -97,7 +97,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
 
 
 def _policy_file(arguments: Iterable[str]) -> tuple[str, str]:
-    """Return the policy file that energy.so uses or expects, and the reason if it uses none.
+    """Return the policy file that energy.so uses or expects, and why energy.so uses none.
 
     Args:
         arguments: arguments of energy.so in plugstack.conf.
@@ -125,8 +125,8 @@ def _is_controller(settings: Settings, names: set[str]) -> bool:
 def _is_compute_node(settings: Settings, names: set[str]) -> bool | None:
     """Return whether slurm.conf lists a node with one of `names`.
 
-    None means unknown: nodes may join the cluster without a line in slurm.conf, and this host is not a
-    controller.
+    The result is None (unknown) if this host is no controller and nodes may join the cluster without a line
+    in slurm.conf.
     """
     for line in settings.get("nodename", []):
         nodes, *rest = line.split()
@@ -238,7 +238,7 @@ def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> I
 def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
     """Return the path of job_submit.lua and its faults.
 
-    The path is an empty text if slurm.conf does not use the script, or if it does not load
+    The path is an empty text if slurm.conf does not use the script, or if the script does not load
     senergy_submit.lua.
     """
     plugins = ",".join(settings.get("jobsubmitplugins", [])).replace(" ", "").split(",")

@@ -1,4 +1,4 @@
-"""Check of `senergy doctor` whether this host can tune jobs to an objective."""
+"""Check of `senergy doctor`: whether this host can tune jobs to an objective."""
 
 from __future__ import annotations
 

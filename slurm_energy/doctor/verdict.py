@@ -9,8 +9,7 @@ from enum import StrEnum
 class CheckState(StrEnum):
     """State of a check.
 
-    `absent` means that something is missing that this host need not have. `degraded` and `failed` require
-    action.
+    `absent` means that the host lacks an optional part. `degraded` and `failed` require action.
     """
 
     OK = "ok"
@@ -26,7 +25,7 @@ class CheckResult:
     Attributes:
         name: name of the check.
         state: state of the check.
-        finding: what the inspection found.
+        finding: result of the inspection, as text.
         cost: effect of the fault on accuracy or control; empty if there is none.
         fix: a command to run or a line to write; empty if there is nothing to do.
     """

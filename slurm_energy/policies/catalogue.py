@@ -1,4 +1,4 @@
-"""Catalogue of energy policies: the available policies, who may use them, and the default policy of a job."""
+"""Catalogue of energy policies: the available policies, their permitted users, and the default of a job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PolicyInfo:
 
     Attributes:
         name: value of --energy-policy.
-        base: built-in policy on which this policy is based; the name itself for a built-in policy.
+        base: built-in policy on which this policy is based; for a built-in policy, its own name.
         description: one line of text.
         users: users that may request the policy; empty if every user may.
         cap_watts: power cap of the node in watts if the job gives none; None for no cap.
@@ -54,7 +54,7 @@ class PolicyInfo:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether this is the built-in policy `monitor`; a cap then has no meaning."""
+        """Whether this is the built-in policy `monitor`. For this policy, a cap has no meaning."""
         return self.name == self.base == MONITOR
 
     @property
@@ -64,7 +64,7 @@ class PolicyInfo:
 
     @property
     def needs_cap(self) -> bool:
-        """Whether the policy enforces limits but defines no cap, so that the job must give a limit."""
+        """Whether the policy enforces limits but defines no cap. The job must then give a limit."""
         return self.base == "cap" and not (self.cap_watts or self.gpu_cap_watts)
 
 
@@ -85,7 +85,7 @@ def catalogue(config: Config) -> dict[str, PolicyInfo]:
 
 
 def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
-    """Return (power cap of the node, power cap per GPU) in watts for each energy policy that defines a cap.
+    """Return the power cap per node and the power cap per GPU, in watts, of each policy that defines one.
 
     A cap of None means that the policy does not define this cap.
     """

@@ -1,8 +1,8 @@
 """Settings with the best known energy-delay product (EDP): published measurements, and the site's entries.
 
-An entry of PUBLISHED applies only to the program that was measured, named by --energy-model, because another
-program may lose by it: under the bound of 2100 MHz that was best for one matrix product on a Platinum 8358,
-another one had 94 % more EDP.
+An entry of PUBLISHED applies only to the program that was measured, named by --energy-model, because its
+settings may increase the EDP of another program: the bound of 2100 MHz was best for one matrix product on a
+Platinum 8358, but another matrix product had a 94 % higher EDP under this bound than without it.
 
 The thesis measured each kernel under two frameworks; an entry uses the framework with the larger gain. The
 GPU rows under JAX are not used where the kernels drew only about 50-110 W of 400 W (Table 3.27: spmv,
@@ -97,9 +97,9 @@ def _entries(config: Config) -> tuple[EdpEntry, ...]:
 def _most_specific(entries: Sequence[EdpEntry], workload: str | None) -> EdpEntry | None:
     """Return the most specific of the entries that fit a workload; None if none fits.
 
-    An entry for the workload precedes an entry for any workload. Next, an entry that names a device precedes
-    one that names none, and then the site's entries precede PUBLISHED. Among the remaining entries the one
-    with the longest device name is returned, and the first of several such entries.
+    An entry for the workload takes precedence over an entry for any workload. The next criteria are, in this
+    order: an entry that names a device precedes one that names none, and the site's entries precede those of
+    PUBLISHED. Among the remaining entries, the first one with the longest device name is returned.
 
     Args:
         entries: entries that fit the hardware.

@@ -57,9 +57,9 @@ class PolicyRequest:
         cap_watts: cap in watts on the power of the node's packages, memory and GPUs together.
         gpu_cap_watts: cap in watts on the power of each GPU.
         slowdown_limit: maximum relative increase of the job's time by tuning, as a fraction; None for no
-            limit. For the objective `energy` the site's limit, if the job gave none.
-        tuning_mode: `off`, `advise` or `on`, the lower of the modes of the site and the job; None if the
-            policy names no objective.
+            limit. If the job gave no limit, the limit of the site applies to the objective `energy`.
+        tuning_mode: `off`, `advise` or `on` (in ascending order): the lower one of the modes of the site and
+            the job; None if the policy names no objective.
         cpu_max_mhz: upper frequency bound of every CPU.
         gpu_clock_mhz: upper bound of the graphics clock of each GPU.
         gpu_power_profile: name of the NVIDIA workload power profile of each GPU.
@@ -159,7 +159,7 @@ def _implied_policy(
 
 
 def _check_requested(info: PolicyInfo, limits: Sequence[str], user: str | None) -> None:
-    """Check a policy that the job requests against the user and the flags that fix a setting."""
+    """Check whether the user may use the requested policy, and whether the fixed settings agree with it."""
     name = info.name
     if not info.allows(user):
         raise ForbiddenError(f"--energy-policy: '{name}' is not for user {shown(user or 'unknown')}")
@@ -177,7 +177,7 @@ def _check_requested(info: PolicyInfo, limits: Sequence[str], user: str | None) 
 
 
 def _check_tuning(info: PolicyInfo, given: Mapping[str, str]) -> None:
-    """Check the tuning mode, and that a job with flags about tuning has a policy that is tuned."""
+    """Check the tuning mode. A job with flags about tuning must have a policy that is tuned."""
     mode = given.get("ENERGY_TUNING")
     if mode is not None and mode not in TUNING_MODES:
         raise UsageError(
@@ -224,7 +224,7 @@ def _bounded(
     bounds: tuple[float, float],
     unit: str,
 ) -> float | None:
-    """Return the number of a flag, which must be within the bounds of the site; None if it is not given."""
+    """Return the number in a flag, which must be within the site's bounds; None: the flag is not given."""
     if name not in given:
         return None
     value, (low, high) = parse(given[name], FLAGS[name]), bounds

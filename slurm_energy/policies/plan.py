@@ -47,9 +47,9 @@ def make_plan(
     """Return the settings that a job's request and an operating point yield on this node.
 
     No power limit is set above the limit in force before the job. Nothing outside the job's part of the node
-    is changed. The settings of an objective policy (`PolicyInfo.objective`) are those that the site and the
-    flags fix; tuning adds the operating point. With the tuning mode `off` the starting point of the device,
-    see `starting_point`, is part of the plan.
+    is changed. If the policy has an objective (`PolicyInfo.objective`), the plan contains the settings that
+    the site and the flags fix, and the operating point of the tuning. With the tuning mode `off`, the plan
+    contains the starting point of the device instead, see `starting_point`.
 
     Args:
         request: validated flags, see `validate_flags`.
@@ -109,7 +109,8 @@ def point_settings(
         hardware: hardware of the node with the limits in force before the job.
         scope: part of the node that is allocated to the job.
         config: bounds of the site and RAPL averaging window.
-        request: validated flags of the job, whose fixed settings are then included; None: the point alone.
+        request: validated flags of the job, whose fixed settings are included in the result; None: return the
+            settings of the point alone.
     """
     if request is not None:
         return make_plan(request, hardware, config, scope, point).settings
@@ -125,8 +126,9 @@ def point_settings(
 def _apply_point(targets: Targets, point: OperatingPoint, config: Config) -> None:
     """Add an operating point to the targets.
 
-    The lower bounds of the site hold. Its upper bounds do not: they restrict what users may request, but a
-    job without flags runs above them, and a lower limit would only slow it down.
+    The lower bounds of the site apply, but its upper bounds do not. The upper bounds restrict the values that
+    users may request. A job without flags runs above these bounds, and an upper bound would only slow the job
+    down.
     """
     bounds = config.bounds
     if point.gpu_limit_watts is not None:
@@ -240,10 +242,13 @@ def _explicit_values(request: PolicyRequest, targets: Targets) -> None:
 
 
 def _node_cap(targets: Targets, cap_watts: float, scope: JobScope) -> None:
-    """Divide the node's power cap, less the maximum power of memory, among packages and the job's GPUs.
+    """Divide the node's power cap among packages and the job's GPUs.
+
+    The maximum power of memory is subtracted from the cap first.
 
     If a job shares a package, only the part of the package that belongs to the job's CPUs takes part in the
-    division. The limit that is set gives all CPUs of the package as much power as those of the job.
+    division. The limit of such a package is then raised so that each of its CPUs gets as much power as a CPU
+    of the job.
 
     Args:
         targets: targets to change.

@@ -1,9 +1,9 @@
-"""Copy of the policy file on a host without senergyctld, from which submission checks the energy flags.
+"""Copy of the policy file on a host without senergyctld. Submission checks the energy flags by the copy.
 
 energy.so finds the copy beside the socket of senergyd, `/run/senergy/policies`. The copy has two further
-lines: `issued`, the time since which senergyctld has published the text, and `fresh-until`. After that time
-energy.so does not use the copy and checks only the form of flags, so that an old copy cannot refuse the flags
-of a new policy for long.
+lines: `issued`, the time since which senergyctld has published the text, and `fresh-until`. After the time
+`fresh-until`, energy.so does not use the copy, and checks only the form of flags. Therefore an old copy
+cannot refuse the flags of a new policy for long.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PolicyCopy:
     """A copy of the policy file.
 
     Attributes:
-        policies: the text that senergyctld published, and since when.
+        policies: the text that senergyctld published, and the time since which it has published the text.
         fresh_until: Unix time until which the copy is used.
     """
 
@@ -43,17 +43,17 @@ class PolicyCopy:
     fresh_until: float
 
     def is_fresh(self, now: float) -> bool:
-        """Return whether energy.so uses the copy at a Unix time."""
+        """Return whether energy.so uses the copy at the Unix time `now`."""
         return 0 < self.fresh_until - now <= MAX_FRESH_S
 
 
 def copy_path(agent_socket: Path) -> Path:
-    """Return the path of the copy, given `agent.socket`."""
+    """Return the path of the copy, which follows from `agent.socket`."""
     return agent_socket.with_name("policies")
 
 
 def read_copy(path: Path) -> PolicyCopy | None:
-    """Return the copy in a file; None: it is missing, not trusted or no copy."""
+    """Return the copy in a file. None: the file is missing, is not trusted, or contains no copy."""
     try:
         text = read_trusted(path).decode()
     except (OSError, ConfigError, UnicodeDecodeError):
@@ -75,11 +75,11 @@ def read_copy(path: Path) -> PolicyCopy | None:
 def update_copy(
     path: Path, fetch: Callable[[], PublishedPolicies], clock: Callable[[], float] = time.time
 ) -> PolicyCopy:
-    """Request the policy file and replace the copy, if the copy is not newer. Return the copy.
+    """Request the policy file and replace the copy, unless a fresh copy is newer. Return the copy.
 
-    A lock admits one process at a time. A text that was issued before that of a fresh copy comes from a late
-    response, or from a controller that is no longer active. It is not stored until the copy is no longer
-    fresh.
+    A lock admits one process at a time. If the received text was issued before the text of a fresh copy, it
+    comes from a late response or from a controller that is no longer active. Such a text is not stored while
+    the copy is fresh.
 
     Args:
         path: file of the copy. A missing directory is created.
@@ -101,7 +101,7 @@ def update_copy(
 
 
 def confirm_copy(path: Path, digest: str, clock: Callable[[], float] = time.time) -> bool:
-    """Keep the copy fresh because senergyctld has confirmed its digest. Return whether it has this digest.
+    """Keep the copy fresh if it has the digest that senergyctld has confirmed. Return whether it has.
 
     Raises:
         UnavailableError, ForbiddenError, ConfigError: the copy cannot be written, as for `update_copy`.
@@ -124,7 +124,7 @@ def _store(path: Path, copy: PolicyCopy) -> PolicyCopy:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Create the directory of a file, and convert errors of writing in it."""
+    """Create the directory of a file, and convert errors that occur while writing to the directory."""
     try:
         if not path.parent.is_dir():
             path.parent.mkdir()
@@ -142,7 +142,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a copy.
 
     Raises:
-        UnavailableError: another process holds it for too long.
+        UnavailableError: another process holds the lock for too long.
     """
     lock = path.with_name(f"{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,6 @@
-"""Text of the policy file, which the checks of submitted jobs read (Slurm plugin and job_submit.lua).
+"""Text of the policy file, by which the checks of submitted jobs accept or refuse energy flags.
+
+The readers are the SPANK plugin energy.so and job_submit.lua.
 
 The format is described in docs/reference/protocol.md.
 """
@@ -54,9 +56,9 @@ def policy_file_text(config: Config) -> str:
 def _copies_flags(config: Config) -> bool:
     """Return whether submission copies a job's energy flags to its AdminComment.
 
-    The queue engine, the admission of power budgets and the deferral of jobs read them there. In shadow mode
-    nothing of a job is changed unless the site sets `priority.shadow_flags`, enforces a budget or defers
-    jobs.
+    The queue engine, the admission of power budgets and the deferral of jobs read the flags from the
+    AdminComment. In shadow mode, no attribute of a job is changed unless the site sets
+    `priority.shadow_flags`, enforces a budget or defers jobs.
     """
     priority = config.priority
     wanted = priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)

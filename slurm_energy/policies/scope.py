@@ -15,11 +15,11 @@ class JobScope:
     """The part of a node that is allocated to a job.
 
     Attributes:
-        whole_node: no other job runs on the node, so that the job may change the settings of all CPUs and
-            packages.
+        whole_node: whether no other job runs on the node, so that the job may change the settings of all CPUs
+            and packages.
         gpus: indices of the job's GPUs.
-        gpu_job: the job requested GPUs from Slurm. Its work is then done by GPUs, which the CPUs only supply
-            with data.
+        gpu_job: whether the job requested GPUs from Slurm. The GPUs then do the work of the job, and the CPUs
+            only supply the GPUs with data.
         cpus: logical CPUs of a job that shares the node; None until they are known.
     """
 
@@ -30,14 +30,14 @@ class JobScope:
 
     @property
     def knows_cpus(self) -> bool:
-        """Whether it is known which CPUs the job may change."""
+        """Whether the CPUs whose settings the job may change are known."""
         return self.whole_node or self.cpus is not None
 
     def fraction(self, package: CpuPackage, cpu_count: int) -> float:
         """Return the fraction (0 to 1) of a package's CPUs that belong to the job.
 
-        1 if the job's CPUs are unknown. If the CPUs of the package are unknown, return the job's fraction of
-        the node's CPUs.
+        Return 1 if the job's CPUs are unknown. If the CPUs of the package are unknown, return the job's
+        fraction of the node's CPUs.
 
         Args:
             package: the package.
@@ -51,11 +51,13 @@ class JobScope:
 
 
 def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware, tuple[str, ...]]:
-    """Return (copy of `hardware` with only the parts that a job's settings may change, notes for the record).
+    """Return a copy of `hardware` with only the parts whose settings a job may change, and notes.
+
+    The notes are for the energy record.
 
     A job that shares the node may change the cpufreq policies whose CPUs are all its own, and the packages on
-    which it has CPUs. On these packages its claims are merged with those of the other jobs. The maximum power
-    of memory is reduced to the job's share of the CPUs.
+    which it has CPUs. On these packages, the claims of the job are merged with the claims of the other jobs.
+    The maximum power of memory is reduced to the job's share of the CPUs.
     """
     if scope.whole_node or scope.cpus is None:
         return hardware, ()

@@ -64,7 +64,7 @@ def expand_ranges(text: str) -> str:
     """Expand ranges in a list of shapes by doubling the number of GPUs.
 
     For example, `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`. Parts without a range
-    remain as they are; `parse_shapes` validates them.
+    are not changed; `parse_shapes` validates them.
     """
     shapes: list[str] = []
     for part in text.split(","):

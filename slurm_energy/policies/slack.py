@@ -1,4 +1,4 @@
-"""Durations of jobs: the slack of --energy-slack and the restart of --energy-checkpointable."""
+"""Durations of jobs: the slack in --energy-slack and the restart time in --energy-checkpointable."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def parse_slack(text: str, name: str = FLAG) -> int:
 def check_slack(text: str | None, settings: DeferralConfig) -> None:
     """Check the slack that a job requests.
 
-    Where jobs are not deferred, any duration is accepted and has no effect: the job starts as soon as it can,
-    which its slack permits.
+    If the site does not defer jobs, any duration is accepted and has no effect. The job then starts as soon
+    as possible, which every slack permits.
 
     Args:
         text: the flag's value; None: not given.
@@ -55,7 +55,7 @@ def check_slack(text: str | None, settings: DeferralConfig) -> None:
 def check_restart(text: str | None, settings: DeferralConfig) -> None:
     """Check the time that a restart of a checkpointable job costs.
 
-    Where jobs are not suspended, any duration is accepted and has no effect.
+    If the site does not suspend jobs, any duration is accepted and has no effect.
 
     Args:
         text: the flag's value; None: not given.

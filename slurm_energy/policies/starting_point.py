@@ -18,12 +18,12 @@ PUBLISHED: Final = "published"
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """The settings from which tuning starts.
+    """Operating point from which tuning starts, with its origin.
 
     Attributes:
         point: the operating point.
         source: `site` if an entry of energy.toml names a value of the point, otherwise `published`.
-        text: where the values come from, for people.
+        text: origin of the values, as text for users.
     """
 
     point: OperatingPoint
@@ -36,9 +36,10 @@ def starting_point(
 ) -> StartingPoint | None:
     """Return the starting point of a job; None if none is known.
 
-    The entries name settings with the best energy-delay product, so only the objective `edp` uses them. The
-    CPU values were measured with programs that compute on CPUs. They are not used for a job that requested
-    GPUs if an entry names a GPU setting. GPUs of several products have no common starting point.
+    The entries of the `edp` table contain settings with the best energy-delay product, so that only the
+    objective `edp` uses them. The CPU values were measured with programs that compute on CPUs. They are not
+    used for a job that requested GPUs if an entry names a GPU setting. GPUs of several products have no
+    common starting point.
 
     Args:
         objective: `edp`, `ed2p` or `energy`.
@@ -70,7 +71,7 @@ def starting_point(
 
 
 def _origin(entries: Sequence[EdpEntry]) -> tuple[str, str]:
-    """Return (source, text) of the entries that make a starting point."""
+    """Return the source and the text of a starting point, from the entries that contribute to it."""
     published = all(entry in edp_table.PUBLISHED for entry in entries)
     texts = dict.fromkeys(entry.source or "an [[edp]] entry of the site" for entry in entries)
     return PUBLISHED if published else SITE, "; ".join(texts)

@@ -1,4 +1,4 @@
-"""Suggestion of an allowed name for a misspelt one, by the rules of spank/flags.c and senergy_submit.lua."""
+"""Suggestion of a permitted name for a misspelt one, by the rules of spank/flags.c and senergy_submit.lua."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MAX_BYTES = 32
 def nearest_name(misspelt: str, names: Iterable[str]) -> str | None:
     """Return the allowed name with the fewest edits, ignoring case; None if no name is near enough.
 
-    A name is near enough if at most a third of its letters are edited, or one letter of a name shorter than
-    six.
+    A name is near enough if at most a third of its letters are edited. In a name of fewer than six letters,
+    one letter may be edited.
 
     Args:
         misspelt: the misspelt name; only its first 32 bytes count.
@@ -41,7 +41,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _distance(misspelt: bytes, name: bytes) -> int:
-    """Return the number of edits between two names; an abbreviation of `name` counts as at most one edit.
+    """Return the number of edits between two names. An abbreviation of `name` counts as at most one edit.
 
     An abbreviation consists of at least two first letters of the name.
     """

@@ -1,4 +1,7 @@
-"""Target values of a job's settings on a node, collected by the planning steps and turned into settings."""
+"""Target values of a job's settings on a node.
+
+The planning steps add target values, from which the settings are made.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _BASE_FREQUENCY_TOLERANCE = 1.05
 
 @dataclass(slots=True)
 class CpuTarget:
-    """Target values of one cpufreq policy. None: the value stays as it is.
+    """Target values of one cpufreq policy. None: the value is not changed.
 
     Attributes:
         low_khz: lower frequency bound.
@@ -71,13 +74,13 @@ class Targets:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Start from the frequency bounds in force."""
+        """Set the initial targets to the current frequency bounds."""
         self.cpus = {policy.name: CpuTarget(*policy.bounds_khz) for policy in self.hardware.policies}
 
     def bound_frequency(self, max_frequency_mhz: float) -> None:
         """Set the upper frequency bound; switch boost off if the bound excludes only boost frequencies.
 
-        In a driver with a frequency table the highest entry of the table stands for all boost frequencies. A
+        In a driver with a frequency table, the highest entry of the table represents all boost frequencies. A
         bound inside the boost range can therefore not be enforced.
         """
         for policy in self.hardware.policies:
@@ -94,13 +97,13 @@ class Targets:
             target.low_khz = min(target.low_khz, target.high_khz)
 
     def set_preference(self, name: str) -> None:
-        """Set energy_performance_preference `name` on the CPUs whose driver offers it."""
+        """Set energy_performance_preference `name` on the CPUs whose driver offers this value."""
         for policy in self.hardware.policies:
             if name in policy.preferences:
                 self.cpus[policy.name].preference = name
 
     def cap_package(self, package: CpuPackage, watts: float) -> None:
-        """Limit the power of a package; at least its minimum limit is set."""
+        """Limit the power of a package. The limit is raised to the package's minimum limit if necessary."""
         part = limit_range(package)
         if part is not None:
             watts = max(watts, part.min_watts)
@@ -111,7 +114,10 @@ class Targets:
         self.gpu_limits[index] = min(watts, self.gpu_limits.get(index, watts))
 
     def cap_gpus(self, gpus: Iterable[GpuInfo], cap_watts: float) -> None:
-        """Limit the power of each of the GPUs; at least its minimum limit is set."""
+        """Limit the power of each of the GPUs.
+
+        The limit is raised to the GPU's minimum limit if necessary.
+        """
         for gpu in gpus:
             if gpu.limit_watts is None:
                 self.notes.append(f"GPU {gpu.index} has no power limit")

@@ -39,8 +39,8 @@ class LoopReport:
             steps: number of steps since the loop began.
 
         Returns:
-            The conditions for the next call of this method: the time after which a step must end, and the
-                number of steps.
+            Thresholds of the end time of a step and of the number of steps. The loop calls this method again
+            when it reaches one of them.
         """
         if end_ns >= self._collect_ns or steps >= self._collect_steps:
             self._collect_ns, self._collect_steps = end_ns + _COLLECT_NS, steps + _MAX_STEPS

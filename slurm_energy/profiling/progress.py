@@ -236,7 +236,7 @@ class ProgressReporter:
         return self.document_source(limit - _ENVELOPE_BYTES)
 
     def _receive(self) -> None:
-        """Read the responses that have arrived, without waiting, and take the agent's interval from them."""
+        """Read the responses that have arrived, without waiting. Adopt the interval that they contain."""
         while self._connection is not None:
             try:
                 data = self._connection.recv(_RECEIVE_BYTES)

@@ -133,7 +133,7 @@ class TorchPhases:
     def end_step(self, end_ns: int) -> int:
         """End a step whose phases were timed.
 
-        Return the earliest time at which the next timed step may begin.
+        Return the time from which on the next step may be timed.
         """
         self._switch_off()
         self.poll()

@@ -1,6 +1,6 @@
 """Trial of more loader processes in a running program.
 
-The number of processes is changed between epochs, and a change that makes steps slower is undone.
+The number of processes is changed between epochs, and a change that does not make steps faster is undone.
 
 A program permits this with `watch(loader, max_workers=8)`. If the steps of an epoch wait for data, the next
 epoch gets the number of processes with which loading keeps up with the rest of the step. The change is kept

@@ -1,4 +1,4 @@
-"""Changes of files and their execution through the journal."""
+"""Planned changes of files, and their execution with the journal."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class FileChange:
 
     Attributes:
         file: the file as it was read.
-        data: its new contents.
+        data: new contents of the file.
         hunks: the changed lines; empty for a new file.
-        reason: what the change is for, for the user.
-        kind: `own`, `slurm.conf`, `plugstack` or `script` (job_submit.lua).
+        reason: purpose of the change, as text for the user.
+        kind: kind of the file: `own` (of slurm-energy), `slurm.conf`, `plugstack` or `script`
+            (job_submit.lua).
     """
 
     file: SiteFile
@@ -81,11 +82,11 @@ def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()
     Args:
         change: the change.
         journal: the journal.
-        due: actions that Slurm needs after the change, and after its reversal.
+        due: actions, such as a restart of a daemon, that Slurm needs after the change and after its reversal.
 
     Raises:
         UnavailableError: the file changed since it was read, or cannot be written.
-        ForbiddenError: the caller may not write it.
+        ForbiddenError: the caller may not write the file.
     """
     if read_site_file(change.path).digest != change.file.digest:
         raise UnavailableError(str(change.path), "changed meanwhile", "run the command again")
@@ -115,7 +116,7 @@ def carry_out(change: FileChange, journal: SetupJournal, due: Sequence[str] = ()
 def make_directory(
     path: Path, mode: int, journal: SetupJournal, owner: tuple[int, int] | None = None, *, data: bool = False
 ) -> None:
-    """Create a directory with the journal. Missing directories above it are created with mode 0755.
+    """Create a directory and record it in the journal. Create missing parent directories with mode 0755.
 
     Args:
         path: the directory; nothing is done if it exists.
@@ -125,7 +126,7 @@ def make_directory(
         data: the directory holds data that setup does not delete.
 
     Raises:
-        ForbiddenError, UnavailableError: it cannot be created.
+        ForbiddenError, UnavailableError: the directory cannot be created.
     """
     if path.is_dir():
         return
@@ -154,9 +155,9 @@ def _finish_directory(entry: SetupEntry) -> None:
 
 
 def settle(journal: SetupJournal) -> list[str]:
-    """Decide about the changes during which an earlier run was interrupted.
+    """Decide about the changes that an interrupted run left unfinished in the journal.
 
-    A change that was made is marked as done, one that was not made is removed from the journal.
+    A change that was made is marked as done. A change that was not made is removed from the journal.
 
     Returns:
         One line for each decision.

@@ -1,4 +1,6 @@
-"""Lines of slurm.conf with their positions in the text, as Slurm's parser joins and cleans them. Pure.
+"""Lines of slurm.conf with their positions in the text. Pure functions.
+
+Lines are joined and cleaned as Slurm's parser does it.
 
 Source: src/common/parse_config.c of Slurm (_get_next_line, _strip_comments, _strip_continuation).
 """
@@ -20,11 +22,11 @@ _SPACES: Final = " \t\r\n\v\f"
 
 @dataclass(frozen=True, slots=True)
 class ConfLine:
-    """A line of slurm.conf after continuation lines were joined.
+    """A line of slurm.conf after joining continuation lines.
 
     Attributes:
         start: offset of the line in the text.
-        end: offset after the line and its line break.
+        end: offset of the first character after the line and its line break.
         text: the line without comment, continuation marks and escapes.
         comment: the comment at the end, with its `#`; empty if there is none.
     """
@@ -51,7 +53,7 @@ class ConfLine:
 
     @property
     def included(self) -> str:
-        """Name in an Include line; empty if the line is of another kind."""
+        """Name of the file in an Include line; empty if the line is no Include line."""
         words = self.text.split(None, 2)
         return words[1] if len(words) > 1 and words[0].lower() == "include" else ""
 
@@ -76,7 +78,10 @@ def conf_lines(text: str) -> Iterator[ConfLine]:
 
 
 def ends_continued(text: str) -> bool:
-    """Return whether the last line of a text is continued, so that it would swallow an appended line."""
+    """Return whether the last line of a text ends with a continuation mark.
+
+    An appended line would become part of such a line.
+    """
     lines = list(raw_lines(text))
     if not lines:
         return False

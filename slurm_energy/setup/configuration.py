@@ -1,4 +1,4 @@
-"""Text of energy.toml with the values that setup detected."""
+"""Text of energy.toml with the values that setup has detected."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _HEADER: Final = re.compile(r"^\[(\w+)\]$")
 
 @dataclass(frozen=True, slots=True)
 class DetectedValues:
-    """Values of energy.toml.
+    """Values that setup writes to energy.toml, and notes about them.
 
     Attributes:
-        values: values by section and key, which are written.
-        hints: values by section and key that the site may want; they are written as comments.
+        values: values to write, by section and key.
+        hints: values that the site may want, by section and key; they are written as comments.
         notes: lines about this host, for the head of the file.
-        tables: lines of further tables, for the end of the file.
+        tables: lines of further TOML tables, for the end of the file.
     """
 
     values: Mapping[tuple[str, str], Any]
@@ -33,7 +33,7 @@ class DetectedValues:
 
 
 def controller_url(address: str) -> str:
-    """Return the address of senergyctld on a host, an IPv6 address in brackets."""
+    """Return the URL of senergyctld on a host. An IPv6 address is put in brackets."""
     try:
         is_ipv6 = ipaddress.ip_address(address).version == 6
     except ValueError:
@@ -42,7 +42,9 @@ def controller_url(address: str) -> str:
 
 
 def configuration_text(detected: DetectedValues) -> str:
-    """Return the text of energy.toml: every key with its meaning, the detected values in force.
+    """Return the text of energy.toml.
+
+    The text contains every key with its meaning. Only the detected values are active.
 
     Args:
         detected: the values.

@@ -22,7 +22,7 @@ class DaemonOptions:
 
     Attributes:
         program: path of the running program; None if it does not run.
-        conf: slurm.conf that an option or a variable names; None if none does.
+        conf: path of slurm.conf in an option or a variable; None if no option or variable names the file.
         conf_server: whether --conf-server is given, so that the daemon reads no local slurm.conf.
     """
 
@@ -57,7 +57,10 @@ def daemon_options(name: str, root: Path = Path("/")) -> DaemonOptions:
 
 
 def _option(words: list[str], name: str) -> str:
-    """Return the value of an option, which follows it as a word, or directly, or after `=`."""
+    """Return the value of an option.
+
+    The value is the next word, or follows the name directly or after `=`.
+    """
     value = ""
     for number, word in enumerate(words):
         if word == name:
@@ -68,7 +71,7 @@ def _option(words: list[str], name: str) -> str:
 
 
 def _processes(name: str, root: Path) -> Iterator[Path]:
-    """Yield the directories in /proc of the processes of a program that belong to root or the user slurm."""
+    """Yield the directories in /proc of a program's processes that belong to root or to the user slurm."""
     for folder in sorted(root.glob("proc/[0-9]*")):
         with contextlib.suppress(OSError):
             # A user can choose the name, arguments and environment of a process, even of a set-uid program.
@@ -80,7 +83,7 @@ def _processes(name: str, root: Path) -> Iterator[Path]:
 def _user_ids(process: Path) -> list[int]:
     """Return the real, effective, saved and file-system user id of a process.
 
-    The real one of a set-uid program is the user who started it.
+    The real user id of a set-uid program is the id of the user who started the program.
 
     Raises:
         OSError: the process has ended, or its ids are unknown.
@@ -92,7 +95,7 @@ def _user_ids(process: Path) -> list[int]:
 
 
 def _is_slurms(uid: int) -> bool:
-    """Return whether the command line of a process of this user may name the slurm.conf to edit as root."""
+    """Return whether root may edit the slurm.conf in the command line of a process of this user."""
     if uid in (0, os.geteuid()):
         return True
     with contextlib.suppress(KeyError):

@@ -22,7 +22,7 @@ def detected_values(
     Args:
         site: the cluster.
         given: values that the administrator chose; they take precedence.
-        is_node: describe the hardware of this host at the head of the file.
+        is_node: whether to describe the hardware of this host at the head of the file.
     """
     values = slurm_values(site)
     shared: Mapping[str, Any] = {}
@@ -66,7 +66,7 @@ def slurm_values(site: SlurmSite) -> dict[tuple[str, str], Any]:
 
 
 def hardware_notes(root: Path = Path("/")) -> list[str]:
-    """Return notes on the hardware found, one line each."""
+    """Return notes on the hardware of this host, one line each."""
     try:
         devices = discover(root)
     except EnergyError as error:

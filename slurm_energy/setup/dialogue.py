@@ -11,19 +11,19 @@ from slurm_energy.setup.removal import FileReversal
 
 
 class Dialogue(Protocol):
-    """Conversation with the administrator."""
+    """Interface for output to the administrator and questions."""
 
     def say(self, line: str) -> None:
         """Print a line."""
 
     def show_change(self, change: FileChange) -> None:
-        """Print the diff of a change with its reason."""
+        """Print the diff and the reason of a change."""
 
     def show_reversal(self, reversal: FileReversal) -> None:
-        """Print the diff of a change that is taken back."""
+        """Print the diff of the reversal of a change."""
 
     def confirm(self, question: str) -> bool:
-        """Return whether the administrator agrees."""
+        """Ask the administrator a question and return whether the answer is yes."""
 
 
 @dataclass
@@ -31,9 +31,9 @@ class SetupOutcome:
     """Result of a run of setup or undo.
 
     Attributes:
-        changed: files, units and restarts that were changed or made; empty if nothing was to do.
-        by_hand: what remains to be done by the administrator.
-        kept: files and data that were not deleted, with the reason.
+        changed: changed files and units, and restarts of daemons; empty if nothing had to be done.
+        by_hand: steps that the administrator must still do.
+        kept: files and data that were not deleted, each with the reason.
         declined: whether the user declined a change of a file of Slurm.
         exit_code: exit code of the command.
     """

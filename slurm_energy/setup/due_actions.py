@@ -1,4 +1,7 @@
-"""Names of the actions that Slurm needs after changes of its files; the journal keeps them until done."""
+"""Names of the actions that Slurm needs after changes of its files.
+
+The journal keeps each due action until it is done.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execution of a plan of setup: files, units, restarts of Slurm's daemons."""
+"""Execution of a setup plan: changes of files, units, restarts of Slurm's daemons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SetupRun:
     """One execution of a plan.
 
     Args:
-        plan: the plan.
+        plan: the plan to execute.
         site: the cluster.
         own: installed files of slurm-energy.
         journal: journal of this host, locked.
@@ -53,7 +53,7 @@ class SetupRun:
         """Carry out the plan.
 
         Raises:
-            EnergyError: a step failed. Completed steps stay and are in the journal.
+            EnergyError: a step failed. Completed steps are not undone; the journal contains them.
         """
         self._make_own_files()
         for unit in self._plan.services:
@@ -76,7 +76,7 @@ class SetupRun:
             make_directory(directory, 0o750, self._journal, (owner.pw_uid, owner.pw_gid), data=True)
 
     def _start(self, unit: str) -> None:
-        """Enable and start a unit of slurm-energy; restart it if its files were written."""
+        """Enable and start a unit of slurm-energy. Restart the unit if its files were written."""
         name = unit.removesuffix(".service")
         if unit == POLICY_TIMER and not self._units.is_running:
             self._todo("systemd does not run here: run `senergy policies fetch` every 2 minutes", EXIT_OK)
@@ -119,14 +119,17 @@ class SetupRun:
             self.outcome.changed.append(str(change.path))
 
     def _without_refused(self, change: FileChange) -> FileChange | None:
-        """Return a change without JobSubmitPlugins, because the script was not written."""
+        """Return a change without its hunk for JobSubmitPlugins.
+
+        The hunk is left out because job_submit.lua was not written.
+        """
         hunks = tuple(hunk for hunk in change.hunks if hunk.key != "jobsubmitplugins")
         if len(hunks) == len(change.hunks):
             return change
         return edit(change.file, hunks, change.reason, change.kind) if hunks else None
 
     def _write_checked(self, change: FileChange) -> None:
-        """Make a change of a file of Slurm, and undo it if Slurm then rejects its configuration."""
+        """Make a change of a file of Slurm. If Slurm then rejects its configuration, undo the change."""
         self._check_script(change)
         was_readable = not slurm_state.conf_fault(self._site)
         due = self._due(change)
@@ -158,7 +161,7 @@ class SetupRun:
         return due
 
     def _restart_slurm(self) -> None:
-        """Restart slurmctld, then slurmd, as far as their files changed since they started."""
+        """Restart slurmctld, then slurmd, if their files changed after the daemons started."""
         if self._plan.role is Role.CONTROLLER or RESTART_SLURMCTLD in self._journal.pending:
             self._restart_slurmctld()
         if self._plan.role is Role.NODE:
@@ -206,19 +209,24 @@ class SetupRun:
             self._restart("slurmd", units if pending else stale, RESTART_SLURMD)
 
     def _must_wait_for_slurmctld(self) -> bool:
-        """Return whether slurmd would wait at each job for a message that slurmctld does not send yet."""
+        """Return whether slurmd would wait at each job for a message that slurmctld does not send yet.
+
+        In that case slurmd must not be restarted before slurmctld.
+        """
         if not slurm_state.runs_prolog_at_allocation(self._site.conf):
             return False
         running = slurm_state.running_settings(self._site)
         return running is not None and not running.runs_prolog_at_allocation
 
     def _restart(self, name: str, units: list[str], action: str) -> bool:
-        """Restart the units of a daemon of Slurm with consent; return whether that was done.
+        """Restart the units of a daemon of Slurm if the administrator agrees.
+
+        Return whether the units were restarted.
 
         Args:
             name: `slurmctld` or `slurmd`.
-            units: its units.
-            action: the action in the journal, which is then no longer due.
+            units: units of the daemon.
+            action: action in the journal, which is no longer due after the restart.
         """
         if not self._units.is_running:
             self._todo(f"systemd does not run here: restart {name}", EXIT_UNAVAILABLE)
@@ -241,7 +249,7 @@ class SetupRun:
         return True
 
     def _reconfigure(self) -> None:
-        """Let slurmctld send the changed files to configless nodes."""
+        """Make slurmctld send the changed files to configless nodes."""
         argv = [
             "env",
             f"SLURM_CONF={self._site.conf}",

@@ -1,4 +1,7 @@
-"""Settings of slurm.conf on a host without the file, whose commands fetch it from slurmctld (configless)."""
+"""Settings of slurm.conf on a host without this file.
+
+On such a host, Slurm's commands fetch the file from slurmctld (configless).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ _KEYS: Final = frozenset(
 
 
 def fetched_settings(installation: Installation, run: Runner | None = None) -> dict[str, list[str]]:
-    """Return the settings that setup needs from `scontrol show config`; empty if slurmctld does not answer.
+    """Return the settings that setup needs, from the output of `scontrol show config`.
+
+    The result is empty if slurmctld does not answer.
 
     Args:
         installation: programs of Slurm.

@@ -24,7 +24,8 @@ class Hunk:
         at: offset of the replaced lines in the original text.
         before: the replaced lines; empty for an insertion.
         after: the new lines; each ends with a line break.
-        joined: a line break was added before the new lines, because the last line of the text had none.
+        joined: whether a line break was added before the new lines, because the last line of the text had no
+            line break.
         key: key of slurm.conf that the new lines set, in lower case; empty for other lines.
         items: items that were added to the value of the key.
     """
@@ -54,7 +55,7 @@ def from_document(document: dict[str, Any]) -> Hunk:
 
 
 def apply(text: str, hunks: Iterable[Hunk]) -> str:
-    """Return the text after the replacements. Offsets refer to the given text.
+    """Return the text after the replacements. All offsets refer to the given text.
 
     Insertions at the same offset keep the order of `hunks`.
     """
@@ -67,13 +68,13 @@ def apply(text: str, hunks: Iterable[Hunk]) -> str:
 
 
 def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
-    """Remove the lines of setup from a text that may have changed since.
+    """Remove the lines that setup added to a text, even if the text has changed since.
 
-    Lines of others are never removed. If the site changed a value that setup had extended, only the items
-    that setup added are removed from the value.
+    Other lines are never removed. If the site changed a value that setup had extended, only the items that
+    setup added are removed from the value.
 
     Returns:
-        The text, and the hunks of which nothing was found.
+        The new text, and the hunks of which no line was found in the text.
     """
     missing = []
     ordered = sorted(hunks, key=lambda one: one.at)
@@ -87,7 +88,7 @@ def revert(text: str, hunks: Sequence[Hunk]) -> tuple[str, list[Hunk]]:
 
 
 def _revert_one(text: str, hunk: Hunk) -> str | None:
-    """Return the text without one hunk; None if nothing of the hunk was found."""
+    """Return the text without the lines of one hunk; None if no line of the hunk was found."""
     at = _find_lines(text, hunk.after, hunk.at)
     if at is None:
         return _revert_changed(text, hunk)
@@ -98,7 +99,7 @@ def _revert_one(text: str, hunk: Hunk) -> str | None:
 
 
 def _revert_changed(text: str, hunk: Hunk) -> str | None:
-    """Remove the rest of a hunk whose lines were changed; None if nothing of it is left.
+    """Remove the remaining lines of a hunk whose lines were changed; None if no line is left.
 
     A block of several lines is removed only as a whole, because the site may have changed it inside.
     """
@@ -130,7 +131,7 @@ def _key(line: str) -> str:
 
 
 def _without_items(line: str, added: Iterable[str]) -> str:
-    """Return a line with `Key=a,b` without the added items; an empty text if no item remains."""
+    """Return a line `Key=a,b` without the items that setup added; an empty text if no item remains."""
     match = _ASSIGNMENT.match(line)
     assert match is not None
     folded = {item.lower() for item in added}
@@ -139,7 +140,11 @@ def _without_items(line: str, added: Iterable[str]) -> str:
 
 
 def _find_lines(text: str, lines: str, near: int) -> int | None:
-    """Return the offset of whole lines in a text: that nearest to an offset; None if they are not in it."""
+    """Return the offset of whole lines in a text.
+
+    Of several occurrences, the nearest one to the offset `near` is returned. None: the text does not contain
+    the lines.
+    """
     offsets = []
     at = text.find(lines)
     while at >= 0:

@@ -1,4 +1,7 @@
-"""Edit of job_submit.lua: a guarded block that calls slurm-energy after the site's own functions. Pure."""
+"""Edit of job_submit.lua: a guarded block that calls slurm-energy after the site's own functions.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ end
 
 
 def add_check(text: str, library: Path, script: Path) -> Hunk | None:
-    """Return the change that adds the check of energy flags to a script; None if it has the check already.
+    """Return the change that adds the check of energy flags to a script; None if the script has the check.
 
     The block is inserted before the `return` statement at the end of the script.
 
@@ -102,7 +105,7 @@ def new_script(library: Path) -> str:
 
 
 def _local_function(tokens: list[LuaToken]) -> str:
-    """Return the function of Slurm that the script declares as a local name; empty if there is none."""
+    """Return the name of a Slurm function that the script declares as a local name; empty: there is none."""
     for number, token in enumerate(tokens):
         if token.text != "local" or not token.is_name or token.depth:
             continue
@@ -118,7 +121,7 @@ def _local_function(tokens: list[LuaToken]) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Return a path for a Lua string in double quotes."""
+    """Return a path in the form for a Lua string in double quotes."""
     return str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -1,4 +1,6 @@
-"""The journal of setup: every change of this host, written before the change is made.
+"""Journal of setup, with every change of this host.
+
+An entry is written before its change is made.
 
 The journal and the backups are in a directory that only root may enter. An entry is `intended` until its
 change is complete, so that an interrupted run can be completed or undone.
@@ -122,7 +124,7 @@ class SetupJournal:
             atomic_file.remove(self.directory / entry.backup)
 
     def note_pending(self, action: str, *, due: bool) -> None:
-        """Record that an action, such as the restart of slurmctld, is due, or that it was done."""
+        """Record that an action, such as the restart of slurmctld, is due, or that it is no longer due."""
         if due == (action in self.pending):
             return
         (self.pending.add if due else self.pending.discard)(action)

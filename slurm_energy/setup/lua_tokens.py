@@ -1,6 +1,7 @@
-"""A scanner of Lua source text: tokens with their positions, without comments. Pure.
+"""Scanner of Lua source text, which yields tokens with their positions and skips comments. Pure functions.
 
-Covers Lua 5.1 to 5.4 as far as needed to find the end of a script: names, keywords, strings and symbols.
+The scanner supports Lua 5.1 to 5.4 as far as necessary to find the end of a script: names, keywords, strings
+and symbols.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def lua_tokens(text: str) -> Iterator[LuaToken]:
     """Yield the tokens of a script.
 
     Raises:
-        LuaSyntaxError: a string, comment or block does not end, or ends without a beginning.
+        LuaSyntaxError: a string, comment or block has no end, or a block has an end without a beginning.
     """
     at = text.find("\n") if text.startswith("#") else 0  # Lua skips a first line that begins with #
     at = len(text) if at < 0 else at
@@ -97,7 +98,7 @@ def lua_tokens(text: str) -> Iterator[LuaToken]:
 
 
 def _skipped(text: str, at: int) -> int:
-    """Return the offset after the blanks or the comment at an offset; the offset itself if none."""
+    """Return the offset after the blanks or the comment at an offset; the same offset if there are none."""
     if match := _SPACE.match(text, at):
         return match.end()
     if not text.startswith("--", at):

@@ -17,7 +17,7 @@ LOCAL_UNITS: Final = Path("etc/systemd/system")
 
 @dataclass(frozen=True, slots=True)
 class OwnFiles:
-    """Where the files of slurm-energy are installed.
+    """Locations of the installed files of slurm-energy.
 
     Attributes:
         library: directory with `plugstack.d`, the plugins and the Lua modules.
@@ -34,7 +34,7 @@ class OwnFiles:
 
     @property
     def has_plugins(self) -> bool:
-        """Whether the lines for plugstack.conf and at least the plugin with the flags are installed."""
+        """Whether the lines for plugstack.conf and at least the plugin for the energy flags are installed."""
         return any((self.library / "plugstack.d").glob("*.conf")) and (self.library / "energy.so").exists()
 
     @property
@@ -51,7 +51,7 @@ class OwnFiles:
         """Return the path of a program such as `senergyd`.
 
         Raises:
-            UnavailableError: it is not installed.
+            UnavailableError: the program is not installed.
         """
         beside = Path(sys.executable).parent / name
         if beside.exists():
@@ -63,11 +63,11 @@ class OwnFiles:
 
 
 def own_files(library: Path | None = None, root: Path = Path("/")) -> OwnFiles:
-    """Return where slurm-energy is installed.
+    """Return the locations of the installed files of slurm-energy.
 
     Args:
-        library: directory of the plugins; None: that of the package which contains this Python package, else
-            the first that exists.
+        library: directory of the plugins; None: the directory of the package that contains this Python
+            package, else the first usual directory that exists.
         root: directory that contains etc and usr.
     """
     if library is not None:

@@ -36,14 +36,14 @@ class Role(StrEnum):
 
 @dataclass
 class SetupPlan:
-    """What setup would do on a host.
+    """Changes that setup would make on a host, and steps that it leaves to the administrator.
 
     Attributes:
         role: role of the host.
         own_changes: changes of files of slurm-energy, in the order of execution.
         slurm_changes: changes of files of Slurm, in the order of execution; each needs consent.
-        by_hand: steps left to the administrator; each line is complete.
-        notes: facts found, and parts that stay as they are.
+        by_hand: steps for the administrator; each step is one complete line.
+        notes: facts about the host, and remarks on files that setup leaves unchanged.
         services: units of slurm-energy to enable and start.
     """
 
@@ -60,7 +60,7 @@ class PlanOptions:
     """Choices of the administrator.
 
     Attributes:
-        contain: also add Contain to PrologFlags.
+        contain: whether to add Contain to PrologFlags as well.
         config: path of energy.toml; None: the usual path.
         values: further values of energy.toml, by section and key.
         slurmctld_has_alloc: whether the running slurmctld runs prologs at allocation; None: unknown.
@@ -104,7 +104,7 @@ def make_plan(role: Role, site: SlurmSite, own: OwnFiles, options: PlanOptions) 
 
 
 def _check_series(site: SlurmSite, own: OwnFiles) -> None:
-    """Raise an error if the plugins are for another series of Slurm, which would not load them."""
+    """Raise an error if the plugins were built for another series of Slurm, which would not load them."""
     plugin = own.library / "energy.so"
     built = plugin_release(plugin)
     if built is None or site.installation is None:
@@ -151,7 +151,7 @@ def _plan_service(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
 
 
 def service_user(site: SlurmSite) -> str:
-    """Return the user as which senergyctld runs: SlurmUser, else slurm, else root."""
+    """Return the user as whom senergyctld runs: SlurmUser, else the user slurm, else root."""
     user = site.slurm_user if site.slurm_user != "root" else "slurm"
     try:
         return pwd.getpwnam(user).pw_name
@@ -164,8 +164,8 @@ def service_user(site: SlurmSite) -> str:
 def _may_edit_slurm_conf(plan: SetupPlan, site: SlurmSite, options: PlanOptions) -> bool:
     """Return whether PrologFlags may be changed in slurm.conf on this host.
 
-    slurmd with Alloc waits for a message that slurmctld without Alloc never sends, and jobs fail. Therefore
-    the flag is set for slurmctld first.
+    If slurmd uses the flag Alloc, it waits for a message that slurmctld without Alloc never sends, and jobs
+    fail. Therefore the flag is set for slurmctld first.
     """
     if plan.role is Role.CONTROLLER or site.runs_prolog_at_allocation:
         return True
@@ -205,7 +205,10 @@ def _plan_prolog_flags(plan: SetupPlan, site: SlurmSite, options: PlanOptions) -
 
 
 def _plan_job_submit(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
-    """Plan job_submit.lua and JobSubmitPlugins. The script is written before slurm.conf names it."""
+    """Plan the changes of job_submit.lua and JobSubmitPlugins.
+
+    The script is written before slurm.conf names it.
+    """
     if not own.has_check_module:
         plan.by_hand.append(f"{own.library}/senergy_submit.lua is missing: install slurm-energy-controller")
         return
@@ -254,7 +257,7 @@ def _plan_plugstack(plan: SetupPlan, site: SlurmSite, own: OwnFiles) -> None:
 
 
 def _edit_conf(plan: SetupPlan, site: SlurmSite, key: str, items: list[str], reason: str) -> None:
-    """Add items to a key, in the file that sets it last."""
+    """Add items to a key of slurm.conf, in the file that sets the key last."""
     sources = conf_sources(site.conf, site.cluster_name)
     files = [read_site_file(path) for path in sources]
     setting = [file for file in files if _sets(file, key)]
@@ -268,7 +271,7 @@ def _edit_conf(plan: SetupPlan, site: SlurmSite, key: str, items: list[str], rea
 
 
 def _merge(plan: SetupPlan, file: SiteFile, hunk: Hunk, reason: str) -> None:
-    """Add a hunk to the change of a file, so that each file is changed once."""
+    """Add a hunk to the planned change of a file, so that each file is changed only once."""
     for number, change in enumerate(plan.slurm_changes):
         if change.path == file.path:
             if any(other.at == hunk.at for other in change.hunks):

@@ -1,4 +1,4 @@
-"""Edit of plugstack.conf: one line that includes the lines of slurm-energy. Pure functions on texts."""
+"""Edit of plugstack.conf: one line that includes the lines of slurm-energy. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from slurm_energy.setup.hunk import NOTE, Hunk
 def add_include(text: str, pattern: str) -> Hunk | None:
     """Return the change that appends an `include` line; None if the text already contains this line.
 
-    The line ends with a line feed in every file, because Slurm does not accept a carriage return there.
+    The line ends with a line feed in every file, because Slurm does not accept a carriage return at the end
+    of this line.
 
     Args:
         text: text of plugstack.conf.

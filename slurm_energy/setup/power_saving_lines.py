@@ -1,4 +1,4 @@
-"""Lines of slurm.conf that power saving needs. Setup names them, and the administrator adds them."""
+"""Lines of slurm.conf that power saving needs. Setup prints them, and the administrator adds them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _PASS: Final = "power_save_interval="
 
 
 def power_saving_lines(site: SlurmSite, library: Path) -> list[str]:
-    """Return the lines that an administrator must add to slurm.conf; each line is complete.
+    """Return the lines that the administrator must add to slurm.conf for power saving.
+
+    Each line is complete.
 
     Args:
         site: Slurm on this host.

@@ -1,4 +1,4 @@
-"""Undo of setup: every change in the journal is taken back, the last one first."""
+"""Reversal of setup: every change in the journal is undone, the last change first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _STAYS: Final = "was changed by the site and stays; delete it if you no longer n
 
 @dataclass(frozen=True, slots=True)
 class FileReversal:
-    """How a change of a file is taken back.
+    """Plan for the reversal of a change of a file.
 
     Attributes:
         entry: the change in the journal.
         file: the file as it is now.
-        data: contents to write; None: the file is deleted.
-        remark: why something remains; empty if nothing does.
-        keep: the file stays as it is.
+        data: contents to write; None: delete the file.
+        remark: why lines of setup or the file remain; empty if nothing remains.
+        keep: whether the file is left unchanged.
     """
 
     entry: SetupEntry
@@ -42,13 +42,14 @@ class FileReversal:
 def plan_reversal(entry: SetupEntry, journal: SetupJournal, file: SiteFile | None = None) -> FileReversal:
     """Decide how to undo one change that `senergy setup` made to a file.
 
-    A file that is unchanged since is restored from its backup, or deleted if setup created it. From a file
-    that was changed since, only the lines that setup added are removed; if setup created it, it stays.
+    A file that has not changed since setup is restored from its backup, or deleted if setup created it. From
+    a file that has changed since, only the lines that setup added are removed. A changed file that setup
+    created is kept as it is.
 
     Args:
         entry: the change in the journal.
         journal: journal of this host.
-        file: the file to start from; None: it is read.
+        file: the current file; None: read it.
 
     Raises:
         EnergyError: the file or its backup cannot be read.
@@ -67,7 +68,7 @@ def plan_reversal(entry: SetupEntry, journal: SetupJournal, file: SiteFile | Non
 
 
 def reverse_file(reversal: FileReversal, journal: SetupJournal) -> None:
-    """Take back a change of a file and remove it from the journal."""
+    """Undo a change of a file and remove the change from the journal."""
     entry, file = reversal.entry, reversal.file
     if not reversal.keep:
         if reversal.data is None:
@@ -81,12 +82,12 @@ def reverse_file(reversal: FileReversal, journal: SetupJournal) -> None:
 
 
 def restore_file(entry: SetupEntry, journal: SetupJournal) -> None:
-    """Take back one change of a file at once."""
+    """Plan and undo one change of a file."""
     reverse_file(plan_reversal(entry, journal), journal)
 
 
 def remove_directory(entry: SetupEntry, journal: SetupJournal) -> bool:
-    """Remove a directory that setup created, if it is empty; return whether it is gone."""
+    """Remove a directory that setup created, if it is empty; return whether it no longer exists."""
     path = Path(entry.path)
     with contextlib.suppress(OSError):
         path.rmdir()

@@ -1,4 +1,4 @@
-"""Units of systemd on this host. Without systemd every request is refused with one line."""
+"""Access to the units of systemd on this host. Without systemd, every request fails with a one-line error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def execute(argv: Sequence[str]) -> CommandResult:
     """Run a command without a shell and with a time limit.
 
     Raises:
-        UnavailableError: it cannot be run, or took too long.
+        UnavailableError: the command cannot be run, or took too long.
     """
     try:
         done = subprocess.run(
@@ -70,7 +70,7 @@ class UnitManager:
         return self._property(unit, "UnitFileState") in ("enabled", "enabled-runtime", "static", "alias")
 
     def main_pid(self, unit: str) -> int:
-        """Return the process id of a unit's daemon; 0 if it does not run."""
+        """Return the process id of a unit's daemon; 0 if the daemon does not run."""
         text = self._property(unit, "MainPID")
         return int(text) if text.isdecimal() else 0
 

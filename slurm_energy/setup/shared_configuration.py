@@ -1,4 +1,4 @@
-"""The part of the site's configuration that a new host takes over from senergyctld."""
+"""The part of the site's configuration that a new host copies from senergyctld."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def request_shared(urls: Sequence[str], users: Sequence[str], munge_socket: Path | None) -> Mapping[str, Any]:
-    """Request the shared sections from senergyctld, over a connection that munge authenticates on both ends.
+    """Request the shared sections of the configuration from senergyctld.
+
+    munge authenticates both ends of the connection.
 
     Args:
         urls: addresses of senergyctld.
         users: users as which senergyctld may run.
-        munge_socket: socket of munged; None: that of the munge library.
+        munge_socket: socket of munged; None: the default of the munge library.
 
     Raises:
         EnergyError: no controller answers, or its response is invalid.
@@ -39,12 +41,13 @@ def request_shared(urls: Sequence[str], users: Sequence[str], munge_socket: Path
 
 
 def _checked(shared: Any) -> Mapping[str, Any]:
-    """Return the shared sections of a response; others are left out.
+    """Return the shared sections in a response. All other sections are left out.
 
-    A host trusts its energy.toml more than senergyctld, so that a response must not reach other sections.
+    A host trusts its own energy.toml more than senergyctld. Therefore a response must not change other
+    sections.
 
     Raises:
-        EnergyError: the response has another form, or a name that is no bare key of TOML.
+        EnergyError: the response has another form, or contains a name that is no bare key of TOML.
     """
     sections = (
         {name: one for name, one in shared.items() if name in SHARED_SECTIONS} if _is_table(shared) else None
@@ -66,7 +69,10 @@ def _is_table(value: Any) -> bool:
 
 
 def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Return the values of plain sections by section and key. `cluster` follows from slurm.conf instead."""
+    """Return the values of plain sections by section and key.
+
+    Section `cluster` is left out, because its values follow from slurm.conf.
+    """
     return {
         (section, name): value
         for section, values in shared.items()
@@ -76,7 +82,7 @@ def shared_keys(shared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def shared_tables(shared: Mapping[str, Any]) -> list[str]:
-    """Return the lines of energy.toml for policies, node types and starting points of the site."""
+    """Return the lines of energy.toml for the policies, node types and starting points of the site."""
     lines: list[str] = []
     for kind in _TABLES:
         for name, values in shared.get(kind, {}).items():

@@ -1,4 +1,7 @@
-"""The Slurm cluster as this host sees it: files, controllers, plugins and settings. It changes nothing."""
+"""The Slurm cluster from the point of view of this host: files, controllers, plugins and settings.
+
+This module changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ ALLOC_FLAGS: Final = frozenset(("alloc", "contain", "x11", "nohold", "runinjob",
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A host of slurmctld in slurm.conf.
+    """A host of slurmctld that slurm.conf names.
 
     Attributes:
-        host: its name.
-        address: its address; the name if slurm.conf gives none.
+        host: name of the host.
+        address: address of the host; the name if slurm.conf gives no address.
     """
 
     host: str
@@ -54,9 +57,10 @@ class SlurmSite:
     Attributes:
         conf: slurm.conf; on a configless host the copy that slurmd or sackd fetched.
         settings: values by key in lower case, see `conf_files.read_settings`.
-        is_configless_client: this host fetches slurm.conf from slurmctld, so that it must not be edited here.
-        serves_configless: slurmctld sends slurm.conf and other files to hosts that ask.
-        installation: programs of Slurm; None: not found.
+        is_configless_client: this host fetches slurm.conf from slurmctld, so that the local copy must not be
+            edited.
+        serves_configless: slurmctld sends slurm.conf and other files to hosts that request them.
+        installation: installed programs of Slurm; None: Slurm was not found.
         names: names of this host.
     """
 
@@ -72,7 +76,7 @@ class SlurmSite:
         return self.settings.get(key.lower(), [default])[-1]
 
     def items(self, key: str) -> list[str]:
-        """Return the comma-separated items of a value in lower case."""
+        """Return the items of a comma-separated value in lower case."""
         return [item.strip().lower() for item in self.value(key).split(",") if item.strip()]
 
     @property
@@ -106,7 +110,7 @@ class SlurmSite:
 
     @property
     def node_names(self) -> list[str]:
-        """Names of the nodes on this host; several if it runs several slurmd."""
+        """Names of the nodes on this host. There are several if the host runs several slurmd."""
         found: list[str] = []
         for line in self.settings.get("nodename", []):
             nodes, *rest = line.split()
@@ -137,7 +141,7 @@ class SlurmSite:
 
     @property
     def has_usual_conf(self) -> bool:
-        """Whether Slurm's commands find slurm.conf by themselves."""
+        """Whether Slurm's commands find slurm.conf without an option or environment variable."""
         if self.is_configless_client:
             return True
         usual = _built_in_paths(self.installation) if self.installation else []
@@ -146,7 +150,7 @@ class SlurmSite:
 
     @property
     def plugin_directory(self) -> Path | None:
-        """Directory of Slurm's own plugins; None if it cannot be found."""
+        """Directory of Slurm's own plugins; None if the directory cannot be found."""
         try:
             return self.installation.plugin_directory(run=None) if self.installation else None
         except EnergyError:
@@ -162,10 +166,10 @@ def read_site(
     """Return the Slurm cluster of this host.
 
     Args:
-        slurm_prefix: prefix of Slurm; None: it is searched for.
-        slurm_conf: path of slurm.conf; None: it is searched for.
+        slurm_prefix: prefix of Slurm; None: search for it.
+        slurm_conf: path of slurm.conf; None: search for it.
         root: directory that contains etc, proc and opt.
-        names: names of this host; None reads them from the system.
+        names: names of this host; None: read them from the system.
 
     Raises:
         UsageError: `slurm_prefix` contains no Slurm.
@@ -268,7 +272,7 @@ def _own_names() -> frozenset[str]:
 
 
 def _nodes_on(names: frozenset[str], node_list: str, host_list: str) -> list[str]:
-    """Return the nodes of a line NodeName that are on a host with one of the names."""
+    """Return the nodes of a NodeName line that are on a host with one of the given names."""
     try:
         nodes, hosts = expand_hostlist(node_list, "NodeName"), expand_hostlist(host_list, "NodeHostname")
     except UsageError:

@@ -1,4 +1,7 @@
-"""Files of the site that setup reads and replaces: owner, mode, links and line breaks stay as they are."""
+"""Files of the site that setup reads and replaces.
+
+Owner, mode, links and line breaks of the files are preserved.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ _ACCESS_LIST: Final = "system.posix_acl_access"
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
-    """A file as it was read.
+    """A file of the site as it was when setup read it.
 
     Attributes:
-        path: the file itself; links were resolved.
-        data: its contents; None: it does not exist.
+        path: path of the file after resolving symbolic links.
+        data: contents of the file; None: the file does not exist.
         mode: permission bits.
         uid: owner.
         gid: group.
@@ -60,9 +63,9 @@ def read_site_file(path: Path) -> SiteFile:
     """Read a file of the site. A link is followed only in directories that other users cannot write.
 
     Raises:
-        ConfigError: it is not a regular file, too long, or a link in an unsafe directory.
-        ForbiddenError: the caller may not read it.
-        UnavailableError: it cannot be read.
+        ConfigError: the file is not a regular file, is too long, or is a link in an unsafe directory.
+        ForbiddenError: the caller may not read the file.
+        UnavailableError: the file cannot be read.
     """
     try:
         real = _resolved(path)
@@ -99,8 +102,8 @@ def write_site_file(path: Path, data: bytes, mode: int, uid: int, gid: int) -> N
         gid: group.
 
     Raises:
-        ForbiddenError: the caller may not write it.
-        UnavailableError: it cannot be written; the old file remains.
+        ForbiddenError: the caller may not write the file.
+        UnavailableError: the file cannot be written; the old file remains.
     """
     temporary = temporary_path(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -129,7 +132,7 @@ def write_site_file(path: Path, data: bytes, mode: int, uid: int, gid: int) -> N
 
 
 def _copy_access_list(path: Path, descriptor: int) -> None:
-    """Give an open file the access control list of another file, if that has one."""
+    """Copy the access control list of a file, if it has one, to an open file."""
     try:
         access_list = os.getxattr(path, _ACCESS_LIST)
     except OSError as error:
@@ -140,7 +143,7 @@ def _copy_access_list(path: Path, descriptor: int) -> None:
 
 
 def temporary_path(path: Path) -> Path:
-    """Return the path of the file that replaces a file while it is written."""
+    """Return the path of the temporary file that later replaces a file."""
     return path.with_name(f".{path.name}.senergy-setup")
 
 

@@ -1,4 +1,4 @@
-"""Edits of slurm.conf: an item is added to the value of a key. Pure functions on texts."""
+"""Edits of slurm.conf that add items to the value of a key. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _UNUSUAL: Final = "#\\\"' \t\r\n\v\f"
 
 
 def add_items(text: str, key: str, items: Sequence[str], reason: str) -> Hunk:
-    """Return the change that adds items to the last value of a key in a text.
+    """Return the change that adds items to the value of a key, on the last line that sets the key.
 
-    The replaced line stays as a comment. A text without the key gets a new line.
+    The replaced line is kept as a comment. If no line sets the key, a new line is added.
 
     Args:
         text: text of slurm.conf, or of a file that it includes.
         key: key as Slurm's documentation spells it.
-        items: items to add; none of them is in the value.
-        reason: what the items are for, for the comment.
+        items: items to add, which the value does not contain yet.
+        reason: purpose of the items, for the comment.
 
     Raises:
         UnavailableError: the line cannot be changed safely.

@@ -1,4 +1,4 @@
-"""State of Slurm's daemons on this host, and checks of its files by Slurm's own programs."""
+"""State of Slurm's daemons on this host, and checks of Slurm's files by its own programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LUA_COMPILERS: Final = ("luac", "luac5.4", "luac5.3", "luac5.1")
 
 
 class RunningSettings:
-    """Settings that the running slurmctld uses.
+    """Settings in use by the running slurmctld.
 
     Args:
         output: output of `scontrol show config`.
@@ -44,7 +44,7 @@ class RunningSettings:
 
 
 def runs_prolog_at_allocation(conf: Path) -> bool:
-    """Return whether slurm.conf, as it is now, runs prologs on every node when a job is allocated."""
+    """Return whether the current slurm.conf makes prologs run on every node when a job is allocated."""
     try:
         values = conf_files.read_settings(conf).get("prologflags", [""])
     except OSError:
@@ -53,7 +53,7 @@ def runs_prolog_at_allocation(conf: Path) -> bool:
 
 
 def running_settings(site: SlurmSite, run: Runner | None = None) -> RunningSettings | None:
-    """Return the settings of the running slurmctld, with one Slurm command; None if it does not answer."""
+    """Return the settings of the running slurmctld, read with one command; None if it does not answer."""
     command = Command([program(site, "scontrol"), "show", "config"], SLURM_CONF=str(site.conf))
     try:
         return RunningSettings((run or CommandRunner(_TIMEOUT_S))(command))
@@ -68,7 +68,7 @@ def program(site: SlurmSite, name: str) -> str:
 
 
 def conf_fault(site: SlurmSite, run: Runner | None = None) -> str:
-    """Return why Slurm cannot read its configuration; empty if it can. No daemon is asked."""
+    """Return why Slurm cannot read its configuration; empty if it can. No daemon is queried."""
     command = Command([program(site, "sinfo"), "-V"], SLURM_CONF=str(site.conf))
     try:
         (run or CommandRunner(_TIMEOUT_S))(command)
@@ -78,7 +78,7 @@ def conf_fault(site: SlurmSite, run: Runner | None = None) -> str:
 
 
 def lua_fault(text: bytes, run: Execute) -> str:
-    """Return the syntax error in a Lua script; empty if there is none, or no compiler is installed."""
+    """Return the syntax error in a Lua script; empty if there is none, or if no Lua compiler is installed."""
     compiler = next((path for name in _LUA_COMPILERS if (path := shutil.which(name))), None)
     if compiler is None:
         return ""
@@ -110,7 +110,7 @@ def started_before(pid: int, paths: Iterable[Path], root: Path = Path("/")) -> b
 
 
 def _start_time(pid: int, root: Path) -> float | None:
-    """Return the time in Unix seconds at which a process started; None if it does not exist."""
+    """Return the Unix time in seconds at which a process started; None if the process does not exist."""
     try:
         fields = (root / f"proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = re.search(r"^btime (\d+)$", (root / "proc/stat").read_text(), re.MULTILINE)

@@ -1,4 +1,7 @@
-"""Execution of `senergy setup undo`: Slurm's files first, then the daemons, then the files of setup."""
+"""Execution of `senergy setup undo`.
+
+The order is: Slurm's files, then the daemons, then the files of setup.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +47,10 @@ class UndoRun:
         self.outcome = SetupOutcome()
 
     def reversals(self, *kinds: str) -> Iterator[FileReversal]:
-        """Yield how the changed files of the given kinds are restored, the last change first.
+        """Yield the reversals of the changes of the given kinds of files, the last change first.
 
-        Each is planned when it is requested, because a file may have been changed several times.
+        Each reversal is planned only when the caller requests it, because a file may have been changed
+        several times.
         """
         entries = [one for one in self._journal.entries if one.action == "file"]
         for entry in reversed(entries):
@@ -54,7 +58,7 @@ class UndoRun:
                 yield self._planned(entry)
 
     def preview(self) -> list[FileReversal]:
-        """Return how each file would be restored, with all of its changes taken back at once."""
+        """Return one reversal per file, which undoes all changes of the file at once."""
         combined: dict[str, FileReversal] = {}
         for entry in reversed(self._journal.entries):
             if entry.action != "file":
@@ -71,7 +75,7 @@ class UndoRun:
         return sorted(combined.values(), key=lambda one: order[one.entry.facts.get("kind", "own")])
 
     def execute(self) -> SetupOutcome:
-        """Take back every change of the journal.
+        """Undo every change in the journal.
 
         Raises:
             EnergyError: a step failed. The journal contains the changes that are not undone yet.
@@ -99,7 +103,10 @@ class UndoRun:
         return self.outcome
 
     def _planned(self, entry: SetupEntry, file: SiteFile | None = None) -> FileReversal:
-        """Return how one file is restored. JobSubmitPlugins stays if the script of setup stays."""
+        """Return the reversal for one file.
+
+        JobSubmitPlugins is kept if the job_submit.lua of setup is kept.
+        """
         if entry.facts.get("kind") == "slurm.conf" and self._script_stays():
             hunks = tuple(hunk for hunk in entry.hunks if hunk.key != "jobsubmitplugins")
             if len(hunks) < len(entry.hunks):
@@ -134,7 +141,8 @@ class UndoRun:
     def _restart_slurm(self) -> None:
         """Restart slurmd before slurmctld.
 
-        slurmd with PrologFlags=Alloc waits at each job for a message that slurmctld without it does not send.
+        slurmd with PrologFlags=Alloc waits at each job for a message that slurmctld without PrologFlags=Alloc
+        does not send.
         """
         actions = {
             RESTART_SLURMD: self._units.active_units("slurmd.service")
@@ -160,7 +168,10 @@ class UndoRun:
             self._reconfigure()
 
     def _reconfigure(self) -> None:
-        """Let the nodes read the restored files, so that no slurmd keeps PrologFlags=Alloc alone."""
+        """Make the nodes read the restored files.
+
+        Otherwise a slurmd could keep PrologFlags=Alloc although slurmctld no longer has it.
+        """
         try:
             failed = self._run(["scontrol", "reconfigure"]).status != 0
         except EnergyError:
@@ -170,7 +181,10 @@ class UndoRun:
         self._journal.note_pending(RECONFIGURE, due=False)
 
     def _stop(self, entry: SetupEntry) -> None:
-        """Stop and disable a unit that setup enabled, and restore the hardware's settings on a node."""
+        """Stop and disable a unit that setup enabled.
+
+        On a node, restore the original settings of the hardware.
+        """
         unit = entry.path
         name = unit.removesuffix(".service")
         if self._units.is_running:

@@ -1,4 +1,4 @@
-"""Units of systemd for the daemons: those of the packages with drop-ins, or rendered templates."""
+"""Units of systemd for the daemons: units of the packages with drop-ins, or rendered templates."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _TEMPLATES: Final = Path("/etc/slurm/energy-templates")
 
 
 def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChange]:
-    """Return the changes that give a daemon its unit.
+    """Return the changes that create or extend the unit of a daemon.
 
-    A unit of a package stays as it is; values that differ from it go to a drop-in. A unit in
-    /etc/systemd/system that the site wrote stays as it is.
+    A unit of a package is not changed; values that differ from it are written to a drop-in. A unit in
+    /etc/systemd/system that the site wrote is not changed either.
 
     Args:
         name: `senergyd` or `senergyctld`.
         site: the cluster.
         own: installed files.
-        user: user as which senergyctld runs.
+        user: user as whom senergyctld runs.
     """
     if name == "senergyctld" and not site.has_usual_conf:
         return [*_unit(name, site, own, user), *_environment(site, own)]
@@ -36,7 +36,10 @@ def unit_changes(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[F
 
 
 def _environment(site: SlurmSite, own: OwnFiles) -> list[FileChange]:
-    """Return the change that names slurm.conf to senergyctld, if its commands would not find the file."""
+    """Return the change that gives senergyctld the path of slurm.conf.
+
+    The change is needed only if the commands of senergyctld would not find the file.
+    """
     file = read_site_file(own.root / "etc/default/senergyctld")
     if file.data is not None:
         return []
@@ -66,7 +69,7 @@ def _unit(name: str, site: SlurmSite, own: OwnFiles, user: str) -> list[FileChan
 
 
 def _node_name(name: str, site: SlurmSite) -> list[str]:
-    """Return the line that names the node to senergyd, if its name in Slurm is not the host name.
+    """Return the line that gives senergyd the name of the node, if Slurm's name is not the host name.
 
     If the host has several nodes, senergyd learns their names from the hooks.
     """
@@ -86,7 +89,7 @@ def _drop_in(name: str, lines: list[str], own: OwnFiles) -> list[FileChange]:
 
 
 def policy_copy_changes(own: OwnFiles) -> list[FileChange]:
-    """Return the changes that give a login node the timer for the policy file, and its service."""
+    """Return the changes that install the timer and the service for the policy file on a login node."""
     changes = []
     for name in (_POLICY_SERVICE, POLICY_TIMER):
         local = own.root / LOCAL_UNITS / name

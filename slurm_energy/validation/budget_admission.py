@@ -1,4 +1,4 @@
-"""Checks of the admission under budgets against slurm.conf: license, job_submit module, backfill."""
+"""Checks of the admission under power budgets against slurm.conf: license, job_submit module, backfill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LICENSE_SCHEDULERS: Final = ("", "sched/backfill")
 
 
 def check_admission(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if slurm.conf lacks settings for the admission by licenses."""
+    """Yield findings if slurm.conf lacks settings that the admission by licenses needs."""
     settings, slurm = context.config.budget, context.host.slurm
     if settings.admission != "licenses" or slurm.missing:
         return
@@ -51,7 +51,10 @@ def check_admission(context: CheckContext) -> Iterator[Finding]:
 
 
 def _license_total(text: str, name: str) -> int | None:
-    """Return the total of a license in the value of `Licenses`; None: it is missing or has no valid count."""
+    """Return the total of a license in the value of `Licenses`.
+
+    None: the license is missing or has no valid count.
+    """
     for item in text.split(","):
         license_name, _, count = item.strip().partition(":")
         if license_name == name:
@@ -60,6 +63,6 @@ def _license_total(text: str, name: str) -> int | None:
 
 
 def _highest(table: BudgetTable) -> float:
-    """Return the highest limit that the configuration itself states for a table."""
+    """Return the highest limit of a budget that the configuration itself states."""
     values = [float(entry["watts"]) for entry in table.schedule]
     return max([table.watts or 0.0, table.fallback_watts or 0.0, *values])

@@ -1,4 +1,4 @@
-"""Nodes and their partitions in slurm.conf, for the checks of budgets."""
+"""Nodes in slurm.conf with their partitions, for the checks of budgets."""
 
 from __future__ import annotations
 

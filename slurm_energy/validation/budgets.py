@@ -1,4 +1,4 @@
-"""Checks of the sections `budget` and `budgets`: scope of each budget, and its limit."""
+"""Checks of the sections `budget` and `budgets`: the scope and the limit of each budget."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EVER: Final = (-math.inf, math.inf)
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about budgets; they are checked even if `budget.mode` is `off`."""
+    """Yield findings about budgets. Budgets are checked even if `budget.mode` is `off`."""
     yield from _check_section(context)
     tables, slurm_nodes = context.config.budgets, NodesOfSlurm.of(context.host.slurm)
     for position, table in enumerate(tables):
@@ -158,7 +158,7 @@ def _check_source(
 def _check_limit(
     context: CheckContext, section: str, table: BudgetTable, slurm_nodes: NodesOfSlurm
 ) -> Iterator[Finding]:
-    """Yield findings if a calendar is invalid, or if the lowest limit is below the power that nodes need."""
+    """Yield findings if a calendar is invalid, or if the lowest limit is less than the nodes need."""
     key = table.sources[0]
     text = None
     if table.calendar is not None:
@@ -200,7 +200,7 @@ def _check_limit(
 
 
 def _check_calendar_times(context: CheckContext, section: str, limit: CalendarLimit) -> Iterator[Finding]:
-    """Yield warnings if no row of a calendar applies yet, or no row will change the limit any more."""
+    """Yield warnings if no row of a calendar applies yet, or if no later row will change the limit."""
     now = time.time()
     if limit.begin_unix_s > now:
         why = f"gives no limit before its first row, {_date(limit.begin_unix_s)}"
@@ -215,7 +215,10 @@ def _date(unix_s: float) -> str:
 
 
 def _required_watts(context: CheckContext, table: BudgetTable, slurm_nodes: NodesOfSlurm) -> float | None:
-    """Return the least power of the nodes under a budget that the configuration states; None: unknown."""
+    """Return the minimum power of the nodes under a budget, as far as the configuration states it.
+
+    None: unknown.
+    """
     key, value = table.scope
     if not table.scopes or key not in ("cluster", "partition", "nodes"):
         return None
@@ -236,7 +239,7 @@ def _required_watts(context: CheckContext, table: BudgetTable, slurm_nodes: Node
 
 
 def _check_coverage(context: CheckContext) -> Iterator[Finding]:
-    """Yield warnings for budgets that limit nothing, because another constant limit is always lower."""
+    """Yield warnings for budgets without effect, because another constant limit is always lower."""
     seen: dict[tuple[str, str], str] = {}
     whole = [table.watts for table in context.config.budgets if table.cluster and table.watts is not None]
     for position, table in enumerate(context.config.budgets):

@@ -27,10 +27,10 @@ class CheckContext:
         source: the parsed file.
         host: facts about the host.
         role: the daemon that is about to start on this host; None: a user checks the file.
-        idle_watts: power without any job, as senergyctld reports it, by name, scope and value of the scope of
-            a budget; empty: unknown.
-        trusted: only root or this process's user could have written the file. Code that the file names may
-            then be executed.
+        idle_watts: power without any job, as senergyctld reports it. The key consists of name, scope and
+            scope value of a budget. Empty: unknown..
+        trusted: whether only root or this process's user could have written the file. If so, code that the
+            file names may be executed.
     """
 
     source: ConfigSource
@@ -51,15 +51,15 @@ class CheckContext:
     def error(
         self, section: str, key: str, why: str, todo: str = "", *, unavailable: bool = False
     ) -> Finding:
-        """Return a finding of severity `ERROR`, with which daemons do not start.
+        """Return a finding of severity `ERROR`. Daemons do not start with such a finding.
 
         Args:
             section: section of the configuration.
             key: key in the section; empty: the whole section.
             why: the fault.
             todo: the remedy; empty: it follows from the fault.
-            unavailable: the configuration is valid, but a directory or database that it names is not
-                available now.
+            unavailable: whether the configuration is valid, but a directory or database in it is currently
+                not available.
         """
         return replace(self.source.reader.finding(section, key, why, todo), unavailable=unavailable)
 

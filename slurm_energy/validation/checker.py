@@ -1,4 +1,4 @@
-"""Runner of all checks of a configuration file, which collects their findings."""
+"""Runner that performs all checks of a configuration file and collects their findings."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class CheckedConfig:
 
     @property
     def errors(self) -> list[Finding]:
-        """Findings of severity `ERROR`, with which daemons do not start."""
+        """Findings of severity `ERROR`. Daemons do not start with such findings."""
         return errors(self.findings)
 
     @property
     def warnings(self) -> list[Finding]:
-        """Findings of severity `WARNING`, with which daemons start."""
+        """Findings of severity `WARNING`. Daemons start in spite of such findings."""
         return warnings(self.findings)
 
 
@@ -100,7 +100,7 @@ def check_file(
         argument: path from the user; None: $SENERGY_CONFIG if it is set, else the default path.
         role: the daemon that is about to start on this host; None: run all checks, for a user.
         host: facts about the host; None: look them up on this host.
-        idle_watts: power of budgets without any job, see `CheckContext`; None: unknown.
+        idle_watts: power under each budget without any job, see `CheckContext`; None: unknown.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -123,7 +123,7 @@ def check_file(
 
 
 def _is_readable(path: Path) -> bool:
-    """Return whether a file is a regular file small enough to read.
+    """Return whether a file is a regular file and small enough to be read.
 
     Reading an untrusted file must neither block (as a FIFO would) nor fill the memory.
     """

@@ -1,4 +1,4 @@
-"""Checks of the addresses of senergyctld: where it listens, and the URLs that agents and the CLI use."""
+"""Checks of the addresses of senergyctld: the listening address, and the URLs that agents and the CLI use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about `controller.listen` and `cluster.controller_url` if the two do not match."""
+    """Yield findings if `controller.listen` and `cluster.controller_url` do not match."""
     listen, urls = context.config.controller.listen, context.config.cluster.controller_url
     listen_host, listen_port = parse_listen(listen)
     addresses = [parse_url(url) for url in urls]
@@ -40,7 +40,7 @@ def check(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_several(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about a cluster with several controllers, on the hosts of the controllers."""
+    """Yield findings about a cluster with several controllers. The checks run on the controllers' hosts."""
     urls, location = context.config.cluster.controller_url, context.config.controller.database
     if len(urls) == 1 or not_a_controller(context):
         return
@@ -64,7 +64,7 @@ def check_several(context: CheckContext) -> Iterator[Finding]:
 
 
 def own_url(config: Config, host: Host) -> str | None:
-    """Return the URL in `cluster.controller_url` that is this host's; None: there is none."""
+    """Return the URL of this host in `cluster.controller_url`; None: no URL belongs to this host."""
     listen_host, listen_port = parse_listen(config.controller.listen)
     for url in config.cluster.controller_url:
         url_host, url_port = parse_url(url)

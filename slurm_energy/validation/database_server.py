@@ -19,8 +19,8 @@ def check_database_server(context: CheckContext, owners: Collection[int]) -> Ite
     """Yield findings about the password for the database server and about TLS.
 
     Args:
-        context: configuration and host; its database is on a server.
-        owners: uids besides root and this process's that may own the file with the password.
+        context: configuration and host; the configured database is on a server.
+        owners: further uids, besides those of root and this process, that may own the password file.
     """
     location, path = context.config.controller.database, context.config.controller.database_password_file
     file = context.config.path

@@ -1,4 +1,7 @@
-"""Checks of the sections `deferral` and `signals`: the policy has its signal, and every key has an effect."""
+"""Checks of the sections `deferral` and `signals`.
+
+The policy must have the signal that it needs, and every key must have an effect.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of the sections `carbon` and `price`: providers have their keys, and every key has an effect."""
+"""Checks of the sections `carbon` and `price`.
+
+Each provider must have the keys that it needs, and every key must have an effect.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def _check_section(
 
 
 def _invalid(context: CheckContext, section: str, table: CarbonConfig | PriceConfig) -> bool:
-    """Return whether the file sets `token_file` to something invalid, which is reported already."""
+    """Return whether the file sets `token_file` to an invalid value.
+
+    Such a value has already been reported.
+    """
     return table.token_file is None and context.is_set(section, "token_file")
 
 

@@ -23,7 +23,7 @@ class SlurmConf:
     Attributes:
         path: path of slurm.conf; None: this host has none.
         problem: why slurm.conf could not be read; empty: it was read.
-        settings: by lower-case key, the values of all its lines.
+        settings: values of all lines with a key, by key in lower case.
     """
 
     path: Path | None = None
@@ -62,7 +62,7 @@ class Host:
 
     Attributes:
         names: host names of the host in lower case, short and full.
-        slurm: contents of its slurm.conf.
+        slurm: contents of the host's slurm.conf.
     """
 
     names: frozenset[str]

@@ -1,4 +1,4 @@
-"""Checks of `log_levels`: the parts of the program that it names must exist."""
+"""Checks of `log_levels`: the named parts of the program must exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the tables `[node_types.NAME]`: nodes, contradictions, and the values on each type."""
+"""Checks of the tables `[node_types.NAME]`: nodes, contradictions, and values on each type of node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHECKS_OF_NODES = (node_power.check, metrics.check)
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about node types: unknown nodes, two values for a key of a node, and wrong values."""
+    """Yield findings about node types: unknown nodes, two values for a key on one node, invalid values."""
     types = context.config.node_types
     if not types:
         return
@@ -53,7 +53,7 @@ def _unknown_nodes(context: CheckContext, nodes: dict[str, frozenset[str]]) -> I
 def _conflicts(
     context: CheckContext, first: str, second: str, nodes: dict[str, frozenset[str]]
 ) -> Iterator[Finding]:
-    """Yield a finding for each key to which two types give different values on a node."""
+    """Yield a finding for each key to which two types give different values on the same node."""
     common = nodes[first] & nodes[second]
     if not common:
         return
@@ -66,7 +66,7 @@ def _conflicts(
 
 
 def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterator[Finding]:
-    """Yield the findings of the checks of single sections with the values of a type."""
+    """Check single sections with the values of a type applied, and yield the findings."""
     config, source = context.config, context.source
     sections = {
         section: replace(getattr(config, section), **values)
@@ -88,12 +88,12 @@ def _values_of(context: CheckContext, name: str, node_type: NodeType) -> Iterato
 
 
 class _TypeReader(TableReader):
-    """Table reader that names the keys of a node type by their place in its table.
+    """Table reader that names a key of a node type by its position in the table of the type.
 
     Args:
         reader: reader of the file.
         name: the node type.
-        places: keys that the type sets, as (section, key).
+        places: keys that the node type sets, as (section, key).
     """
 
     def __init__(self, reader: TableReader, name: str, places: frozenset[tuple[str, str]]) -> None:

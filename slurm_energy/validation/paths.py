@@ -1,4 +1,4 @@
-"""Checks of the files and directories in the configuration, on the hosts that use them."""
+"""Checks of the files and directories in the configuration, made on the hosts that use them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MADE_BY_UNIT: Final = ControllerConfig().state_folder
 
 
 def check_controller(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if files of senergyctld coincide, or their directories are not usable."""
+    """Yield findings if files of senergyctld have the same path, or if their directories are not usable."""
     yield from _check_distinct(context)
     reason = not_a_controller(context)
     if reason:
@@ -47,7 +47,7 @@ def check_controller(context: CheckContext) -> Iterator[Finding]:
 def check_node(context: CheckContext) -> Iterator[Finding]:
     """Yield findings about the files of senergyd on this host.
 
-    It yields nothing if a daemon is about to start, because senergyd checks each file when it opens the file.
+    Nothing is yielded if a daemon is about to start, because senergyd checks each file on opening.
     """
     if context.role is not None:
         return
@@ -67,7 +67,7 @@ def check_node(context: CheckContext) -> Iterator[Finding]:
 def _as_readable(
     context: CheckContext, section: str, key: str, findings: Iterator[Finding]
 ) -> Iterator[Finding]:
-    """Yield the findings of a check. If it raises an OSError, yield a finding that the check was skipped."""
+    """Yield the findings of a check. If the check raises an OSError, yield a finding that it was skipped."""
     try:
         yield from findings
     except OSError as error:
@@ -76,7 +76,7 @@ def _as_readable(
 
 
 def _check_written_file(context: CheckContext, section: str, key: str, path: Path) -> Iterator[Finding]:
-    """Yield findings about a file that senergyctld writes, and its directory.
+    """Yield findings about a file that senergyctld writes, and about the directory of the file.
 
     senergyctld creates the file's directory if it is missing; the parent of that directory must exist.
     """
@@ -179,8 +179,8 @@ def _check_folder(
         section: section of the key that names the directory.
         key: key that names the directory or a file in it.
         folder: the directory, which exists.
-        refused_by_daemon: the daemon refuses such a directory, so the finding is an error. If False, the
-            finding is an error only if every user may write to the directory.
+        refused_by_daemon: whether the daemon refuses such a directory. If True, the finding is an error. If
+            False, the finding is an error only if every user may write to the directory.
     """
     try:
         check_folder(folder, also=_daemon_uids(context))
@@ -204,8 +204,8 @@ def _daemon_uids(context: CheckContext) -> frozenset[int]:
     """Return the uids under which senergyctld may run: the uids of SlurmUser and of the user `slurm`.
 
     The result is empty if a daemon is about to start as a user other than root, because this process's uid is
-    trusted anyway. Root may run the check for the service (`senergyctld --check`). A daemon that runs as root
-    nevertheless rejects a directory of these users when it writes to the directory.
+    trusted anyway. Root may run the check for the service (`senergyctld --check`). Nevertheless, a daemon
+    that runs as root rejects a directory of these users when it writes to the directory.
     """
     if context.role is not None and os.geteuid() != 0:
         return frozenset()

@@ -18,7 +18,7 @@ _EDP_VALUES = ("max_frequency_mhz", "package_cap_watts", "gpu_cap_watts", "gpu_c
 
 
 def check_policies(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about `[policies.NAME]`: unknown base, useless values, caps outside the bounds."""
+    """Yield findings about `[policies.NAME]`: unknown base, values without effect, caps out of bounds."""
     for name, site in context.config.policies.items():
         section = f"policies.{name}"
         if site.base not in BUILT_IN:
@@ -85,7 +85,7 @@ def check_defaults(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_edp(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about `[[edp]]` entries that set no value or are hidden by an earlier entry."""
+    """Yield findings about `[[edp]]` entries that set no value, or that an earlier entry hides."""
     first: dict[tuple[str, str, str], str] = {}
     for index, entry in enumerate(context.config.edp):
         section = table_label("edp", index)
@@ -104,7 +104,10 @@ def check_edp(context: CheckContext) -> Iterator[Finding]:
 
 
 def _has_faults(context: CheckContext, section: str) -> bool:
-    """Return whether the parser reported an invalid key in the section, which may be the missing value."""
+    """Return whether the parser has reported an invalid key in the section.
+
+    The invalid key may be the one that would set the missing value.
+    """
     return any(finding.key.startswith(f"{section}.") for finding in context.source.findings)
 
 

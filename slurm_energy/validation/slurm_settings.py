@@ -18,7 +18,7 @@ _PLUGIN = "site_factor/energy"
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings if cluster name, partitions or the priority plugin differ from slurm.conf."""
+    """Yield findings if cluster name, partitions or priority plugin do not match slurm.conf."""
     slurm = context.host.slurm
     if slurm.missing:
         if context.role is None:
@@ -87,7 +87,7 @@ def _check_plugin(context: CheckContext) -> Iterator[Finding]:
 def check_users(context: CheckContext) -> Iterator[Finding]:
     """Yield a warning for each user or group in the configuration that does not exist on this host.
 
-    It yields nothing if a daemon is about to start, because the start must not wait for LDAP.
+    Nothing is yielded if a daemon is about to start, because the start must not wait for LDAP.
     """
     if context.role is not None:
         return

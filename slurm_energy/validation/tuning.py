@@ -10,7 +10,7 @@ from slurm_energy.validation.check_context import CheckContext
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Yield findings about a default limit outside the bounds, and about objectives that nothing pursues."""
+    """Yield findings about a default limit outside the bounds, and about objectives that no policy uses."""
     config = context.config
     low, high = config.accepted_bounds.slowdown_percent
     limit = config.tuning.slowdown_limit_percent
