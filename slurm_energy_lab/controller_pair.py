@@ -39,7 +39,7 @@ class PairedController:
 
     Attributes:
         url: URL of this controller.
-        process: the running process; None: it was never started.
+        process: the running process; None if it was never started.
         environment: further environment variables of the process.
     """
 
@@ -157,7 +157,7 @@ class ControllerPair:
         return self.controllers[1 - self.controllers.index(controller)]
 
     def active(self) -> PairedController | None:
-        """Return the active controller; None: there is none."""
+        """Return the active controller; None if there is none."""
         return next((one for one in self.controllers if one.is_running and one.role() == "active"), None)
 
     def wait_active(self, expected: PairedController | None = None) -> PairedController:

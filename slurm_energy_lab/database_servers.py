@@ -46,7 +46,7 @@ class DatabaseServer(ABC):
             fast. They survive a kill of the server, but not a power cut.
         port: TCP port on the loopback interface; None for the Unix socket only.
         directory: directory of the server. The data in it are kept when the server is closed, and a server
-            that is started there again uses them. None: a temporary directory, which is removed.
+            that is started there again uses them. None means a temporary directory, which is removed.
         settings: settings of the server beyond the defaults; the next `start` applies changes.
     """
 

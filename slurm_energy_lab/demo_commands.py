@@ -26,11 +26,11 @@ class DemoJob:
         node: name of the node.
         machine: readable name of the node's hardware.
         policy: energy policy.
-        gpu_cap_watts: power cap per GPU; None: none.
+        gpu_cap_watts: power cap per GPU; None if there is none.
         gpus: number of GPUs.
         size_s: run time of the kernel at full speed in seconds.
         reports: whether the kernel reports its progress to the agent.
-        purpose: text that replaces the policy in the name of a job that is not compared; empty: the name
+        purpose: text that replaces the policy in the name of a job that is not compared; empty if the name
             contains the policy.
     """
 

@@ -157,8 +157,8 @@ class SimulatedAgents:
         Args:
             start: start of the period in Unix seconds.
             end: end of the period in Unix seconds.
-            spread_s: maximum of the random delay before the first request of a node; None: the maximum of
-                senergyd.
+            spread_s: maximum of the random delay before the first request of a node; None means the maximum
+                of senergyd.
         """
         if spread_s is None:
             spread_s = max(PERIOD_ROUTE.spread_s, self._requested_interval_s)

@@ -121,7 +121,7 @@ class SlurmCluster:
 
         Args:
             command: program and arguments.
-            user: user id under which the command runs; None: the user id of this process.
+            user: user id under which the command runs; None means the user id of this process.
             environment: further environment variables.
 
         Raises:

@@ -43,7 +43,7 @@ _RUNNING_KEYS: Final = ("job", "user", "partition", "node")
 
 
 def installed_release() -> Release | None:
-    """Return the release of the installed sacct; None: there is none."""
+    """Return the release of the installed sacct; None if there is none."""
     try:
         return sacct.read_sacct_release()
     except UnavailableError:

@@ -46,7 +46,8 @@ class BestSettings:
         objective: the objective with its slowdown limit.
         curve: the response curve from which the settings come.
         point: the best point; None if no setting is better than the untuned job.
-        time_limit_s: time limit with which the job ends in 95 of 100 cases, a multiple of 60; None: unknown.
+        time_limit_s: time limit with which the job ends in 95 of 100 cases, a multiple of 60; None if
+            unknown.
     """
 
     objective: Objective

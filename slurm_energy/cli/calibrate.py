@@ -217,7 +217,7 @@ def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
     """Return the information that other kinds of GPU contribute to predictions for the kind `hardware`.
 
     Raises:
-        UsageError: a --prior file is for the same kind, or holds no knowledge on other kinds.
+        UsageError: a --prior file is for the same kind of GPU, or contains no information on other kinds.
     """
     from slurm_energy.oracle.calibration_files import load_calibration, shipped_prior
     from slurm_energy.oracle.transfer.prior import combined

@@ -39,8 +39,9 @@ def connect(
 
     Args:
         args: parsed options.
-        total_timeout_s: maximum duration of a request in seconds; None: only each step of it is limited.
-        max_response_bytes: maximum size of a response; None: the limit of the client.
+        total_timeout_s: maximum duration of a request in seconds; None means that only each step of it is
+            limited.
+        max_response_bytes: maximum size of a response; None means the limit of the client.
 
     Raises:
         ConfigError, UsageError: the configuration is invalid.

@@ -56,7 +56,7 @@ def refuse_own_file(database: Database, *files: Path | None) -> None:
     """Refuse to read or write the database itself as a backup or export of it.
 
     Raises:
-        UsageError: one of the files is the database or belongs to it.
+        UsageError: one of the files is the database, or belongs to the database.
     """
     if database.path is None:
         return

@@ -106,7 +106,7 @@ def note(text: str) -> None:
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:
     """Add -p and -P with the meaning of sacct.
 
-    The option used is stored in `args.parsable`; None: neither.
+    `args.parsable` contains the option that was used, or None.
     """
     for letter, name, trailing in (("p", "parsable", "with"), ("P", "parsable2", "without")):
         group.add_argument(

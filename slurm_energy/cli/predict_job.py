@@ -190,7 +190,8 @@ def predict(
         args: command line; `calibration` names a file that takes precedence over all sources.
         request: the job.
         notes: receives the reason why a source was not used.
-        total_timeout_s: maximum duration of the request to senergyctld; None: only each step is limited.
+        total_timeout_s: maximum duration of the request to senergyctld; None means that only each step is
+            limited.
     """
     from slurm_energy.oracle.nameplate import NameplateOracle
     from slurm_energy.oracle.prediction import FallbackOracle
@@ -269,7 +270,7 @@ class _Controller:
         self._args, self._notes, self._total_timeout_s = args, notes, total_timeout_s
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Request a prediction from the controller; None: it has no similar runs or does not answer.
+        """Request a prediction from the controller; None if it has no similar runs or does not answer.
 
         Raises:
             ForbiddenError: the job belongs to another user.

@@ -82,7 +82,7 @@ def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
 
 
 def _users(args: argparse.Namespace, has_jobs: bool) -> str:
-    """Return the users whose jobs are requested, as a comma list; empty: all users.
+    """Return the users whose jobs are requested, as a comma list; empty means all users.
 
     The default is the caller's own jobs, unless jobs or Slurm accounts are named or the caller is root.
     """
@@ -124,7 +124,7 @@ def job_ids(text: str, name: str = "--jobs") -> list[str]:
 
 
 def expand_array_tasks(text: str, name: str = "--jobs") -> list[str]:
-    """Split a list of job ids, and replace `12_[1-3,7]` by one id per array task, which sacct does not.
+    """Split a list of job ids. Replace `12_[1-3,7]` by one id per array task, because sacct does not do so.
 
     Other items are not checked.
     """

@@ -317,7 +317,7 @@ def _style(args: argparse.Namespace, units: ReportUnits, document: UsageDocument
 
 
 def _proper_name(user: str) -> str:
-    """Return the real name of a user; empty: this host does not know the user."""
+    """Return the real name of a user; empty if this host does not know the user."""
     try:
         return pwd.getpwnam(user).pw_gecos.partition(",")[0]
     except (KeyError, ValueError):

@@ -237,8 +237,8 @@ def _doctor(args: argparse.Namespace, site: SlurmSite | None) -> None:
 
     Args:
         args: parsed options.
-        site: the cluster, if the nodes of this host are to be checked with a measured job; None: only this
-            host is checked.
+        site: the cluster, if the nodes of this host are to be checked with a measured job; None means that
+            only this host is checked.
     """
     from slurm_energy.cli import doctor
 

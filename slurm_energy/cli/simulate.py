@@ -279,7 +279,7 @@ def _run(variants: list[Scenario], args: argparse.Namespace) -> list[list[RunRes
 
 
 def _oracle(scenario: Scenario) -> Predict | None:
-    """Return the function that predicts the jobs of a scenario; None: the scenario names no models."""
+    """Return the function that predicts the jobs of a scenario; None if the scenario names no models."""
     if not scenario.models:
         return None
     from slurm_energy.simulator.model_predictions import predict

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> tuple[SweepPoint, ...]:
-    """Check the options, and return the settings to measure; empty: nothing is measured."""
+    """Check the options, and return the settings to measure; empty if nothing is measured."""
     if not 1 <= args.classes <= 50:
         raise UsageError("--classes", "must be from 1 to 50")
     if args.budget is not None and not args.budget >= 0:

@@ -56,8 +56,8 @@ def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = 
     Args:
         args: parsed options.
         timezone: time zone of times in files without one.
-        deployed_s: start of the deployment in Unix seconds. The data begin a week before it. None: the data
-            begin 35 days ago.
+        deployed_s: start of the deployment in Unix seconds. The data begin a week before it. With None, the
+            data begin 35 days ago.
 
     Raises:
         UsageError: an option is malformed, --column or --energy is given without --jobs, or a time is given

@@ -62,7 +62,7 @@ def listing() -> dict[str, str]:
 
 
 def module_of(name: str) -> Any:
-    """Import and return the module of a subcommand; None: there is no such subcommand.
+    """Import and return the module of a subcommand; None if there is no such subcommand.
 
     Raises:
         UnavailableError: the subcommand belongs to an extra or another package that cannot be imported.

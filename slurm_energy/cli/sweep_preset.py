@@ -24,8 +24,8 @@ class SweepDesign:
 
     Attributes:
         factors: the factors that are combined with each other and with the configurations.
-        preset: the preset; None: none.
-        configurations: the configurations of the preset; None: no preset.
+        preset: the preset; None if there is none.
+        configurations: the configurations of the preset; None means no preset.
     """
 
     factors: tuple[Factor, ...]
@@ -69,7 +69,8 @@ def sweep_design(args: argparse.Namespace, content: bytes, factors: Sequence[Fac
         factors: factors of the other options.
 
     Raises:
-        UsageError: an option of presets is given without one, or the preset has no feasible configuration.
+        UsageError: an option of presets is given without a preset, or the preset has no feasible
+            configuration.
         NotFoundError: there is no such preset, or Slurm has no such node.
         UnavailableError: slurmctld does not answer.
     """

@@ -45,11 +45,11 @@ def is_swept(template: Template) -> bool:
 
 
 def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, str]) -> SavedSweep | None:
-    """Return the newest saved sweep of the program of a template; None: there is none.
+    """Return the newest saved sweep of the program of a template; None if there is none.
 
     Args:
-        args: command line of `senergy template render`. `sweep` names a state file; None: the current folder
-            and the folder of the output are searched for one.
+        args: command line of `senergy template render`. `sweep` names a state file; with None, the current
+            folder and the folder of the output are searched for one.
         template: the template.
         given: values of --set.
 

@@ -156,7 +156,7 @@ def _groups(widths: Sequence[int], columns: int) -> list[list[int]]:
 
 
 def _cells(line: str, spans: Sequence[Span]) -> list[str] | None:
-    """Return the texts of a row by column; None: a text is wider than its column."""
+    """Return the texts of a row by column; None if a text is wider than its column."""
     positions: list[str] = []
     for character in line:
         width = display_width(character)

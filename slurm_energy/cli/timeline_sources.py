@@ -29,7 +29,7 @@ class CollectedSources:
     """All data about the time of one job.
 
     Attributes:
-        usage: the job's energy records; None: not requested, or there are none.
+        usage: the job's energy records; None if not requested, or there are none.
         nodes: observations by node, with the power trace as signal `power_watts`.
         findings: findings, the most important first.
         processes: event files.
@@ -37,7 +37,7 @@ class CollectedSources:
         skipped: files of the named directories that cannot be read.
         other_jobs: event files of other jobs in the named directories.
         window: the shown part of the time; set by `collect`.
-        start_s: start of the job or of its first event, Unix seconds; None: unknown.
+        start_s: start of the job or of its first event, Unix seconds; None if unknown.
     """
 
     usage: JobUsage | None = None

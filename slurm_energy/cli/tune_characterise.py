@@ -137,7 +137,7 @@ def _stored_plan(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     Raises:
         EnergyError: the file is not a plan.
         OSError: the file cannot be read, or belongs to another user.
-        UsageError: the plan is that of another characterisation.
+        UsageError: the plan belongs to another characterisation.
     """
     try:
         plan: dict[str, Any] = json.loads(atomic_file.read(path, _MAX_PLAN_BYTES))

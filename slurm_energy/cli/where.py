@@ -301,7 +301,7 @@ def _predictions(
 
 
 def _prediction_of(config: Config, name: str, request: PredictionRequest) -> Prediction | None:
-    """Return the prediction of another cluster's senergyctld; None: it has no similar runs.
+    """Return the prediction of another cluster's senergyctld; None if it has no similar runs.
 
     Raises:
         EnergyError: senergyctld did not answer, or its response was invalid.

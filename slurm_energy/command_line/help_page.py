@@ -14,7 +14,7 @@ _MARGIN: Final = 2
 
 
 def page_columns() -> int:
-    """Return the width of help pages: that of the terminal, at most 80 columns."""
+    """Return the width of help pages: the width of the terminal, but at most 80 columns."""
     columns = shutil.get_terminal_size((MAX_COLUMNS, 24)).columns
     return max(_MIN_COLUMNS, min(columns, MAX_COLUMNS)) - _MARGIN
 

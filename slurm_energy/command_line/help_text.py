@@ -37,7 +37,7 @@ class HelpBlock:
 
     Attributes:
         text: the paragraph. It ends with `:` if it is the title of the rows.
-        rows: the rows; empty: only a paragraph.
+        rows: the rows; empty if there is only a paragraph.
         lines: the original lines.
     """
 

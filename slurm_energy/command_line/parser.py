@@ -143,6 +143,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _examples_of(command: str, epilog: str) -> str | None:
-    """Return the examples in an epilog that begin with `command`; None: there are none."""
+    """Return the examples in an epilog that begin with `command`; None if there are none."""
     lines = [line for line in epilog.splitlines() if line.startswith(f"  {command}")]
     return "\n".join(["examples:", *lines]) if lines else None

@@ -8,7 +8,7 @@ from slurm_energy.quantities import JOULES_PER_KWH
 
 
 def grams_text(grams: float | None) -> str:
-    """Return emissions with unit: `0 g`, `420 mg`, `12.3 g`, `1.24 kg`, `3.40 t`; empty: unknown."""
+    """Return emissions with unit: `0 g`, `420 mg`, `12.3 g`, `1.24 kg`, `3.40 t`; empty if unknown."""
     if grams is None:
         return ""
     magnitude = abs(grams)
@@ -23,7 +23,7 @@ def grams_text(grams: float | None) -> str:
 
 
 def cost_text(amount: float | None, currency: str) -> str:
-    """Return an amount of money with its currency: `1.17 EUR`, `0.0042 EUR`; empty: unknown.
+    """Return an amount of money with its currency: `1.17 EUR`, `0.0042 EUR`; empty if unknown.
 
     Amounts below 0.01 have two significant digits, so that the cost of a short job is not rounded to 0.
     """
@@ -36,7 +36,7 @@ def cost_text(amount: float | None, currency: str) -> str:
 
 
 def resource_text(resource: str, amount: float | None, unit: str) -> str:
-    """Return an amount of a quota for people: `500 kWh`, `12.5 kg CO2e`, `80.00 EUR`; empty: unknown.
+    """Return an amount of a quota for people: `500 kWh`, `12.5 kg CO2e`, `80.00 EUR`; empty if unknown.
 
     Args:
         resource: `energy` in joules, `carbon` in grams, or `cost`.
@@ -52,7 +52,7 @@ def resource_text(resource: str, amount: float | None, unit: str) -> str:
 
 
 def percent_text(percent: float | None) -> str:
-    """Return the used part of a quota for people, rounded down, so that 100 % means all; empty: unknown."""
+    """Return the used part of a quota for people, rounded down, so that 100 % means all; empty if unknown."""
     return "" if percent is None else f"{math.floor(percent * 10.0 + 1e-6) / 10.0:.10g} %"
 
 

@@ -31,7 +31,7 @@ def read_csv(
         name: name of the file, for errors.
         quantity: carbon intensity or price.
         currency: currency of a price.
-        max_age_s: time for which a value holds if no other follows; None: twice the usual step.
+        max_age_s: time for which a value holds if no other follows; None means twice the usual step.
 
     Raises:
         UsageError: the header, a time or a value is wrong; names file and line.

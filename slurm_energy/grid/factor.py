@@ -21,7 +21,7 @@ class GridAmount:
     """Emissions or cost of an amount of energy.
 
     Attributes:
-        amount: grams or currency units; None: the energy, or the factor of a part of it, is unknown.
+        amount: grams or currency units; None if the energy, or the factor of a part of it, is unknown.
         known_amount: grams or currency units of the energy whose factor is known.
         known_share: share of the energy whose factor is known, from 0 to 1.
         fallback_share: share of the energy whose factor is the fallback, from 0 to 1.
@@ -38,8 +38,8 @@ class GridFactor:
     """A factor of the grid per kWh: the values of a series, or of the fallback where the series is unknown.
 
     Attributes:
-        series: the series; None: only the fallback.
-        fallback: constant series for the times at which `series` is unknown, usually a yearly factor; None:
+        series: the series; None means only the fallback.
+        fallback: constant series for the times at which `series` is unknown, usually a yearly factor; None if
             the factor is unknown at those times.
     """
 

@@ -43,7 +43,7 @@ class EmbodiedCarbon:
         node_kg: kg of CO2 equivalents per node without its GPUs.
         gpu_kg: kg of CO2 equivalents per GPU.
         lifetime_years: years in use.
-        node_cpus: CPUs of a node as Slurm counts them; None: nodes count as whole.
+        node_cpus: CPUs of a node as Slurm counts them; None means that nodes count as whole.
     """
 
     node_kg: float
@@ -65,14 +65,14 @@ class Footprint:
     """Emissions and cost of energy, as computed by `GridFactors.footprint`.
 
     Attributes:
-        energy_joules: energy of the computers; None: unknown.
+        energy_joules: energy of the computers; None if unknown.
         facility_joules: `energy_joules` times the PUE, which is the energy that the site draws for the
             computers.
-        start_s: start of the time in which the energy was used, in Unix time; None: no energy.
+        start_s: start of the time in which the energy was used, in Unix time; None if there is no energy.
         end_s: end of this time.
-        carbon: emissions of `facility_joules` in grams; None: no carbon intensity is configured.
-        cost: cost of `facility_joules` in units of the currency; None: no price is configured.
-        embodied_grams: embodied emissions of the reserved hardware; None: not configured or not asked for.
+        carbon: emissions of `facility_joules` in grams; None if no carbon intensity is configured.
+        cost: cost of `facility_joules` in units of the currency; None if no price is configured.
+        embodied_grams: embodied emissions of the reserved hardware; None if not configured or not asked for.
         factors: the factors from which the figures were computed.
     """
 
@@ -100,31 +100,31 @@ class Footprint:
 
     @property
     def carbon_basis(self) -> str:
-        """Provider, zone and time resolution of the emissions; empty: no carbon intensity is configured."""
+        """Provider, zone and time resolution of the emissions; empty if no carbon intensity is configured."""
         factor = self.factors.carbon
         return "" if factor is None or self.carbon is None else factor.basis(self.carbon)
 
     @property
     def cost_basis(self) -> str:
-        """Provider, zone and time resolution of the cost; empty: no price is configured."""
+        """Provider, zone and time resolution of the cost; empty if no price is configured."""
         factor = self.factors.price
         return "" if factor is None or self.cost is None else factor.basis(self.cost)
 
     @property
     def grams(self) -> float | None:
-        """Emissions of the energy in grams of CO2 equivalents, without embodied ones; None: unknown."""
+        """Emissions of the energy in grams of CO2 equivalents, without embodied ones; None if unknown."""
         return None if self.carbon is None else self.carbon.amount
 
     @property
     def total_grams(self) -> float | None:
-        """Emissions of the energy plus the embodied ones, E x I + M; None: one of them is unknown."""
+        """Emissions of the energy plus the embodied ones, E x I + M; None if one of them is unknown."""
         if self.grams is None or self.embodied_grams is None:
             return None
         return self.grams + self.embodied_grams
 
     @property
     def cost_amount(self) -> float | None:
-        """Cost in units of the currency; None: unknown."""
+        """Cost in units of the currency; None if unknown."""
         return None if self.cost is None else self.cost.amount
 
     @property
@@ -169,10 +169,10 @@ class GridFactors:
     """Factors and PUE that convert energy to emissions and cost: the result of `GET /v1/grid`.
 
     Attributes:
-        carbon: carbon intensity in g/kWh; None: not configured.
-        price: price in units of `currency` per kWh; None: not configured.
-        pue: power usage effectiveness of the site; None: unknown.
-        embodied: embodied emissions of the hardware; None: not configured.
+        carbon: carbon intensity in g/kWh; None if not configured.
+        price: price in units of `currency` per kWh; None if not configured.
+        pue: power usage effectiveness of the site; None if unknown.
+        embodied: embodied emissions of the hardware; None if not configured.
         currency: currency of the price.
     """
 
@@ -187,7 +187,7 @@ class GridFactors:
 
         Args:
             parts: energy of the computers, without the PUE.
-            reservation: hardware that was reserved, for the embodied share; None: without that share.
+            reservation: hardware that was reserved, for the embodied share; None leaves out that share.
         """
         kept: Sequence[EnergyPart] = parts if isinstance(parts, (list, tuple)) else list(parts)
         energy = _total(kept)

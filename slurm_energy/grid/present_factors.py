@@ -18,11 +18,11 @@ class PresentFactors:
     """Factors at one time.
 
     Attributes:
-        grams_per_kwh: carbon intensity; None: unknown.
-        cost_per_kwh: price in `currency`; None: unknown.
+        grams_per_kwh: carbon intensity; None if unknown.
+        cost_per_kwh: price in `currency`; None if unknown.
         currency: currency of the price.
         pue: power usage effectiveness; None: unknown, 1 is used.
-        basis: provider and zone of the carbon intensity; empty: unknown.
+        basis: provider and zone of the carbon intensity; empty if unknown.
     """
 
     grams_per_kwh: float | None = None

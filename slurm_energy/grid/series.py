@@ -23,7 +23,7 @@ class SeriesSource:
 
     Attributes:
         provider: provider such as `entsoe`, or `constant`, `csv`, `yearly`.
-        zone: zone of the grid in the provider's notation; empty: the provider has none.
+        zone: zone of the grid in the provider's notation; empty if the provider has none.
         detail: further facts for readers, such as the year and publisher of a yearly factor, or `marginal`.
     """
 
@@ -59,7 +59,7 @@ class GridSeries:
     Args:
         source: origin of the values.
         samples: samples in any order. If two have the same start, the later one in the sequence holds.
-        resolution_s: time step that the provider states; None: the usual distance of two samples.
+        resolution_s: time step that the provider states; None means the usual distance of two samples.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class GridSeries:
 
     @property
     def end_s(self) -> float | None:
-        """End of the last sample; None: there is no sample."""
+        """End of the last sample; None if there is no sample."""
         return self._ends[-1] if self._ends else None
 
     def at(self, time_s: float) -> float | None:
-        """Return the value at a time; None: unknown."""
+        """Return the value at a time; None if unknown."""
         row = bisect_right(self._starts, time_s) - 1
         return self._values[row] if row >= 0 and time_s < self._ends[row] else None
 
@@ -175,9 +175,9 @@ def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | N
     """Return samples for ascending times and values, with an end for each sample.
 
     Args:
-        points: ascending times with their values. None: unknown from this time on.
-        max_age_s: time for which a value holds if no other follows; None: twice the usual distance of two
-            times.
+        points: ascending times with their values. None if unknown from this time on.
+        max_age_s: time for which a value holds if no other follows; None means twice the usual distance of
+            two times.
     """
     if max_age_s is None:
         max_age_s = _AGE_STEPS * usual_step_s([time_s for time_s, _ in points])

@@ -38,7 +38,7 @@ class YearlyFactor:
 
 
 def yearly_factor(country: str) -> YearlyFactor | None:
-    """Return the factor of a country; None: there is none.
+    """Return the factor of a country; None if there is none.
 
     Args:
         country: ISO 3166-1 code of two or three letters, in upper or lower case.

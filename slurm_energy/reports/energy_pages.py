@@ -51,7 +51,7 @@ class PageSubject:
     """Subject of a page.
 
     Attributes:
-        dimension: `account` or `user`; empty: the whole cluster.
+        dimension: `account` or `user`; empty means the whole cluster.
         name: name of the account or user.
     """
 

@@ -26,9 +26,9 @@ class GridRow:
     Attributes:
         start: start in Unix time.
         end: end in Unix time.
-        grams_per_kwh: mean carbon intensity; None: unknown in a part of the span.
+        grams_per_kwh: mean carbon intensity; None if unknown in a part of the span.
         fallback_share: share of the span for which the carbon intensity is the fallback.
-        price_per_kwh: mean price; None: unknown in a part of the span.
+        price_per_kwh: mean price; None if unknown in a part of the span.
         price_fallback_share: share of the span for which the price is the fallback.
     """
 

@@ -15,18 +15,18 @@ _BAR = 30
 
 
 def node_watts(status: Mapping[str, Any]) -> float | None:
-    """Return the power of the node in the agent's `status` response, in watts; None: unknown."""
+    """Return the power of the node in the agent's `status` response, in watts; None if unknown."""
     return total(status.get("watts") or {})
 
 
 def total(watts: Mapping[str, float | None]) -> float | None:
-    """Return the power of a node in watts; None: unknown.
+    """Return the power of a node in watts; None if unknown.
 
     The result is the reading of the node's meter, which covers all components. Without such a reading, it is
     the sum of the components.
 
     Args:
-        watts: power by component; None: unknown.
+        watts: power by component; None if unknown.
     """
     if not watts:
         return None
@@ -81,7 +81,7 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _by_component_type(watts: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return watts by component type, so that all GPUs are one entry; None: unknown.
+    """Return watts by component type, so that all GPUs are one entry; None if unknown.
 
     A column for each of eight GPUs would not fit into a terminal.
     """

@@ -46,10 +46,10 @@ class SimulationVariant:
     """Results of one variant of a scenario, by scheduling policy.
 
     Attributes:
-        label: how the variant differs from the others; empty: it is the only one.
+        label: difference between the variant and the others; empty if there is only one variant.
         means: by policy name, mean and standard deviation of each total.
         outcomes: by policy name, the simulation result of the first seed.
-        budget: power budget of the cluster in watts over time; None: none.
+        budget: power budget of the cluster in watts over time; None if there is none.
         seeds: number of simulations from which the means are computed.
         notes: remarks on the simulations.
     """
@@ -78,7 +78,7 @@ def page(
         policies: the simulated policies.
         seeds: number of simulations from which means are computed.
         variants: variants to show in detail; all have these policies.
-        sweep: totals over the axes of a sweep; None: the scenario has no sweep.
+        sweep: totals over the axes of a sweep; None if the scenario has no sweep.
         notes: remarks on the simulations.
         now: current time for the footer; None omits the date.
     """
@@ -192,7 +192,7 @@ def _completion(variant: SimulationVariant, colors: Mapping[str, str]) -> str:
 
 
 def _thinned(values: Floats) -> Floats:
-    """Return ascending values, reduced to some hundred evenly spaced ones if there are more.
+    """Return ascending values. Many values are reduced to some hundred evenly spaced ones.
 
     The last value is always kept.
     """

@@ -140,7 +140,7 @@ def controller_roles(lease: Mapping[str, Any]) -> list[str]:
     """Return one line about each controller of a cluster with several controllers.
 
     Args:
-        lease: entry `lease` of the response to `GET /v1/status`; empty: the cluster has one controller.
+        lease: entry `lease` of the response to `GET /v1/status`; empty if the cluster has one controller.
     """
     lines = []
     for one in lease.get("controllers") or []:

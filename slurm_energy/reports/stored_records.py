@@ -38,7 +38,7 @@ def parse_stored_record(data: Mapping[str, Any], added_keys: Collection[str]) ->
 
     Args:
         data: the element.
-        added_keys: keys that senergyctld adds to those of the record.
+        added_keys: keys that senergyctld adds to the keys of the record.
 
     Raises:
         UsageError: this release does not understand the record.

@@ -1,7 +1,7 @@
 """Totals of a cluster's jobs in a time window, overall and by group: the rows of `senergy experiment`.
 
-Pure arithmetic without text output. Figures have the names and definitions of the simulator's
-summaries, so that a live and a simulated run can be compared; energy is that of jobs, without idle nodes.
+Pure arithmetic without text output. Figures have the names and definitions of the simulator's summaries, so
+that a live and a simulated run can be compared. Energy is the energy of jobs, without idle nodes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WholeJob:
 
     @property
     def energy_joules(self) -> float | None:
-        """Joules of all runs, including work that was lost; None: unknown for all runs."""
+        """Joules of all runs, including work that was lost; None if unknown for all runs."""
         known_joules = [joules for run in self.runs if (joules := run.energy_joules) is not None]
         return math.fsum(known_joules) if known_joules else None
 
@@ -99,19 +99,19 @@ class Summary:
 
     @property
     def makespan_s(self) -> float | None:
-        """Seconds from the first submission to the last end; None: unknown."""
+        """Seconds from the first submission to the last end; None if unknown."""
         if self.first_submit is None or self.last_end is None:
             return None
         return self.last_end - self.first_submit
 
     @property
     def jobs_per_hour(self) -> float | None:
-        """Completed jobs per hour of the makespan; None: the makespan is unknown."""
+        """Completed jobs per hour of the makespan; None if the makespan is unknown."""
         return self.completed / (self.makespan_s / 3600) if self.makespan_s else None
 
     @property
     def mean_watts(self) -> float | None:
-        """Mean power of all jobs together in watts: energy divided by makespan. None: unknown."""
+        """Mean power of all jobs together in watts: energy divided by makespan. None if unknown."""
         if self.energy_joules is None or not self.makespan_s:
             return None
         return self.energy_joules / self.makespan_s
@@ -123,17 +123,26 @@ class Summary:
 
     @property
     def p95_jct_s(self) -> float | None:
-        """95th percentile of the seconds from submission to end of completed jobs; None: there are none."""
+        """95th percentile of the seconds from submission to end of completed jobs.
+
+        None if no job completed.
+        """
         return _quantile(self.jct_s, 0.95)
 
     @property
     def mean_wait_s(self) -> float | None:
-        """Mean waiting time (first start minus submission) of completed jobs in seconds; None: no jobs."""
+        """Mean waiting time (first start minus submission) of completed jobs in seconds.
+
+        None if none completed.
+        """
         return _mean(self.wait_s)
 
     @property
     def p95_wait_s(self) -> float | None:
-        """95th percentile of the seconds from submission to first start of completed jobs; None: none."""
+        """95th percentile of the seconds from submission to first start of completed jobs.
+
+        None if none completed.
+        """
         return _quantile(self.wait_s, 0.95)
 
     @property
@@ -222,7 +231,7 @@ def user_of(job: WholeJob) -> str:
 
 
 def gpu_of(job: WholeJob) -> str | None:
-    """Return the GPU type that the job requested; `any`: GPUs of any type; None: it requested no GPUs."""
+    """Return the GPU type that the job requested, or `any`. None if it requested no GPUs."""
     gpu_type = parse_tres(job.last.job.requested).gpu_kind
     return gpu_type or ("any" if any(record.gpus for record in job.last.records) else None)
 
@@ -273,10 +282,10 @@ def _quantile(values: Sequence[float], part: float) -> float | None:
 
 
 def _jain(values: Iterable[float]) -> float | None:
-    """Return Jain's fairness index (sum x)^2 / (n sum x^2); None: all values are 0.
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2); None if all values are 0.
 
-    It repeats `scheduling.fairness.jain`, because the base installation has no numpy. Values are scaled by
-    the largest one, because their squares could overflow.
+    It repeats `scheduling.fairness.jain`, because the base installation has no numpy. Values are divided by
+    the largest value, because their squares could overflow.
     """
     all_values = [*values]
     largest = max(map(abs, all_values), default=0.0)

@@ -22,7 +22,7 @@ class Report:
     """Totals of the jobs in a time window.
 
     Attributes:
-        start, end: the window in Unix seconds; None: open.
+        start, end: the window in Unix seconds; None means an open end.
         by: criterion of the groups.
         groups: totals by group name. The empty name stands for jobs without a value.
         total: totals of all jobs.
@@ -54,7 +54,7 @@ def lines(
     Args:
         report: report to show.
         header: whether to print the title and the column names.
-        delimiter: text between values; None: columns of fixed width.
+        delimiter: text between values; None means columns of fixed width.
         trailing: whether the delimiter also follows the last value.
     """
     columns = _columns(report, parsable=delimiter is not None)

@@ -16,7 +16,7 @@ class SweepSection:
     """Totals of a sweep.
 
     Attributes:
-        table: cells of the table of all variants and policies, header first; empty: there is no sweep.
+        table: cells of the table of all variants and policies, header first; empty if there is no sweep.
         axes: titles of the axes.
         maps: totals over the axes.
     """

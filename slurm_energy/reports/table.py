@@ -82,7 +82,7 @@ class TableLayout:
 
     Attributes:
         header: whether to print a header, underlined by dashes if the columns have fixed width.
-        delimiter: text between values; None: columns of fixed width.
+        delimiter: text between values; None means columns of fixed width.
         trailing: whether the delimiter also follows the last value, as with `sacct -p`.
         rule: whether dashes separate header and sums from the rows, if the columns have fixed width.
     """

@@ -142,7 +142,7 @@ def format_time(moment: float | None, style: str = "", now: datetime | None = No
     Args:
         moment: Unix seconds; None gives an empty text.
         style: empty or `standard` (ISO 8601 local time), `relative`, or a strftime format that contains `%`.
-        now: current time, for `relative`; None: not needed.
+        now: current time, for `relative`; None if not needed.
     """
     if moment is None:
         return ""

@@ -92,7 +92,7 @@ def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[f
     Args:
         start: start of the first interval in Unix seconds.
         interval_s: seconds per interval.
-        watts: mean watts per interval by component; NaN: unknown.
+        watts: mean watts per interval by component; NaN if unknown.
     """
     columns = {}
     for name, values in watts.items():

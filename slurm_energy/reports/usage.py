@@ -62,7 +62,7 @@ class JobInfo:
         Unknown keys are ignored.
 
         Args:
-            data: the object; None: the result contains no known values.
+            data: the object; with None, the result contains no known values.
         """
         return cls(**{key: data[key] for key in cls.__slots__ if key in data}) if data else cls()
 
@@ -74,7 +74,7 @@ class AccountedRecord:
     Attributes:
         record: the record of one job or step on one node.
         job: the job's accounting data.
-        trace: the power trace; None: not requested or not available.
+        trace: the power trace; None if not requested or not available.
     """
 
     record: EnergyRecord
@@ -137,7 +137,7 @@ class JobUsage:
 
     @property
     def missing_nodes(self) -> int | None:
-        """Number of allocated nodes without a record; None: Slurm's count is unknown, as for all steps."""
+        """Number of allocated nodes without a record; None if Slurm's count is unknown, as for all steps."""
         if self.job.nodes is None or self.first.step is not None:
             return None
         return max(0, self.job.nodes - len(self.records))
@@ -159,17 +159,17 @@ class JobUsage:
 
     @property
     def cpus(self) -> int | None:
-        """Number of CPUs on all nodes; None: unknown."""
+        """Number of CPUs on all nodes; None if unknown."""
         counts = [record.cpus for record in self.records if record.cpus is not None]
         return sum(counts) if counts else None
 
     @property
     def energy_joules(self) -> float | None:
-        """Energy of all nodes and components in joules; None: unknown."""
+        """Energy of all nodes and components in joules; None if unknown."""
         return _sum_known(record.energy_joules for record in self.records)
 
     def component_joules(self, component: str) -> float | None:
-        """Return the energy of one component on all nodes in joules; None: unknown.
+        """Return the energy of one component on all nodes in joules; None if unknown.
 
         Args:
             component: `cpu`, `dram`, `gpu` (all GPUs), `gpu[2]`, `other` or `node`.
@@ -219,13 +219,13 @@ class JobUsage:
 
     @property
     def mean_watts(self) -> float | None:
-        """Mean power of all nodes together in watts: energy divided by elapsed time. None: unknown."""
+        """Mean power of all nodes together in watts: energy divided by elapsed time. None if unknown."""
         energy = self.energy_joules
         return energy / self.elapsed_s if energy is not None and self.elapsed_s > 0 else None
 
     @property
     def peak_watts(self) -> float | None:
-        """Sum of the nodes' peak watts; None: unknown.
+        """Sum of the nodes' peak watts; None if unknown.
 
         For several nodes this is an upper bound, because their peaks need not coincide.
         """
@@ -233,19 +233,19 @@ class JobUsage:
 
     @property
     def edp_joule_seconds(self) -> float | None:
-        """Energy-delay product in J s: energy times elapsed time. None: unknown. Source: thesis 2.1."""
+        """Energy-delay product in J s: energy times elapsed time. None if unknown. Source: thesis 2.1."""
         energy = self.energy_joules
         return None if energy is None else energy * self.elapsed_s
 
     @property
     def ed2p_joule_seconds2(self) -> float | None:
-        """Energy times the square of the elapsed time, in J s^2. None: unknown. Source: thesis 2.1."""
+        """Energy times the square of the elapsed time, in J s^2. None if unknown. Source: thesis 2.1."""
         energy = self.energy_joules
         return None if energy is None else energy * self.elapsed_s**2
 
     @property
     def energy_kwh(self) -> float | None:
-        """Energy of all nodes and components in kWh; None: unknown."""
+        """Energy of all nodes and components in kWh; None if unknown."""
         energy = self.energy_joules
         return None if energy is None else energy / JOULES_PER_KWH
 
@@ -267,7 +267,10 @@ class JobUsage:
 
     @property
     def throttled_seconds(self) -> float | None:
-        """Seconds in which a device was throttled, on the node with the most such seconds. None: unknown."""
+        """Seconds in which a device was throttled, on the node with the most such seconds.
+
+        None if unknown.
+        """
         return _max_known(record.throttled_seconds for record in self.records)
 
     @property
@@ -280,7 +283,7 @@ class JobUsage:
         """The worst quality of the job's energies; partial if a node or a measurable component is missing.
 
         Components that cannot be measured, often `dram` and mostly `other`, are listed in
-        `unknown_components` and do not make the total partial. None: nothing is known.
+        `unknown_components` and do not make the total partial. None if nothing is known.
         """
         if self.energy_joules is None:
             return None
@@ -305,7 +308,7 @@ def component_type(component: str) -> str:
 
 
 def worst_quality(qualities: Iterable[Quality]) -> Quality | None:
-    """Return the worst of the given qualities; None: there are none."""
+    """Return the worst of the given qualities; None if there are none."""
     present = set(qualities)
     return next((quality for quality in _WORST_FIRST if quality in present), None)
 

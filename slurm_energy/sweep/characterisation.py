@@ -194,8 +194,8 @@ def class_sweep(
         factor: knob to vary.
         seconds: run time of the kernel at full speed.
         gpu: run the kernel on GPUs.
-        command: command line of the site's own kernel, in which `{seconds}` is replaced; None: the kernel of
-            `reference_kernels`.
+        command: command line of the site's own kernel, in which `{seconds}` is replaced; None means the
+            kernel of `reference_kernels`.
         units_per_s: speed of this kernel; None with a command.
     """
     if command is None:

@@ -65,7 +65,7 @@ def describe(gpu: bool, seconds: float) -> dict[str, Any]:
 
     Args:
         gpu: measure the kernels on GPUs.
-        seconds: duration of the measurement of one class; 0: measure none.
+        seconds: duration of the measurement of one class; 0 means no measurement.
 
     Returns:
         `cpu_mhz` and `gpu_watts`: minimum, and the value in force (null: unknown); `units_per_s` by class.

@@ -50,7 +50,7 @@ class SweepLimits:
         repetitions: number of repetitions of each point.
         max_in_flight: maximum number of jobs that are pending or running at a time.
         exhaustive: whether dominated points are repeated, too.
-        deadline_s: time on the runner's clock after which no further job is submitted; None: no limit.
+        deadline_s: time on the runner's clock after which no further job is submitted; None means no limit.
     """
 
     repetitions: int

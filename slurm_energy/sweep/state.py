@@ -55,7 +55,7 @@ class SweepState:
         points: the points; the first is the reference.
         runs: all runs so far.
         token: random text in the names of the jobs, which makes them unique.
-        preset: name of the preset that the points come from; empty: no preset.
+        preset: name of the preset that the points come from; empty means no preset.
         programs: names of the Python files that the batch script runs.
         repetitions: number of repetitions of each point that the user requested; 0: unknown.
     """
@@ -171,7 +171,7 @@ def digest(content: bytes) -> str:
 
 
 def load(path: Path) -> SweepState | None:
-    """Return the state in a file; None: there is no such file.
+    """Return the state in a file; None if there is no such file.
 
     Raises:
         UsageError: the file is not the state of a sweep.
@@ -238,7 +238,8 @@ def variant_tag(tag: str, program_settings: Sequence[tuple[str, str | None]]) ->
 
     Args:
         tag: tag of the sweep.
-        program_settings: the settings in which the variant differs from the reference; empty: no difference.
+        program_settings: the settings in which the variant differs from the reference; empty if there is no
+            difference.
     """
     if not program_settings:
         return tag

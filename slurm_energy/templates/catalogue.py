@@ -42,9 +42,10 @@ class TemplateVariable:
         name: key for --set.
         kind: kind of value, one of `value_kinds.names()`.
         doc: meaning, one line.
-        default: default value; None: the user must give a value.
+        default: default value; None if the user must give a value.
         option: sbatch option that receives the value; empty: the text of the template uses the value.
-        sweep: factor of a sweep whose best value `--best` fills in, such as `env.BATCH_SIZE`; empty: none.
+        sweep: factor of a sweep whose best value `--best` fills in, such as `env.BATCH_SIZE`; empty if there
+            is none.
     """
 
     name: str
@@ -82,7 +83,7 @@ def names(folder: Path | None = None) -> dict[str, Path]:
     The order is shipped batch scripts, shipped site files, the site's own templates.
 
     Args:
-        folder: directory of the site's templates, `NAME.sh.j2` or `NAME.j2`, which need not exist; None:
+        folder: directory of the site's templates, `NAME.sh.j2` or `NAME.j2`, which need not exist; None means
             shipped templates only.
 
     Raises:
@@ -111,7 +112,7 @@ def find(name: str, folder: Path | None = None) -> Template:
 
     Args:
         name: name of the template.
-        folder: directory of the site's templates, which need not exist; None: shipped templates only.
+        folder: directory of the site's templates, which need not exist; None means shipped templates only.
 
     Raises:
         NotFoundError: no such template; the error lists the existing ones.

@@ -25,7 +25,7 @@ class TrainingCheckpoint:
     """The checkpoint file of a program.
 
     Args:
-        path: file on a file system that all nodes share; None: no checkpoints.
+        path: file on a file system that all nodes share; None means no checkpoints.
         every_s: seconds between two checkpoints.
     """
 

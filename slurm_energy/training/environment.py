@@ -26,11 +26,11 @@ class TrainingSettings:
     """Settings that the environment of a training program names.
 
     Attributes:
-        batch_size: images per batch of one process; None: the environment names none.
+        batch_size: images per batch of one process; None if the environment names none.
         processes: number of processes that share the batch.
         precision: `fp32`, `fp64`, `bf16` or `fp16`.
-        inter_op_threads: threads of PyTorch's inter-op pool; None: PyTorch's default.
-        backend: `openmp` or `native`, the backend of PyTorch's intra-op pool; None: any.
+        inter_op_threads: threads of PyTorch's inter-op pool; None means PyTorch's default.
+        backend: `openmp` or `native`, the backend of PyTorch's intra-op pool; None means any.
     """
 
     batch_size: int | None = None

@@ -21,7 +21,7 @@ class BalancedOptions:
         goal: `time`: least time. `energy`: least energy within `max_slowdown`. `edp`: least product of energy
             and time.
         max_slowdown: accepted relative increase of the time with the goal `energy`.
-        checkpoint: file on a shared file system; None: no checkpoints.
+        checkpoint: file on a shared file system; None means no checkpoints.
         checkpoint_every_s: seconds between two checkpoints.
         window_steps: steps between two exchanges of measurements.
         shuffle: whether each epoch has a different order. The order depends on `seed` only, never on the

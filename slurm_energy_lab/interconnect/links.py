@@ -27,7 +27,7 @@ class LinkSpec:
 
     Attributes:
         latency_s: seconds from one node to another.
-        bits_per_s: bandwidth of each link in each direction; None: unlimited.
+        bits_per_s: bandwidth of each link in each direction; None means no limit.
     """
 
     latency_s: float = 0.0

@@ -25,7 +25,7 @@ class ProgramTruth:
     Attributes:
         time_ratio: run time relative to the untuned program.
         watts: mean power of a node.
-        gpu_limit_watts: power limit of each GPU; None: untuned.
+        gpu_limit_watts: power limit of each GPU; None if untuned.
     """
 
     time_ratio: float
@@ -48,7 +48,7 @@ def program_truth(
     Args:
         partition: `ampere` or `hopper`.
         program: kernel or program of the node model.
-        objective: objective of tuning, `energy`, `edp` or `ed2p`; empty: untuned.
+        objective: objective of tuning, `energy`, `edp` or `ed2p`; empty if untuned.
         slowdown_limit: slowdown limit of the objective `energy`, as a fraction of the untuned time.
     """
     runs = _runs(partition, program)

@@ -60,7 +60,7 @@ class SiteDirectory:
             path: directory; created if it is absent.
             seed: seed of jobs and errors.
             first_day: a Monday.
-            trace: file for `trace_mix`; None: the mix of the thesis.
+            trace: file for `trace_mix`; None means the mix of the thesis.
             load: load of the site.
 
         Raises:
@@ -103,7 +103,7 @@ class SiteDirectory:
         Args:
             days: number of days.
             at_midnight: function that is called at the start of each day, before the configuration is read.
-            fault: account whose jobs do not start while anything is tuned, as a planted fault; None: no
+            fault: account whose jobs do not start while anything is tuned, as a planted fault; None means no
                 fault.
             has_effect: whether the configuration has an effect. If not, a deployment is a placebo.
         """

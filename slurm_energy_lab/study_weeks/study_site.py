@@ -32,7 +32,7 @@ class SiteMode:
         partition_policy, user_policy: policy by partition and by user. The policy of the user takes
             precedence.
         slowdown_limit: slowdown limit of jobs with the policy `energy`, as a fraction of the untuned time.
-        starved_account: account whose jobs do not start, as a planted fault of a policy; None: no fault.
+        starved_account: account whose jobs do not start, as a planted fault of a policy; None means no fault.
     """
 
     tuned: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class SiteMode:
     starved_account: str | None = None
 
     def objective(self, job: WeekJob) -> str:
-        """Return the objective to which a job is tuned; empty: it is not tuned."""
+        """Return the objective to which a job is tuned; empty if it is not tuned."""
         policy = self.user_policy.get(job.user, self.partition_policy.get(job.partition, self.policy))
         return policy if policy in OBJECTIVES and job.partition in self.tuned else ""
 
@@ -58,7 +58,7 @@ def site_mode(config: Config, fault: str | None = None) -> SiteMode:
 
     Args:
         config: the site's configuration.
-        fault: account whose jobs do not start as soon as anything is tuned, as a planted fault; None: no
+        fault: account whose jobs do not start as soon as anything is tuned, as a planted fault; None means no
             fault.
     """
     tuning, defaults = config.tuning, config.defaults

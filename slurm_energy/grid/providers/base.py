@@ -67,7 +67,7 @@ class GridProvider(ABC):
         name: name in the configuration.
         detail: further facts about the values, see `SeriesSource.detail`.
         default_url: base URL, if the configuration has none.
-        default_zone: zone, if the configuration has none; empty: a zone is required.
+        default_zone: zone, if the configuration has none; empty if a zone is required.
         max_window_s: longest span of one request.
         ahead_s: seconds into the future for which the provider has final values, such as day-ahead prices.
         has_login: whether a request needs the token that `login_request` obtains.
@@ -100,7 +100,7 @@ class GridProvider(ABC):
 
         Args:
             query: the part, at most `max_window_s` long.
-            token: token of the site; empty: the provider needs none.
+            token: token of the site; empty if the provider needs none.
             now_s: time now in Unix time.
         """
 
@@ -160,7 +160,7 @@ def time_of(row: Mapping[str, Any], key: str, name: str) -> float:
 
 
 def number_of(row: Mapping[str, Any], key: str, name: str) -> float | None:
-    """Return a field of a row as a number; None: the field is null.
+    """Return a field of a row as a number; None if the field is null.
 
     Raises:
         ProviderResponseError: the row lacks the key, or the value is not a number.

@@ -186,7 +186,7 @@ def _usual_mix(mixes: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _mix_grams(mix: Mapping[str, float], usual: Mapping[str, float]) -> float | None:
-    """Return the mean emissions of a mix. None: too much of the mix is missing, or has no emission factor.
+    """Return the mean emissions of a mix. None if too much of the mix is missing, or has no emission factor.
 
     Args:
         mix: generation by type at one time. Types that report late are missing.

@@ -44,7 +44,7 @@ class XmlElement:
         return (child for child in self.children if child.name == name)
 
     def text_of(self, *path: str) -> str:
-        """Return the text of the first descendant along a path of names; empty: there is none."""
+        """Return the text of the first descendant along a path of names; empty if there is none."""
         element = self
         for name in path:
             child = next(element.all(name), None)
@@ -70,7 +70,7 @@ class Block:
 
 
 def read_document(body: bytes) -> XmlElement | None:
-    """Return the root element of a document; None: the platform has no data for the request.
+    """Return the root element of a document; None if the platform has no data for the request.
 
     Raises:
         ProviderResponseError: not XML in UTF-8, with a DTD, too deep, or an error of the platform.
@@ -116,7 +116,7 @@ def resolution_s(period: XmlElement) -> float:
     """Return the time step of a Period element in seconds.
 
     Raises:
-        ProviderResponseError: it is missing or of an unknown form.
+        ProviderResponseError: the time step is missing or has an unknown form.
     """
     text = period.text_of("resolution")
     match = _RESOLUTION.fullmatch(text)

@@ -48,8 +48,8 @@ def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
     """Return all columns.
 
     Args:
-        release: release of the installed sacct. Its fields come first, in the order of sacct. None: the rows
-            come from energy records, which have few of sacct's fields.
+        release: release of the installed sacct. Its fields come first, in the order of sacct. None if the
+            rows come from energy records, which have few of sacct's fields.
     """
     ours = {field.name: field for field in (*map(_of_usage, FIELDS), *ROW_FIELDS)}
     if release is None:

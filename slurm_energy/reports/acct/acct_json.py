@@ -91,7 +91,7 @@ def built_document(rows: Sequence[AcctRow], scope: str, notes: Sequence[str]) ->
 
 
 def energy_object(row: AcctRow) -> dict[str, Any] | None:
-    """Return the energy of a job or step. None: the energy is unknown, or the caller may not see it."""
+    """Return the energy of a job or step. None if the energy is unknown, or the caller may not see it."""
     usage = row.usage
     if usage is None:
         return None

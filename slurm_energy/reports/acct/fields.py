@@ -32,7 +32,7 @@ class Style:
     Attributes:
         units: decimal prefixes and units of the numbers.
         time_format: format of times, as in `SLURM_TIME_FORMAT`.
-        now: current time, for relative times; None: not needed.
+        now: current time, for relative times; None if not needed.
         unknown: text for a value that the row should have but that is unknown. It is empty in output for
             programs.
     """
@@ -69,7 +69,7 @@ class Field(Generic[Row]):
         width: default number of characters.
         value_format: how the value is written. `scaled` values get a decimal prefix in tables; `number` and
             `figure` values never do. A `slurm_time` is a text of Unix seconds or a word of sacct.
-        value: function that returns the value of a row (a job or Slurm step); None: unknown.
+        value: function that returns the value of a row (a job or Slurm step); None if unknown.
         doc: meaning, for users.
         left: whether the column is left-justified by default.
         additive: whether a sum over jobs is meaningful.
@@ -138,7 +138,7 @@ def _requested_watts(key: str) -> Callable[[JobUsage], Value]:
 
 
 def requested_cap(usage: JobUsage, key: str) -> float | None:
-    """Return a power cap that the job requested, in watts; None: it requested none.
+    """Return a power cap that the job requested, in watts; None if it requested none.
 
     Args:
         usage: the job.
@@ -355,7 +355,7 @@ FIELDS: tuple[Field[JobUsage], ...] = (
 
 
 def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) -> Field[Row]:
-    """Return the column with a name, or the first one whose name starts with it, ignoring case.
+    """Return the column named `name`, or the first column whose name starts with `name`, ignoring case.
 
     Args:
         fields: available columns.

@@ -56,8 +56,8 @@ def filter_jobs(
 
     Args:
         jobs: jobs with steps, or steps alone.
-        states: states; None: any state.
-        names: comma-separated list of job names; None: any name.
+        states: states; None means any state.
+        names: comma-separated list of job names; None means any name.
     """
     name_set = {name for name in names.split(",") if name} if names else None
     return [

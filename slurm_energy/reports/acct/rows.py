@@ -30,10 +30,10 @@ class AcctRow:
 
     Attributes:
         cells: Slurm's text by field name; times are Unix seconds or words such as `Unknown`.
-        usage: energy records of the job or step; None: there are none, or the caller may not see them.
+        usage: energy records of the job or step; None if there are none, or the caller may not see them.
         hidden: whether the caller may not see the energy.
-        baseline: untuned runs of the same program; None: unknown, or not requested.
-        footprint: emissions and cost of the energy; None: unknown, or not requested.
+        baseline: untuned runs of the same program; None if unknown, or not requested.
+        footprint: emissions and cost of the energy; None if unknown, or not requested.
     """
 
     cells: Mapping[str, str]
@@ -71,12 +71,12 @@ class AcctRow:
 
     @property
     def energy_joules(self) -> float | None:
-        """Energy of all nodes and components in joules; None: unknown."""
+        """Energy of all nodes and components in joules; None if unknown."""
         return None if self.usage is None else self.usage.energy_joules
 
 
 def program_of(usage: JobUsage | None) -> ComparableProgram | None:
-    """Return the program of a job, for a comparison with untuned runs. None: the job is not comparable.
+    """Return the program of a job, for a comparison with untuned runs. None if the job is not comparable.
 
     Steps, jobs without power settings, jobs without a script, and jobs for which the record of a node is
     missing are not comparable. The resources are those of `accounting.history.run_history`.
@@ -124,7 +124,7 @@ class VisibleJobs:
         """Return whether the energy of a job is visible.
 
         Args:
-            uid: the owner's uid as sacct prints it; empty: unknown.
+            uid: the owner's uid as sacct prints it; empty if unknown.
             account: the job's account.
         """
         return self.scope == "all" or uid == str(self.uid) or account in self.accounts
@@ -192,7 +192,7 @@ def _run_of(cells: Mapping[str, str], runs: Sequence[JobUsage]) -> JobUsage | No
 
 
 def _nearest(cells: Mapping[str, str], usages: Sequence[JobUsage]) -> JobUsage | None:
-    """Return the records nearest in time to a row. None: no record is within the tolerated clock skew."""
+    """Return the records nearest in time to a row. None if no record is within the tolerated clock skew."""
     start, end = seconds_of(cells, "Start"), seconds_of(cells, "End")
     if start is None:
         start = seconds_of(cells, "Submit") or 0.0

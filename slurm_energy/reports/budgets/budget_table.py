@@ -32,7 +32,7 @@ def scope_text(row: Row) -> str:
 
 
 def limit_text(watts: float | None) -> str:
-    """Return a limit for a sentence; None: no limit."""
+    """Return a limit for a sentence; None means no limit."""
     return "no limit" if watts is None else with_unit(watts, "W")
 
 
@@ -126,7 +126,7 @@ def budget_lines(response: Row, layout: TableLayout, columns: str | None = None)
     Args:
         response: response to `GET /v1/budget`.
         layout: columns of fixed width, or delimiters.
-        columns: columns as in --format; None: the defaults.
+        columns: columns as in --format; None means the defaults.
 
     Raises:
         UsageError: a column does not exist.

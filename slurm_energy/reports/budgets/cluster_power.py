@@ -25,7 +25,7 @@ def cluster_screen(response: Row, clock: str, glyphs: Glyphs, max_rows: int | No
         response: response to `GET /v1/budget` with nodes and jobs.
         clock: time of day, as text.
         glyphs: characters for bars.
-        max_rows: maximum number of jobs and of nodes; None: all.
+        max_rows: maximum number of jobs and of nodes; None means all.
     """
     nodes, jobs = response.get("nodes") or [], response.get("jobs") or []
     lines = [_headline(response, nodes, clock), ""]

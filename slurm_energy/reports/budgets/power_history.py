@@ -13,7 +13,7 @@ _STEPS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 
 
 @dataclass(frozen=True, slots=True)
 class PowerHistory:
-    """Power under one budget in regular intervals; NaN: unknown, or no limit.
+    """Power under one budget in regular intervals; NaN if unknown, or no limit.
 
     Attributes:
         budget: name of the budget.
@@ -43,7 +43,7 @@ class PowerHistory:
 
     @property
     def energy_joules(self) -> float | None:
-        """Measured energy; None: the power is unknown in all intervals."""
+        """Measured energy; None if the power is unknown in all intervals."""
         powers = [watts for watts in self.measured_watts if not math.isnan(watts)]
         return math.fsum(powers) * self.interval_s if powers else None
 

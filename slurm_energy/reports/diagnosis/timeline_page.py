@@ -50,7 +50,7 @@ class TimelinePage:
         events: number of events in the overview.
         process_count: number of processes with known events or steps.
         node_count: number of nodes about which the page has any data.
-        energy_joules: energy of the job; None: unknown.
+        energy_joules: energy of the job; None if unknown.
         remarks: remarks at the top of the page.
     """
 

@@ -50,7 +50,7 @@ def waste_patterns(
 
     Args:
         diagnosed: jobs with their findings.
-        by: `user` or `account`; None: no grouping.
+        by: `user` or `account`; None means no grouping.
         top: maximum number of patterns per group.
     """
     grouped: dict[tuple[str, FindingKind], list[tuple[str, JobFinding]]] = {}

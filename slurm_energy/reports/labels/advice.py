@@ -31,8 +31,8 @@ def notes(job: JobUsage, config: Config | None = None) -> list[Note]:
 
     Args:
         job: the job.
-        config: configuration of the site, which contains the limits and the best known settings; None: the
-            defaults.
+        config: configuration of the site, which contains the limits and the best known settings; None means
+            the defaults.
     """
     config = config or Config()
     findings = [*_reliability_notes(job), *_setting_notes(job), *_cap_notes(job, config), *_observations(job)]

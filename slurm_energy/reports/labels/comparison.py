@@ -34,7 +34,7 @@ class PolicyVariant:
     jobs: tuple[JobUsage, ...]
 
     def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
-        """Return the mean of a value over the runs for which it is known; None: unknown for all runs.
+        """Return the mean of a value over the runs for which it is known; None if unknown for all runs.
 
         Args:
             figure: function that returns the value of one run, or None.
@@ -116,7 +116,7 @@ def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
 
 
 def change_percent(value: float | None, base: float | None) -> float | None:
-    """Return by how many percent `value` exceeds `base`; None: one of the two is unknown."""
+    """Return by how many percent `value` exceeds `base`; None if one of the two is unknown."""
     if value is None or not base:
         return None
     return 100 * (value / base - 1)

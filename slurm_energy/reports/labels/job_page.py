@@ -68,8 +68,8 @@ def page(
         title: heading; empty: derived from the jobs.
         remarks: remarks at the top of the page, one paragraph each.
         now: current time for the footer; None omits the date.
-        config: configuration of the site, which contains the limits and the best known settings; None: the
-            defaults.
+        config: configuration of the site, which contains the limits and the best known settings; None means
+            the defaults.
         budgets: power under budgets, from `budget_page.budget_cards`.
     """
     cards = {"budgets": budgets, "budget_legend": LEGEND}

@@ -27,8 +27,8 @@ def document(
     Args:
         jobs: the jobs.
         decisions: changes that the queue engine made to each job, by job id; the output of `senergy job`
-            contains them. None: not included.
-        scope: `scope` field of the controller's response, which states whose records it covers; None: not
+            contains them. None if not included.
+        scope: `scope` field of the controller's response, which states whose records it covers; None if not
             included.
     """
     return {

@@ -49,9 +49,9 @@ class PublicationLabel:
 
     Attributes:
         job: the job on all its nodes.
-        footprint: emissions and cost of its energy; None: neither carbon intensity nor price is configured,
-            or the controller returned no factors.
-        work: work that the job has done; None: not stated.
+        footprint: emissions and cost of the job's energy; None if neither carbon intensity nor price is
+            configured, or the controller returned no factors.
+        work: work that the job has done; None if not stated.
     """
 
     job: JobUsage

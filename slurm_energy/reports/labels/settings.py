@@ -66,7 +66,7 @@ def applied_part(records: Sequence[EnergyRecord]) -> str | None:
 def merge_settings(records: Iterable[EnergyRecord]) -> list[MergedSetting]:
     """Merge settings of the same type and values.
 
-    The result is in the order in which they were first applied.
+    The order of the result is the order in which the settings were first applied.
     """
     groups: dict[tuple[object, ...], tuple[dict[str, None], dict[str, None], AppliedSetting]] = {}
     for record in records:

@@ -49,8 +49,8 @@ def label(
         style: format of times.
         earlier_runs: runs of the same job before Slurm requeued it.
         decisions: changes that the queue engine made to the job, as returned by `GET /v1/jobs/ID`.
-        config: configuration of the site, which contains the limits and the best known settings; None: the
-            defaults.
+        config: configuration of the site, which contains the limits and the best known settings; None means
+            the defaults.
     """
     sections = [
         _title(f"Energy label of job {job.display_id}", "="),
@@ -293,7 +293,7 @@ def _steps(job: JobUsage) -> list[str]:
 
 
 def combined_trace(job: JobUsage, points: int) -> PowerTrace | None:
-    """Return the power of all nodes over time in at most `points` intervals; None: the job has no trace."""
+    """Return the power of all nodes over time in at most `points` intervals; None if the job has no trace."""
     traces = [decode_trace(trace) for trace in job.traces.values()]
     filled = [trace for trace in traces if trace.length]
     return combine(filled, points) if filled else None

@@ -22,7 +22,7 @@ def budget_chart(history: PowerHistory, zone: tzinfo | None = None, size: tuple[
 
     Args:
         history: power in regular intervals.
-        zone: time zone of the labels; None: the local zone.
+        zone: time zone of the labels; None means the local zone.
         size: width and height of the drawing in pixels.
     """
     begin, end = history.begin_unix_s, history.begin_unix_s + history.duration_s

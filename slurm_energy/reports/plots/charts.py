@@ -24,7 +24,7 @@ class Series:
     Attributes:
         name: name in legend and tooltip.
         color: name of a CSS variable without dashes, e.g. `cpu` for `var(--cpu)`.
-        values: watts per interval; NaN: unknown.
+        values: watts per interval; NaN if unknown.
         interval_s: seconds per interval.
     """
 
@@ -40,7 +40,7 @@ class Chart:
 
     Attributes:
         svg: the SVG drawing.
-        data: values that the page's script shows as tooltips; empty: no tooltips.
+        data: values that the page's script shows as tooltips; empty means no tooltips.
     """
 
     svg: str
@@ -56,7 +56,7 @@ class Bar:
         color: name of a CSS variable without dashes.
         value: length of the bar in the unit of the chart; None: unknown, no bar is drawn.
         text: text at the end of the bar.
-        change: change against the reference bar as text; empty: unknown.
+        change: change against the reference bar as text; empty if unknown.
     """
 
     name: str
@@ -106,7 +106,7 @@ def power_chart(
         title: title for screen readers.
         size: width and height of the drawing in pixels.
         stacked: whether the series are stacked as areas; otherwise they are drawn as lines.
-        cap_watts: power cap, drawn as a dashed line; None: none.
+        cap_watts: power cap, drawn as a dashed line; None if there is none.
         top_watts: end of the power axis, so that several charts can share one scale; None: derived from the
             series.
     """

@@ -11,7 +11,9 @@ from slurm_energy.diagnosis.timeline.window import TimeWindow
 
 
 def columns_of(series: ObservedSeries, window: TimeWindow, count: int) -> array[float]:
-    """Return the mean of the known values in each of `count` equal parts of the window. NaN: no known value.
+    """Return the mean of the known values in each of `count` equal parts of the window.
+
+    NaN means no known value.
 
     A part that lies between two values of the series has the value of the interval at the centre of the part.
     """

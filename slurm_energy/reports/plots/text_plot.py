@@ -57,7 +57,7 @@ def area_plot(
         duration_s: seconds covered by all columns.
         glyphs: characters to draw with.
         height: rows of the area.
-        reference: power and label of a dashed line, e.g. the power cap; None: none.
+        reference: power and label of a dashed line, e.g. the power cap; None if there is none.
         margin: minimum width of the labels at the left, in characters.
     """
     known_values = [value for value in watts if not math.isnan(value)]

@@ -24,7 +24,7 @@ def state(job: Job) -> str:
 
 
 def shape(job: Job) -> str | None:
-    """Return the GPU request that the scheduling policy chose; None: the job offers no alternatives."""
+    """Return the GPU request that the scheduling policy chose; None if the job offers no alternatives."""
     shapes = job.get("shapes") or []
     return (
         next((offered["text"] for offered in shapes if offered.get("chosen")), None)

@@ -48,7 +48,7 @@ def queue_lines(
     Args:
         jobs: jobs in the order of display.
         style: format of times and numbers.
-        columns: columns as in --format, in our notation or in sprio's; None: the defaults.
+        columns: columns as in --format, in the notation of this command or of sprio; None means the defaults.
         long: whether to show more columns by default.
         norm: whether to show the terms of the score before weighting.
         layout: columns of fixed width, or delimiters.
@@ -70,7 +70,7 @@ def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
     Args:
         jobs: the jobs.
         keys: names of columns, separated by commas. A leading `-` means descending order. `-WATTS,user` puts
-            the highest power first and sorts equal ones by user.
+            the highest power first and sorts jobs of equal power by user.
 
     Raises:
         UsageError: a column does not exist.

@@ -78,8 +78,8 @@ def select_rows(
 
     Args:
         rows: rows of the response, one per account and per user.
-        accounts: names of accounts; None: all.
-        users: login names; None: all. Rows of accounts are always shown.
+        accounts: names of accounts; None means all.
+        users: login names; None means all. Rows of accounts are always shown.
         users_only: whether rows of accounts are omitted.
     """
 
@@ -99,7 +99,7 @@ def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = Non
     Args:
         rows: rows to show.
         layout: columns of fixed width, or delimiters.
-        columns: columns as in --format; None: the defaults.
+        columns: columns as in --format; None means the defaults.
         long: whether to show more columns by default.
 
     Raises:

@@ -36,16 +36,16 @@ class Tres(StrEnum):
 
     @property
     def is_energy(self) -> bool:
-        """Whether the unit is one of energy."""
+        """Whether the unit is a unit of energy."""
         return self in _ENERGIES
 
     @property
     def is_time(self) -> bool:
-        """Whether the unit is one of time."""
+        """Whether the unit is a unit of time."""
         return self in (Tres.CPU, Tres.GPU)
 
     def amount(self, amounts: Amounts) -> float | None:
-        """Return the amount in microjoules, seconds, grams or currency units; None: unknown."""
+        """Return the amount in microjoules, seconds, grams or currency units; None if unknown."""
         if component := _COMPONENT_OF.get(self):
             return amounts.component_uj.get(component)
         return _AMOUNT_OF[self](amounts)
@@ -108,7 +108,7 @@ class ReportColumn:
         source: source of the text. If it is the name of a dimension, the column shows the value of this
             dimension.
         tres: the quantity of an amount.
-        part: index in `Line.parts` of the amounts to show; None: the amounts of the whole line.
+        part: index in `Line.parts` of the amounts to show; None means the amounts of the whole line.
         fixed: whether the user requested the width.
         left: whether the text is left-justified.
     """
@@ -222,8 +222,8 @@ def report_columns(
 
     Args:
         request: the report.
-        document: response of senergyctld, which states whether emissions and cost are known; None: emissions
-            and cost are not among the default columns.
+        document: response of senergyctld, which states whether emissions and cost are known; None means that
+            emissions and cost are not among the default columns.
         with_tres: whether -T is given. The report then has one line per quantity instead of one column per
             quantity.
 

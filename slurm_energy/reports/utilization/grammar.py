@@ -74,7 +74,7 @@ class _Word:
     Attributes:
         name: the word in full.
         min_length: minimum length of its abbreviation, as in sreport.
-        value: whether it has a value (`name=value`).
+        value: whether the word has a value (`name=value`).
         reports: reports that know the word.
     """
 
@@ -136,18 +136,18 @@ class ReportRequest:
 
     Attributes:
         kind: the report.
-        start, end: times as written; empty: the default.
-        fields: requested columns (`Login%20`); empty: the default columns.
-        clusters, accounts, users, partitions: names; empty: no condition.
-        nodes: node list as written; empty: all nodes.
+        start, end: times as written; empty means the default.
+        fields: requested columns (`Login%20`); empty means the default columns.
+        clusters, accounts, users, partitions: names; empty means no condition.
+        nodes: node list as written; empty means all nodes.
         all_clusters: include every cluster of the database.
         tree: indent accounts by their depth.
         group: add up all accounts of a user.
         jobs_only: omit idle and unattributed energy and the total of the meter.
         flat_view: one row for each account of SizesByAccount, without the hierarchy.
-        account_as_parent: show the accounts below the requested ones.
+        account_as_parent: show the accounts below the requested accounts.
         job_count: show numbers of jobs.
-        sizes: boundaries of the size classes in CPUs; empty: one class for each size.
+        sizes: boundaries of the size classes in CPUs; empty means one class for each size.
         top_count: maximum number of users in TopUsage.
         interval: length of the intervals.
     """
@@ -241,7 +241,8 @@ class _Conditions:
         """Add a word.
 
         Raises:
-            UsageError: the word is unknown, or has a value where it takes none or none where it needs one.
+            UsageError: the word is unknown, has a value that it does not take, or lacks a value that it
+                needs.
         """
         name, equals, value = text.partition("=")
         word = self._find(name, bool(equals), text)

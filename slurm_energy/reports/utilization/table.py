@@ -39,7 +39,7 @@ class CellStyle:
         exact: whether amounts are written for programs: exact, and empty if unknown.
         currency: currency of the cost.
         time_text: function that returns a Unix time as text.
-        proper_name: function that returns the real name of a user; empty: unknown.
+        proper_name: function that returns the real name of a user; empty if unknown.
     """
 
     units: ReportUnits
@@ -83,7 +83,7 @@ def report_table(
         lines: lines of the report.
         columns: columns of the report.
         intervals: start and end of each interval.
-        tres: quantities of -T. Each has a row of its own; empty: one row per line.
+        tres: quantities of -T. Each has a row of its own; empty means one row per line.
         style: how cells are written.
         tree: indent accounts by their depth.
     """
@@ -113,7 +113,7 @@ def size_table(
         columns: columns of names.
         intervals: start and end of each interval.
         classes: size classes.
-        tres: the quantity; None: number of jobs.
+        tres: the quantity; None means the number of jobs.
         style: how cells are written.
     """
     head = report_table(lines, columns, intervals, (), style)
@@ -182,7 +182,10 @@ class _Cells:
         return max(column.width, len(self.header), widest)
 
     def _tres(self, tres: Tres | None) -> Tres:
-        """Return the quantity of the column in a row. A column without a quantity uses that of the row."""
+        """Return the quantity of the column in a row.
+
+        A column without a quantity uses the quantity of the row.
+        """
         return tres if tres is not None and self._follows_row else self._own_tres
 
     def _amount(self, line: Line, tres: Tres | None) -> float | None:
@@ -221,7 +224,7 @@ def amount_text(tres: Tres, value: float | None, whole: float | None, style: Cel
 
     Args:
         tres: the quantity.
-        value: microjoules, seconds, grams or currency units; None: unknown.
+        value: microjoules, seconds, grams or currency units; None if unknown.
         whole: amount relative to which the percentage is computed.
         style: how cells are written.
         decimals: decimals of energies, unless they are exact.

@@ -23,10 +23,10 @@ class Amounts:
     Attributes:
         energy_uj: energy in microjoules.
         component_uj: energy by component in microjoules; a component without a meter is missing.
-        cpu_seconds, gpu_seconds: allocated CPU and GPU time; None: unknown.
-        jobs: number of jobs that ran; None: unknown.
-        co2e_grams: emissions; None: unknown.
-        cost: cost in the currency of the response; None: unknown.
+        cpu_seconds, gpu_seconds: allocated CPU and GPU time; None if unknown.
+        jobs: number of jobs that ran; None if unknown.
+        co2e_grams: emissions; None if unknown.
+        cost: cost in the currency of the response; None if unknown.
     """
 
     energy_uj: int = 0
@@ -113,9 +113,9 @@ class UsageRow:
         cluster: name of the cluster.
         interval: index of the interval.
         kind: `job`, `idle` or `unattributed`.
-        names: the group's value of each dimension (`account`, `user`, ...), by dimension; None: unknown, or
+        names: the group's value of each dimension (`account`, `user`, ...), by dimension; None if unknown, or
             the group has no value.
-        cpus: number of CPUs of the jobs, if the request groups by size; None: unknown.
+        cpus: number of CPUs of the jobs, if the request groups by size; None if unknown.
         amounts: the sums.
     """
 
@@ -135,10 +135,10 @@ class UsageDocument:
         start, end: window in Unix seconds.
         intervals: start and end of each interval of the window.
         rows: amounts by group.
-        parents: by cluster, the parent of each Slurm account; empty: unknown.
+        parents: by cluster, the parent of each Slurm account; empty if unknown.
         meter_visible: whether the response contains idle and unattributed energy.
         scope: whose jobs the response covers: `all`, `accounts` or `own`.
-        currency: currency of the cost; empty: cost is unknown.
+        currency: currency of the cost; empty if cost is unknown.
         has_carbon: whether emissions are computed.
         notes: remarks for the reader, one line each.
         data: the response itself.
@@ -161,7 +161,7 @@ class UsageDocument:
         """Return the document of a response.
 
         Raises:
-            UsageError: the response has another form, for example that of a newer release.
+            UsageError: the response has another form, for example the form of a newer release.
         """
         try:
             return cls(
