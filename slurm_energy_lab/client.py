@@ -128,7 +128,7 @@ def ask(
 
     Args:
         socket_path: the node's control socket.
-        message: the message.
+        message: request to the emulator.
         timeout_s: maximum wait for the response; None for no maximum.
         on_progress: function that is called with the units of each progress report before the response; None
             if the message requests no progress reports.

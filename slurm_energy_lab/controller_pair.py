@@ -80,7 +80,7 @@ class PairedController:
     def role(self) -> str | None:
         """Return `active` or `passive`, the role that the controller reports.
 
-        None: the controller does not answer.
+        The result is None if the controller does not answer.
         """
         client = ControllerClient(self.url, self.munge_socket, 2.0, [_RUNS_AS], total_timeout_s=2.0)
         try:

@@ -85,7 +85,7 @@ def compare(
 
     Args:
         seconds: run time of the programs at full speed.
-        programs: the programs.
+        programs: programs to run.
         policies: the policies. `monitor` is always included and runs first.
         on_run: function that is called after each run.
     """

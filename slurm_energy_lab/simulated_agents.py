@@ -95,7 +95,7 @@ class SimulatedAgents:
 
     Args:
         cluster: address of the controller, and munge's socket.
-        nodes: the nodes.
+        nodes: simulated nodes.
         live_report_s: interval of live reports, which the controller may lengthen; 0: none.
         threads: maximum number of requests in progress.
         seed: seed of the random pauses.

@@ -131,7 +131,7 @@ def known_curve(
 
     Args:
         args: command line, with the options of the connection.
-        request: the job.
+        request: prediction request for the job.
         notes: receives the reason why a source was not used.
     """
     try:

@@ -26,7 +26,7 @@ def best_values(
     Args:
         args: command line; `gpu` is the kind of the GPUs, None if it is not given.
         objective: the objective with its slowdown limit.
-        template: the template.
+        template: template to be rendered.
         text: the script that the template yields without these values.
         given: values of --set.
 

@@ -87,7 +87,7 @@ def _is_earlier(run: JobUsage, last: JobUsage) -> bool:
 def _running_job(client: ControllerClient, job_id: str) -> JobUsage | None:
     """Return the data so far of a running job.
 
-    None: the job is not running, or its id is not a plain number.
+    The result is None if the job is not running, or the id is not a plain number.
     """
     from slurm_energy.protocol.live_reports import RUNNING_PATH
     from slurm_energy.reports.usage import AccountedRecord, JobInfo, summarise

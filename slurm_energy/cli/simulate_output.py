@@ -122,7 +122,7 @@ def write_page(
         scenario: the scenario with its axes.
         results: each variant with its results.
         outcomes: simulation results by variant and policy; empty: the page shows the totals only.
-        path: the file.
+        path: path of the HTML file.
     """
     from slurm_energy.reports import simulation_page, sweep_maps
     from slurm_energy.simulator.campaigns.sweep_results import maps, table_rows

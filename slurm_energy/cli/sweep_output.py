@@ -30,7 +30,7 @@ class ProgressBar:
     """Progress of a sweep on standard error: a bar on a terminal, elsewhere a line at intervals.
 
     Args:
-        state: the sweep.
+        state: state of the sweep.
         limits: limits of the extent of the sweep.
     """
 

@@ -50,7 +50,7 @@ def saved_sweep(args: argparse.Namespace, template: Template, given: dict[str, s
     Args:
         args: command line of `senergy template render`. `sweep` names a state file; with None, the current
             folder and the folder of the output are searched for one.
-        template: the template.
+        template: template to be rendered.
         given: values of --set.
 
     Raises:
@@ -97,9 +97,9 @@ def sweep_values(sweep: SavedSweep, objective: Objective, template: Template) ->
     """Return values by variable of a template from the best point of a sweep, and print their source.
 
     Args:
-        sweep: the sweep.
+        sweep: saved sweep of the program.
         objective: the objective with its slowdown limit relative to the reference of the sweep.
-        template: the template.
+        template: template to be rendered.
     """
     from slurm_energy.tuning.sweep.requested_settings import requested_settings
 

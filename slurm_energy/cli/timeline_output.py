@@ -33,7 +33,7 @@ class TraceFile:
     """A file that is renamed to `path` when it is complete. It is compressed if the name ends in `.gz`.
 
     Args:
-        path: the file.
+        path: path of the complete file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +68,7 @@ def _trace_file(path: Path | None) -> Iterator[TraceFile | None]:
     """Write a trace file; without a path, yield None.
 
     Raises:
-        EnergyError: it cannot be written.
+        EnergyError: the file cannot be written.
     """
     if path is None:
         yield None

@@ -115,7 +115,7 @@ def render_rows(rows: Sequence[HelpRow], width: int, *, commands: bool) -> Itera
     """Yield the lines of rows: terms in one column, explanations in another one.
 
     Args:
-        rows: the rows.
+        rows: terms with their explanations.
         width: columns of the terminal.
         commands: the terms are shell commands; a long one continues with a backslash.
     """

@@ -40,7 +40,7 @@ def resource_text(resource: str, amount: float | None, unit: str) -> str:
 
     Args:
         resource: `energy` in joules, `carbon` in grams, or `cost`.
-        amount: the amount.
+        amount: amount of the resource.
         unit: currency of a cost.
     """
     if amount is None:

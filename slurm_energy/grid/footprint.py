@@ -89,7 +89,7 @@ class Footprint:
     def pue(self) -> float | None:
         """Power usage effectiveness of the site.
 
-        None: unknown, and the figures include the computers only.
+        None means that the PUE is unknown. The figures then include the computers only.
         """
         return self.factors.pue
 

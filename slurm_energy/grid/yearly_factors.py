@@ -22,7 +22,7 @@ class YearlyFactor:
         country: ISO 3166-1 code of two letters.
         name: English name of the country.
         grams_per_kwh: grams of CO2 equivalents per kWh.
-        year: the year.
+        year: year that the mean covers.
     """
 
     country: str

@@ -37,7 +37,7 @@ def parse_stored_record(data: Mapping[str, Any], added_keys: Collection[str]) ->
     """Return the record in an element of a response.
 
     Args:
-        data: the element.
+        data: element of the list of records in a response.
         added_keys: keys that senergyctld adds to the keys of the record.
 
     Raises:
@@ -54,7 +54,7 @@ def parse_stored_record(data: Mapping[str, Any], added_keys: Collection[str]) ->
 def _parse(content: dict[str, Any]) -> EnergyRecord | None:
     """Return a record with exactly the keys of this schema.
 
-    None: it has keys that this release does not know.
+    The result is None if the record has keys that this release does not know.
     """
     if content["schema"] != SCHEMA_VERSION:
         return None

@@ -125,7 +125,7 @@ class Summary:
     def p95_jct_s(self) -> float | None:
         """95th percentile of the seconds from submission to end of completed jobs.
 
-        None if no job completed.
+        The value is None if no job completed.
         """
         return _quantile(self.jct_s, 0.95)
 
@@ -133,7 +133,7 @@ class Summary:
     def mean_wait_s(self) -> float | None:
         """Mean waiting time (first start minus submission) of completed jobs in seconds.
 
-        None if none completed.
+        The value is None if no job completed.
         """
         return _mean(self.wait_s)
 
@@ -141,7 +141,7 @@ class Summary:
     def p95_wait_s(self) -> float | None:
         """95th percentile of the seconds from submission to first start of completed jobs.
 
-        None if none completed.
+        The value is None if no job completed.
         """
         return _quantile(self.wait_s, 0.95)
 

@@ -253,7 +253,7 @@ class JobUsage:
     def seconds_above_cap(self) -> float | None:
         """Seconds above the power cap, on the node that exceeded it for the longest time.
 
-        None: there is no cap.
+        The value is None if there is no cap.
         """
         return _max_known(record.seconds_above_cap for record in self.records)
 
@@ -261,7 +261,7 @@ class JobUsage:
     def budget_capped_seconds(self) -> float | None:
         """Seconds with limits lowered by a power budget, on the node with the most such seconds.
 
-        None: no budget.
+        The value is None if there is no budget.
         """
         return _max_known(record.budget_capped_seconds for record in self.records)
 
@@ -269,7 +269,7 @@ class JobUsage:
     def throttled_seconds(self) -> float | None:
         """Seconds in which a device was throttled, on the node with the most such seconds.
 
-        None if unknown.
+        The value is None if it is unknown.
         """
         return _max_known(record.throttled_seconds for record in self.records)
 

@@ -190,7 +190,7 @@ def class_sweep(
     """Return the sweep of one class.
 
     Args:
-        name: class.
+        name: name of the class.
         factor: knob to vary.
         seconds: run time of the kernel at full speed.
         gpu: run the kernel on GPUs.

@@ -63,7 +63,7 @@ class SweepRunner:
     """Runner of one sweep. Every change of the state is saved before the next action.
 
     Args:
-        state: the sweep.
+        state: state of the sweep, which the runner changes.
         cluster: access to Slurm and to the controller.
         limits: extent of the sweep.
         save: function that stores the state durably.

@@ -40,7 +40,7 @@ class Submitter:
     """Submitter of the jobs of one sweep.
 
     Attributes:
-        state: the sweep.
+        state: state of the sweep.
         script: path of the batch script.
         given: options of the script's #SBATCH lines and of the user's sbatch options, by long name.
     """

@@ -212,7 +212,7 @@ def render(template: Template, given: Mapping[str, str], energy_check: value_kin
     """Return the text of a template with the given values, and with defaults for the other variables.
 
     Args:
-        template: the template.
+        template: template to be rendered.
         given: values by name of the variable.
         energy_check: function that checks energy flags; its argument maps names such as `ENERGY_GPU_CAP` to
             values.

@@ -43,7 +43,7 @@ class StepTimeFit:
     _suspects: list[float] = field(default_factory=list)
 
     def add(self, samples: int, seconds: float) -> bool:
-        """Add the median seconds of steps with this number of samples, and fit again.
+        """Add the median seconds of steps with a number of samples, and fit again.
 
         Args:
             samples: samples per step, above 0.

@@ -89,7 +89,7 @@ class Switch:
         Args:
             source: number of the sending node.
             target: number of the receiving node.
-            packet: the packet.
+            packet: content of the packet.
             now_s: current time in seconds.
 
         Returns:

@@ -35,7 +35,7 @@ class WeekJob:
         nodes: number of nodes.
         seconds: run time without tuning, in seconds.
         limit_s: requested time limit.
-        user, account: owner.
+        user, account: user and Slurm account of the job.
         power_factor: power relative to other runs of the program.
     """
 
@@ -68,7 +68,7 @@ class WeekMix:
 
 
 def thesis_mix(load: float = 0.6) -> WeekMix:
-    """Return the mix of the thesis: ViT, ALBERT and ResNet-50 in equal shares, 20 minutes to 6 hours."""
+    """Return the job mix of the thesis: ViT, ALBERT and ResNet-50 in equal shares, 20 minutes to 6 hours."""
     hours = [math.exp(math.log(1 / 3) + math.log(18.0) * step / 39) for step in range(40)]
     shapes = tuple((length, 2 if step % 4 == 0 else 1) for step, length in enumerate(hours))
     return WeekMix(load, THESIS_PROGRAMS, shapes)

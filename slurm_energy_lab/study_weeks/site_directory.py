@@ -59,7 +59,7 @@ class SiteDirectory:
         Args:
             path: directory; created if it is absent.
             seed: seed of jobs and errors.
-            first_day: a Monday.
+            first_day: date of the first day, which must be a Monday.
             trace: file for `trace_mix`; None means the mix of the thesis.
             load: load of the site.
 

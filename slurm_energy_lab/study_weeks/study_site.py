@@ -80,7 +80,7 @@ class PlacedWeekJob:
     """A job that is placed on nodes.
 
     Attributes:
-        job: the job.
+        job: job as it was submitted.
         nodes: names of the job's nodes.
         start_s, end_s: start of the job, and the end that follows from the job's speed.
         watts: power of each of the job's nodes, before the influence of the room's temperature.
@@ -290,7 +290,7 @@ def true_saving(seed: int, jobs: Sequence[WeekJob], mode: SiteMode, first_day: i
     Args:
         seed: seed of the room's temperature.
         jobs: all jobs from day 0.
-        mode: the settings.
+        mode: mode whose effect is computed.
         first_day: first day with the settings, and first day of the comparison.
         days: number of days.
     """

@@ -30,7 +30,7 @@ class XmlElement:
     """An element of a document: its name without prefix, its text, and its children.
 
     Attributes:
-        name: name.
+        name: name of the element without its namespace prefix.
         text: text between the tags.
         children: elements within.
     """
@@ -90,7 +90,7 @@ def blocks(series: XmlElement, value_name: str) -> Iterator[Block]:
     With the curve type A03 a value holds until the next position, or the end of the period.
 
     Args:
-        series: the element.
+        series: TimeSeries element.
         value_name: name of the element with the value, `price.amount` or `quantity`.
 
     Raises:

@@ -137,7 +137,7 @@ def _of_sacct(field: SacctField, of_dates: Overflow) -> Field[AcctRow]:
     """Return the column for a field of sacct.
 
     Args:
-        field: the field.
+        field: field of sacct that the column shows.
         of_dates: treatment of times that are longer than the column.
     """
     return Field(

@@ -141,7 +141,7 @@ def requested_cap(usage: JobUsage, key: str) -> float | None:
     """Return a power cap that the job requested, in watts; None if it requested none.
 
     Args:
-        usage: the job.
+        usage: job with its energy records.
         key: `cap_watts` (per node) or `gpu_cap_watts` (per GPU).
     """
     requested = usage.first.requested

@@ -105,8 +105,9 @@ class VisibleJobs:
     """The jobs whose energy the caller may see, as the controller describes them in a response.
 
     Attributes:
-        uid: the caller.
-        scope: `all`, `accounts` or `own`.
+        uid: uid of the caller.
+        scope: jobs that the caller may see: `all`, the jobs of some `accounts`, or only the caller's `own`
+            jobs.
         accounts: accounts that the caller coordinates.
     """
 

@@ -38,8 +38,8 @@ class UseRow:
 
     Attributes:
         name: resource, with the GPU if there are several.
-        share: use, 0 to 1.
-        text: details.
+        share: fraction of the resource that was used, 0 to 1.
+        text: further figures as text.
     """
 
     name: str
@@ -88,7 +88,7 @@ def confidence_text(finding: JobFinding, elapsed_s: float) -> str:
     """Return the losses and the confidence of a finding as text.
 
     Args:
-        finding: the finding.
+        finding: finding of the diagnosis.
         elapsed_s: duration of the job.
     """
     parts = []

@@ -31,7 +31,7 @@ def diagnosis_document(
     """Return the diagnosis of a job as one HTML document.
 
     Args:
-        job: the job.
+        job: job with its energy records.
         diagnosis: summary, findings and advice for the job.
         settings: power settings to try.
         config: thresholds, for the classes of variation.

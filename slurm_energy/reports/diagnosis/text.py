@@ -33,7 +33,7 @@ def diagnosis_page(
     """Return the lines of the diagnosis of one job.
 
     Args:
-        job: the job.
+        job: job with its energy records.
         diagnosis: summary, findings and advice for the job.
         settings: power settings to try, each with a measured or predicted figure.
         config: thresholds, for the classes of variation.

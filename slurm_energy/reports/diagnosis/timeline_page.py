@@ -70,7 +70,7 @@ def timeline_page(page: TimelinePage, now: datetime | None = None) -> str:
     """Return the page as one HTML document.
 
     Args:
-        page: its content.
+        page: content of the page.
         now: current time for the footer; None omits the date.
     """
     window = page.overview.window

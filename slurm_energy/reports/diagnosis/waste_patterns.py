@@ -108,7 +108,7 @@ def patterns_json(patterns: Sequence[WastePattern], scope: str | None, jobs: int
     """Return the JSON document of `senergy diagnose --patterns --json`.
 
     Args:
-        patterns: the patterns.
+        patterns: patterns as returned by `waste_patterns`.
         scope: whose jobs the caller may see, from the controller's response.
         jobs: number of diagnosed jobs.
         left_out: number of jobs with less energy that were not diagnosed.

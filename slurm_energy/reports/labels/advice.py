@@ -30,7 +30,7 @@ def notes(job: JobUsage, config: Config | None = None) -> list[Note]:
     """Return all notes on a job, the most important first.
 
     Args:
-        job: the job.
+        job: job with its energy records.
         config: configuration of the site, which contains the limits and the best known settings; None means
             the defaults.
     """

@@ -25,7 +25,7 @@ def document(
     """Return the JSON document of `senergy job --json`.
 
     Args:
-        jobs: the jobs.
+        jobs: jobs to include.
         decisions: changes that the queue engine made to each job, by job id; the output of `senergy job`
             contains them. None if not included.
         scope: `scope` field of the controller's response, which states whose records it covers; None if not

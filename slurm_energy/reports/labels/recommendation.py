@@ -54,7 +54,7 @@ class PredictedCap:
     """A power cap per GPU with its predicted effect.
 
     Attributes:
-        watts: the cap.
+        watts: power cap per GPU in watts.
         limit_watts: power limit per GPU during the job.
         time_ratio: predicted time with the cap, divided by the predicted time without it.
         energy_ratio: predicted energy of the GPUs with the cap, divided by their predicted energy without it.
@@ -155,7 +155,7 @@ def _search(
     job, or if numpy is not installed.
 
     Args:
-        request: the job.
+        request: prediction request for the job.
         limit: current power limit per GPU in watts.
         caps: candidate power caps per GPU in watts.
     """
@@ -235,8 +235,8 @@ def _binds(entry: EdpEntry, job: JobUsage, count: int) -> bool:
     entry without a cap always counts as binding.
 
     Args:
-        entry: the entry of the table.
-        job: the job.
+        entry: entry of the EDP table.
+        job: job with its energy records.
         count: number of GPUs of the job.
     """
     joules = job.component_joules("gpu")

@@ -71,8 +71,8 @@ class BarGroup:
     """Bars under one heading.
 
     Attributes:
-        name: the heading.
-        bars: the bars.
+        name: text of the heading.
+        bars: bars below the heading.
         reference: value whose bar has full length; a dotted line marks it.
     """
 
@@ -135,7 +135,7 @@ def max_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
     """Return the highest power of all series.
 
     Args:
-        series: the series.
+        series: series of one chart.
         stacked: whether the series are stacked. If so, the highest sum is returned.
     """
     if stacked:

@@ -135,7 +135,7 @@ def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int]
     """Draw each job as a bar from its start to its end, in a row of its own.
 
     Args:
-        spans: the jobs.
+        spans: bars of the jobs.
         title: title for screen readers.
         size: width and height in pixels.
     """

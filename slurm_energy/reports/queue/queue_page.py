@@ -161,7 +161,7 @@ def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], st
     """Return the details of one pending job as lines.
 
     Args:
-        job: the job.
+        job: entry of the job in the response.
         neighbours: jobs directly before and after it; may include the job itself.
         answer: response to `GET /v1/priority`, for values common to all jobs.
         style: format of times.

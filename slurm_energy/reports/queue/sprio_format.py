@@ -80,7 +80,7 @@ def field_of_letter(
 
     Args:
         fields: available columns.
-        letter: the letter.
+        letter: letter of sprio that names a field.
         message_start: start of the error message, which names the option.
         listing: command that lists all columns, for the error message.
 

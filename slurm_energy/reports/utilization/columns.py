@@ -221,7 +221,7 @@ def report_columns(
     """Return the columns of a report.
 
     Args:
-        request: the report.
+        request: parsed report with its conditions.
         document: response of senergyctld, which states whether emissions and cost are known; None means that
             emissions and cost are not among the default columns.
         with_tres: whether -T is given. The report then has one line per quantity instead of one column per

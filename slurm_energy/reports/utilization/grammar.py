@@ -135,7 +135,7 @@ class ReportRequest:
     """A parsed report with its conditions.
 
     Attributes:
-        kind: the report.
+        kind: report to print.
         start, end: times as written; empty means the default.
         fields: requested columns (`Login%20`); empty means the default columns.
         clusters, accounts, users, partitions: names; empty means no condition.
@@ -283,7 +283,7 @@ class _Conditions:
         return UsageError(subject, f"unknown condition '{shown(text)}'", todo)
 
     def request(self) -> ReportRequest:
-        """Return the request that all parsed words together make.
+        """Return the request that results from all parsed words.
 
         Raises:
             UsageError: a value is not a number or not one of the known words.

@@ -121,7 +121,7 @@ def report_lines(
     """Return the lines of a report in their order.
 
     Args:
-        request: the report.
+        request: parsed report with its conditions.
         document: response of senergyctld, grouped by `dimensions(request)`.
         sort: order of users and of other groups; None: by CPU time as in sreport, or by energy.
         with_meter: whether idle energy, unattributed energy and the total have lines of their own.

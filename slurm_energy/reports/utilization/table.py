@@ -223,7 +223,7 @@ def amount_text(tres: Tres, value: float | None, whole: float | None, style: Cel
     """Return an amount as text, with or as a percentage if the units say so.
 
     Args:
-        tres: the quantity.
+        tres: quantity of the amount.
         value: microjoules, seconds, grams or currency units; None if unknown.
         whole: amount relative to which the percentage is computed.
         style: how cells are written.

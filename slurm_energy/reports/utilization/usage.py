@@ -116,7 +116,7 @@ class UsageRow:
         names: the group's value of each dimension (`account`, `user`, ...), by dimension; None if unknown, or
             the group has no value.
         cpus: number of CPUs of the jobs, if the request groups by size; None if unknown.
-        amounts: the sums.
+        amounts: sums over the jobs or nodes of the group.
     """
 
     cluster: str

@@ -59,7 +59,7 @@ def _command_output(command: list[str], timeout_s: float = 20) -> str:
 def missing_requirement(distributed: bool = False) -> str | None:
     """Return the missing requirement for compiling the trainer, and how to install it.
 
-    None: none is missing.
+    The result is None if no requirement is missing.
     """
     for tool, package in (("gcc", "gcc"), ("pkg-config", "pkg-config")):
         if shutil.which(tool) is None:

@@ -24,7 +24,7 @@ class NativeNetwork:
     The arrays to which the stages point must outlive the network.
 
     Args:
-        stages: the stages.
+        stages: stages of the network from input to output.
         dtype: numpy's element type.
         image_shape: channels, height and width.
         batch_size: samples of a full batch.

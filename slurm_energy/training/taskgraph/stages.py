@@ -47,7 +47,7 @@ def plan_stages(layers: Sequence[Layer], image_shape: tuple[int, int, int]) -> t
     """Return the stages of a network and its number of classes.
 
     Args:
-        layers: the layers.
+        layers: layers of the network from input to output.
         image_shape: channels, height and width of an image.
 
     Raises:
