@@ -1,8 +1,8 @@
-"""Deferral: when a job that may wait should start, so that its energy is cheap or clean.
+"""Deferral: planning when a deferrable job should start, so that its energy is cheap or clean.
 
-Deferral is an axis of its own beside the order of the queue. A deferral policy gives each job an earliest
-start, never later than the job's latest start. All functions are pure and work on numpy columns; the
-simulator and senergyctld call the same code.
+Deferral is independent of the order of the queue. A deferral policy gives each job an earliest start, never
+later than the job's latest start. All functions are pure and work on numpy columns; the simulator and
+senergyctld call the same code.
 """
 
 from slurm_energy.deferral.registry import OFF, DeferralPolicy, names, plan, policy, register

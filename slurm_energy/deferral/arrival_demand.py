@@ -1,8 +1,8 @@
-"""Units that jobs which have not arrived yet will need, from the arrivals of the past.
+"""Forecast of the units that future arrivals will need, from past arrivals.
 
 A deferred job must not take the units that later arrivals will need. Arrivals are modelled as a Poisson
-process. Its rate is the mean of the past. If enough days are known, this mean is blended with the mean of the
-same hour of the day.
+process. The rate of the process is the mean rate of the past. If enough days are known, this mean is blended
+with the mean rate at the same hour of the day.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class ArrivalHistory:
     """Jobs that arrived in the past; columns have shape (n,).
 
     Attributes:
-        since_s: start of the observed time. Earlier arrivals are ignored.
+        since_s: start of the observed period. Earlier arrivals are ignored.
         submit_s: time of each arrival.
-        time_s: run time.
+        time_s: run time of the job.
         units: number of units.
         hardware: row of the kind of hardware in `Capacity.units`.
-        slack_s: slack; 0: the job was urgent.
+        slack_s: slack of the job; 0 if the job was urgent.
     """
 
     since_s: float
@@ -52,12 +52,13 @@ class ArrivalHistory:
 
 
 class ArrivalDemand(NamedTuple):
-    """Units that jobs arriving from now on will hold.
+    """Number of units that jobs arriving from now on will hold.
 
     Attributes:
-        mean, deviation: at the end of each slot, shape (kinds, slots) each; 0 if fewer than 10 arrivals are
+        mean, deviation: mean and standard deviation of this number at the end of each slot, each of shape
+            (kinds, slots). 0 if fewer than 10 arrivals are known.
+        hold_s: mean time for which a job holds a unit, shape (kinds,). NaN if fewer than 10 arrivals are
             known.
-        hold_s: mean time for which a job holds a unit, shape (kinds,); NaN: fewer than 10 arrivals are known.
     """
 
     mean: Floats
@@ -68,9 +69,10 @@ class ArrivalDemand(NamedTuple):
 def arrival_demand(
     history: ArrivalHistory, now_s: float, step_s: float, slots: int, kinds: int
 ) -> ArrivalDemand:
-    """Return the units that jobs arriving from now on will hold.
+    """Return the number of units that jobs arriving from now on will hold.
 
-    Urgent jobs are counted from their arrival, deferrable jobs from a quarter of their slack after it.
+    Urgent jobs are counted from their arrival. Deferrable jobs are counted from a quarter of their slack
+    after their arrival.
 
     Args:
         history: arrivals of the past.
@@ -106,7 +108,7 @@ def arrival_demand(
 
 
 def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats:
-    """Return the sum of the weights of the jobs that run longer than each age."""
+    """Return, for each age, the sum of the weights of the jobs that run longer than this age."""
     order = np.argsort(time_s)
     below = np.concatenate([[0.0], np.cumsum(weight[order])])
     longer: Floats = below[-1] - below[np.searchsorted(time_s[order], age_s, side="right")]
@@ -114,7 +116,7 @@ def _weight_longer_than(time_s: Floats, weight: Floats, age_s: Floats) -> Floats
 
 
 def _relative_rate(submit_s: Floats, since_s: float, now_s: float, step_s: float, slots: int) -> Floats:
-    """Return the rate of arrivals in each slot from now on, relative to the mean rate."""
+    """Return the rate of arrivals in each slot from now on, divided by the mean rate."""
     observed_s = now_s - since_s
     if observed_s < _DAYS_FOR_PROFILE * _DAY_S:
         return np.ones(slots)

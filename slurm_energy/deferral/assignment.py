@@ -1,4 +1,4 @@
-"""Joint placement of jobs in slots at minimum total score: integer programming, or a heuristic."""
+"""Joint assignment of jobs to slots at minimum total score, by integer programming or a heuristic."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _GOOD_ENOUGH: Final = 1e-4
 def assign(
     queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, options: DeferralOptions
 ) -> Ints:
-    """Return the slot of each deferrable job at the minimum total score; `NONE`: the job has no room.
+    """Return the slot of each deferrable job at the minimum total score; `NONE` if a job has no room.
 
-    A job without room counts more than any difference of scores. The result of the heuristic is used if
+    The penalty of a job without room exceeds any difference of scores. The result of the heuristic is used if
     scipy is not installed, the problem is too large, or the solver finds nothing better in time.
     """
     rough = heuristic(queue, table, score, fit)
@@ -38,19 +38,19 @@ def assign(
 
 
 def total_score(score: Floats, slots: Ints) -> float:
-    """Return the sum of the scores of placed jobs, and the penalty of the others."""
+    """Return the sum of the scores of placed jobs and the penalties of all other jobs."""
     placed = slots != NONE
     return float(np.sum(score[placed, slots[placed]]) + penalty(score) * np.sum(~placed))
 
 
 def penalty(score: Floats) -> float:
-    """Return the penalty of a job without room, above every difference of total scores."""
+    """Return the penalty of a job without room. It exceeds every difference of total scores."""
     finite = np.where(np.isfinite(score), np.abs(score), 0.0)
     return 2.0 * float(np.sum(np.max(finite, axis=1, initial=0.0))) + 1e-9
 
 
 def _planned(queue: DeferralQueue, table: StartTable) -> Bools:
-    """Return which deferrable jobs have the room of an earlier plan, which they must not lose; shape (d,)."""
+    """Return the mask of the jobs with room reserved by an earlier plan, which must keep it; shape (d,)."""
     if queue.planned_s is None:
         return np.zeros(len(table.rows), np.bool_)
     planned: Bools = queue.planned_s[table.rows] >= queue.now_s
@@ -60,7 +60,7 @@ def _planned(queue: DeferralQueue, table: StartTable) -> Bools:
 def heuristic(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit) -> Ints:
     """Place jobs by descending regret, then move single jobs to better slots while that helps.
 
-    Regret is the difference between the mean and the minimum score of a job, per unit and second.
+    The regret of a job is the difference between its mean and its minimum score, per unit and second.
     """
     finite = np.where(np.isfinite(score), score, np.nan)
     work = queue.units[table.rows] * queue.time_s[table.rows]
@@ -121,8 +121,8 @@ def solve(
     """Return the placement of minimum total score by integer programming (HiGHS).
 
     Returns:
-        The slot of each job; None if scipy is not installed, the problem is too large, no placement was found
-        within `limit_s` seconds, or none keeps the room of all earlier plans.
+        The slot of each job. None if scipy is not installed, the problem is too large, no placement was found
+        within `limit_s` seconds, or no placement keeps the room reserved by all earlier plans.
     """
     jobs, starts = np.nonzero(np.isfinite(score))
     if not len(jobs) or len(jobs) > _MAX_VARIABLES or limit_s <= 0:

@@ -1,4 +1,4 @@
-"""Saving of deferred jobs compared with running them at once, with its uncertainty."""
+"""Saving of deferred jobs relative to starting them at once, with the uncertainty of the saving."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class FinishedJobs:
 
     Attributes:
         eligible_s: time at which the job could have started without deferral.
-        start_s, end_s: its actual run.
-        energy_joules: its energy.
-        queue_s: time for which it would have waited for resources at `eligible_s`; NaN: unknown.
+        start_s, end_s: start and end of the job's actual run.
+        energy_joules: energy of the job.
+        queue_s: time for which the job would have waited for resources from `eligible_s` on; NaN if unknown.
         queue_deviation_s: standard deviation of `queue_s`; NaN counts as 0.
     """
 
@@ -37,8 +37,9 @@ class CounterfactualCosts:
     """Actual costs of jobs, and their costs if they had run at once; columns have shape (n,).
 
     Attributes:
-        actual: cost, or emissions, of the actual run; NaN: the signal is unknown in a part of it.
-        at_once: expected cost of the same run at `eligible_s` plus the wait for resources; NaN: unknown.
+        actual: cost or emissions of the actual run. NaN if the signal is unknown for a part of the run.
+        at_once: expected cost or emissions of the same run if it had started at `eligible_s`, after the wait
+            for resources; NaN if unknown.
         deviation: standard deviation of `at_once`.
     """
 
@@ -48,20 +49,21 @@ class CounterfactualCosts:
 
     @property
     def known(self) -> Bools:
-        """Mask of the jobs whose saving is known."""
+        """Return the mask of the jobs whose saving is known."""
         known: Bools = np.isfinite(self.actual) & np.isfinite(self.at_once)
         return known
 
     @property
     def saving(self) -> float:
-        """Saving of all jobs with known costs; negative if deferral cost more."""
+        """Return the total saving of all jobs with known costs. It is negative if deferral cost more."""
         return float(np.sum((self.at_once - self.actual)[self.known]))
 
     @property
     def saving_deviation(self) -> float:
-        """Standard deviation of `saving`.
+        """Return the standard deviation of `saving`.
 
-        Errors of the jobs count as fully correlated, because jobs of one time wait in the same queue.
+        The errors of different jobs are assumed to be fully correlated, because jobs of the same time wait in
+        the same queue.
         """
         return float(np.sum(self.deviation[self.known]))
 
@@ -85,13 +87,14 @@ _WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
 
 
 def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCosts:
-    """Return the hypothetical costs of finished jobs if each had been run at once.
+    """Return the hypothetical costs of finished jobs if each job had been started at once.
 
-    The run keeps its time and mean power. Its start is uncertain, because the wait for resources is: the
-    expected cost and its deviation are those over that wait, which is not negative.
+    The hypothetical run has the same duration and mean power as the actual run. The wait for resources, and
+    therefore the start, is uncertain. The expected cost and its standard deviation are computed over the
+    distribution of this wait, which is not negative.
 
     Args:
-        jobs: the jobs. Without a known wait they would have started at once.
+        jobs: the jobs. A job without a known wait is assumed to start at once.
         series: actual price per kWh, or grams per kWh.
 
     Raises:
@@ -110,15 +113,16 @@ def costs_at_once(jobs: FinishedJobs, series: SignalSeries) -> CounterfactualCos
 
 
 def typical_waits(waits: ObservedWaits, times_s: Floats, window_s: float) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the waits of the jobs that were submitted about given times.
+    """Return mean and standard deviation of the waits of jobs that were submitted near given times.
 
     Args:
         waits: the jobs.
         times_s: the times, shape (m,).
-        window_s: jobs that were submitted at most this long before or after a time count.
+        window_s: maximum distance in seconds between a submission and the given time.
 
     Returns:
-        Mean and standard deviation in seconds, shape (m,) each; NaN: no job was submitted then.
+        Mean and standard deviation in seconds, each of shape (m,). NaN where no job was submitted near the
+        time.
     """
     order = np.argsort(waits.submit_s, kind="stable")
     submit_s, wait_s = waits.submit_s[order], waits.wait_s[order]
@@ -131,12 +135,12 @@ def typical_waits(waits: ObservedWaits, times_s: Floats, window_s: float) -> tup
 
 
 def run_costs(start_s: Floats, end_s: Floats, energy_joules: Floats, series: SignalSeries) -> Floats:
-    """Return cost or emissions of runs ; NaN: the signal is unknown in a part of it."""
+    """Return cost or emissions of runs; NaN if the signal is unknown for a part of a run."""
     return energy_joules / JOULES_PER_KWH * _mean(series, start_s, end_s - start_s)
 
 
 def _mean(series: SignalSeries, start_s: Floats, time_s: Floats) -> Floats:
-    """Return the mean of a signal over runs; NaN where it is unknown in a part of a run."""
+    """Return the mean of a signal over each run; NaN if the signal is unknown for a part of the run."""
     known = SignalSeries(series.start_s, series.step_s, np.isfinite(series.values).astype(np.float64))
     end_s = start_s + np.maximum(time_s, 1e-3)
     length_s = end_s - start_s

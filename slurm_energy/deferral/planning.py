@@ -1,4 +1,4 @@
-"""Choice of the best start of each job among slots with limited resources."""
+"""Choice of the best start of each job among time slots with limited resources."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _EQUAL = 1e-9  # relative difference of scores that comes from rounding
 
 @dataclass(frozen=True, slots=True)
 class StartTable:
-    """Costs of the d deferrable jobs by start.
+    """Costs of d deferrable jobs at each candidate start.
 
     Attributes:
         rows: row of each job in the `DeferralQueue`, shape (d,).
-        starts_s: candidate starts, the first is now, shape (s,).
-        count: number of candidate starts that each job may use, shape (d,).
+        starts_s: candidate starts, shape (s,). The first candidate is the current time.
+        count: number of candidate starts, from the first on, that each job may use, shape (d,).
         cost: expected cost by start, shape (d, s); infinity: not allowed.
         spread: standard deviation of the cost, shape (d, s).
     """
@@ -39,9 +39,10 @@ class StartTable:
     spread: Floats
 
     def score(self, options: DeferralOptions) -> Floats:
-        """Return the cost of each start with the penalty of its uncertainty, shape (d, s).
+        """Return the cost of each start plus the penalty for its uncertainty, shape (d, s).
 
-        Scores that differ by rounding errors only are made equal, so that the earliest of them is chosen.
+        Scores that differ only by rounding errors are made equal, so that the earliest of these starts is
+        chosen.
         """
         score = self.cost + options.uncertainty_weight * self.spread
         finite = np.isfinite(score)
@@ -51,7 +52,7 @@ class StartTable:
 
 
 def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions) -> StartTable:
-    """Return the costs of all deferrable jobs of a queue by start."""
+    """Return the costs of all deferrable jobs of a queue at each candidate start."""
     rows = np.flatnonzero(queue.deferrable)
     latest = np.maximum(queue.now_s, queue.latest_start_s - start_margins_s(queue, options))[rows]
     starts = candidate_starts(queue.now_s, float(np.max(latest, initial=queue.now_s)), options.slot_s)
@@ -74,7 +75,7 @@ def start_table(queue: DeferralQueue, curve: CostCurve, options: DeferralOptions
 def _offer_suspension(
     queue: DeferralQueue, table: StartTable, curve: CostCurve, options: DeferralOptions
 ) -> None:
-    """Enter the best start of each checkpointable job with the cost that later suspensions permit."""
+    """Enter the best start of each checkpointable job, with the cost if later suspensions are used."""
     jobs = np.flatnonzero(queue.checkpointable[table.rows])
     if not len(jobs):
         return
@@ -97,14 +98,15 @@ def _offer_suspension(
 def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, order: Ints) -> Ints:
     """Place jobs one after another, each in its best slot that has room.
 
-    Jobs with an earlier plan keep its slot reserved until their turn comes, so that no job loses the room
-    that it had. They keep that slot if none is better.
+    For a job with an earlier plan, the planned slot stays reserved until the job is placed. No job therefore
+    loses the room that it had. The job keeps this slot if no other slot is better.
 
     Args:
         queue: the jobs.
         table: the deferrable jobs and the starts.
-        score: score of each job by start, the lowest is best; infinity: not allowed. Shape (d, s).
-        fit: free resources, from which the jobs take theirs.
+        score: score of each job at each start, shape (d, s). Lower is better; infinity means that the start
+            is not allowed.
+        fit: free resources. The resources of placed jobs are subtracted.
         order: order in which the jobs are placed, shape (d,).
 
     Returns:
@@ -142,13 +144,13 @@ def place(queue: DeferralQueue, table: StartTable, score: Floats, fit: SlotFit, 
 def _reserve_planned(
     queue: DeferralQueue, table: StartTable, fit: SlotFit, order: Ints
 ) -> dict[int, tuple[int, int]]:
-    """Take the resources of earlier plans that still fit.
+    """Reserve the resources of earlier plans that still fit.
 
-    They need not leave room for later arrivals: that was checked when they were made. Otherwise all held jobs
-    would be released together when the forecast of arrivals rises.
+    Earlier plans need not leave room for future arrivals, because this was checked when the plans were made.
+    If it were checked again, all held jobs would be released together when the forecast of arrivals rises.
 
     Returns:
-        By job, the first slot and the slot after the last.
+        By job, the first reserved slot and the slot after the last reserved slot.
     """
     if queue.planned_s is None:
         return {}
@@ -169,7 +171,10 @@ def _reserve_planned(
 
 
 def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bools:
-    """Return which jobs should start at once, because no later start is better by enough; shape (d,)."""
+    """Return the mask of the jobs that should start at once, because no later start saves enough.
+
+    The mask has the shape (d,).
+    """
     now = score[:, :1]
     better = np.sum(score < now, axis=1)
     best = np.min(score, axis=1, initial=np.inf)
@@ -183,9 +188,9 @@ def best_now(table: StartTable, score: Floats, options: DeferralOptions) -> Bool
 def windowed_plan(queue: DeferralQueue, options: DeferralOptions, signal: SignalName) -> DeferralPlan:
     """Return the plan of the policies `cheapest` and `cleanest`.
 
-    A job starts at once if its present cost is among the lowest `best_share` of the costs of all starts
-    within its slack, or if no later start saves more than `min_saving`. Otherwise it starts at the best slot
-    that has room. Jobs with the earliest latest start choose first.
+    A job starts at once if the cost of starting now is among the lowest `best_share` of the costs of all
+    starts within its slack. A job also starts at once if no later start saves more than `min_saving`.
+    Otherwise the job starts at the best slot that has room. Jobs with the earliest latest start choose first.
 
     Args:
         queue: the pending jobs.
@@ -211,7 +216,8 @@ def plan_of(queue: DeferralQueue, table: StartTable, slots: Ints, signal: Signal
     Args:
         queue: the pending jobs.
         table: the deferrable jobs and the starts.
-        slots: slot of each deferrable job, shape (d,); `NONE`: no room, so the job may start at once.
+        slots: slot of each deferrable job, shape (d,). `NONE` means that the job has no room; such a job may
+            start at once.
         signal: the signal that was minimised.
     """
     plan = immediate_plan(queue, DeferralReason.URGENT, signal)

@@ -37,10 +37,11 @@ class DeferralPolicy:
     summary: str
 
     def plan(self, queue: DeferralQueue, options: DeferralOptions) -> DeferralPlan:
-        """Return the planned starts of pending jobs.
+        """Return the planned starts of the pending jobs of a queue.
 
         Raises:
-            UsageError: a site's own policy failed, or a plan is invalid. The message states why on one line.
+            UsageError: a site's own policy failed, or a plan is invalid. The message states the reason on one
+                line.
         """
         try:
             plan = self.function(queue, options)
@@ -64,7 +65,7 @@ def register(name: str) -> Callable[[Plan], Plan]:
     """Return a decorator that registers a planning function as a deferral policy.
 
     Raises:
-        UsageError: another function has that name.
+        UsageError: another function is already registered under this name.
     """
 
     def decorate(function: Plan) -> Plan:
@@ -97,7 +98,7 @@ def plan(name: str, queue: DeferralQueue, options: DeferralOptions) -> DeferralP
 
 
 def _fault(plan: DeferralPlan, queue: DeferralQueue) -> str:
-    """Return why a plan is invalid; empty if it is valid."""
+    """Return why a plan is invalid; an empty string if the plan is valid."""
     start_s = np.asarray(plan.start_s)
     if start_s.shape != (queue.count,):
         return f"it has {start_s.size} starts for {queue.count} jobs"

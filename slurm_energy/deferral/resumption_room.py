@@ -1,4 +1,4 @@
-"""Check that suspended jobs find their resources again when they are to resume."""
+"""Check that suspended jobs will have free resources when they are planned to resume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Resumptions:
     Attributes:
         end_s: predicted end of the run if the job is not suspended.
         resume_s: planned time of the resumption.
-        time_s: predicted run time from then on, with the restart.
+        time_s: predicted run time from the resumption on, including the restart.
         power_watts, units, hardware: as in `DeferralQueue`.
     """
 
@@ -32,11 +32,11 @@ class Resumptions:
 
 
 def has_room(queue: DeferralQueue, plan: DeferralPlan, jobs: Resumptions, slot_s: float) -> Bools:
-    """Return which jobs find their resources when they resume, shape (n,).
+    """Return the mask of the jobs that have free resources when they resume, shape (n,).
 
-    The resources that all of these jobs release now are free for others. Pending jobs that are not deferrable
-    take theirs first, then deferrable ones at their planned starts, then the resumed jobs. These leave room
-    for jobs that have not arrived yet.
+    The suspended jobs release their resources now. These resources are then taken in this order: by pending
+    jobs that are not deferrable, by deferrable jobs at their planned starts, and by the resumed jobs. Resumed
+    jobs must leave room for jobs that have not arrived yet.
 
     Args:
         queue: the pending jobs, and the resources that running jobs leave free.

@@ -1,4 +1,4 @@
-"""Free units over time slots, in which jobs are placed one after another."""
+"""Free resources over time slots, in which jobs are placed one after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SLACK = 1e-6
 
 
 class SlotFit:
-    """Resources of each slot that are not yet taken.
+    """Resources of each slot that no placed job has taken.
 
     Slot i covers the time from start i to start i + 1. The last slot describes all later times.
 
@@ -38,7 +38,7 @@ class SlotFit:
 
     @property
     def free_for_deferred(self) -> Floats:
-        """Free resources without those reserved for jobs that have not arrived yet, shape (resources, s)."""
+        """Return the free resources minus the reserve for future arrivals, shape (resources, s)."""
         return self.free - self._reserve if np.any(self._reserve) else self.free
 
     def spans(self, rows: Ints, time_s: Floats) -> tuple[Ints, Ints]:
@@ -47,7 +47,7 @@ class SlotFit:
         return rows, np.maximum(after, rows + 1)
 
     def fits_all(self, rows: Ints, time_s: Floats, kinds: Ints, units: Floats, watts: Floats) -> bool:
-        """Return whether all jobs fit together, started in the slots `rows`; take nothing."""
+        """Return whether all jobs fit together if they start in the slots `rows`. No resource is taken."""
         used = np.zeros((self.free.shape[0], self.free.shape[1] + 1))
         first, after = self.spans(rows, time_s)
         np.add.at(used, (kinds, first), units)
@@ -62,7 +62,8 @@ class SlotFit:
     ) -> bool:
         """Return whether a job fits in the slots from `row` up to, not including, `after`.
 
-        A job that is urgent or starts now, in slot 0, need not leave room for jobs that have not arrived yet.
+        A job that is urgent, or that starts now (in slot 0), need not leave room for jobs that have not
+        arrived yet.
         """
         left = self.free[kind, row:after]
         if row and not urgent:
@@ -80,10 +81,10 @@ class SlotFit:
     def possible(
         self, afters: Ints, kind: int, units: float, watts: float, *, urgent: bool = False
     ) -> np.ndarray:
-        """Return whether a job fits from each start up to the slot `afters[start]`, shape (starts,).
+        """Return for each start whether a job fits up to the slot `afters[start]`, shape (starts,).
 
         Args:
-            afters: slot after the last by start.
+            afters: for each start, the slot after the job's last slot.
             kind: kind of hardware.
             units: number of units.
             watts: power.
@@ -106,7 +107,7 @@ def by_slot(
     starts_s: Floats,
     extreme: Callable[[Floats, Floats], Floats] = np.minimum,
 ) -> Floats:
-    """Return the extreme of each resource in each planned slot, shape (resources, s)."""
+    """Return the extreme (minimum by default) of each resource in each planned slot, shape (resources, s)."""
     steps = tables.shape[1]
     first = np.floor((starts_s - capacity.start_s) / capacity.step_s + 1e-9).astype(np.int64)
     after = np.ceil((np.append(starts_s[1:], np.inf) - capacity.start_s) / capacity.step_s - 1e-9)
@@ -119,7 +120,7 @@ def by_slot(
 
 
 def reserve_urgent(queue: DeferralQueue, starts_s: Floats, fit: SlotFit) -> None:
-    """Take the resources of the jobs that are not deferrable, each at the first slot that has room."""
+    """Take the resources of the jobs that are not deferrable, each in the first slot that has room."""
     if not fit.limited:
         return
     urgent = np.flatnonzero(~queue.deferrable)

@@ -1,7 +1,8 @@
-"""Time between the planned and the latest start in which a job may wait for resources.
+"""Margin between the planned and the latest start, in which a job may wait for resources.
 
-Held jobs reserve no resources. The margin of a job is therefore the time in which a full cluster releases
-the units that the job misses if the demand of others is high. It grows with the job's size and with the load.
+Held jobs reserve no resources. At its planned start, a job may therefore lack units if the demand of other
+jobs is high. The margin of a job is the time in which a full cluster releases these units. The margin grows
+with the size of the job and with the load.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _MARGIN_SHARE: Final = 0.75
 def start_margins_s(queue: DeferralQueue, options: DeferralOptions) -> Floats:
     """Return the margin of each job in seconds, shape (n,).
 
-    It is `release_s * max(0, u - (total - high_reserve))` for a job with u units, at most twice
-    `options.start_margin_s`. If the capacity or the arrivals are unknown it is `options.start_margin_s`. In
-    both cases it is at most three quarters of the slack.
+    The margin of a job with u units is `release_s * max(0, u - (total - high_reserve))`, and at most twice
+    `options.start_margin_s`. If the capacity or the arrivals are unknown, the margin is
+    `options.start_margin_s`. In both cases the margin is at most three quarters of the slack.
 
     Args:
         queue: the pending jobs.

@@ -1,8 +1,8 @@
 """Suspension of checkpointable jobs in expensive slots, and their resumption, by dynamic programming.
 
-For each job the cheapest set of slots is computed in which its remaining work fits before the latest end.
-Each resumption costs the energy of a restart. The decision for the current slot is returned. It is repeated
-in each slot with the forecasts of that time.
+For each job, dynamic programming finds the cheapest set of slots in which the remaining work fits before the
+latest end. Each resumption costs the energy of a restart. Only the decision for the current slot is returned.
+The decision is repeated in each slot with the forecasts available at that time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class CheckpointableJobs:
     Attributes:
         now_s: current time in seconds.
         left_s: predicted remaining run time.
-        end_by_s: latest end: latest start plus predicted run time.
+        end_by_s: latest end of the job: latest start plus predicted run time.
         suspensions: number of earlier suspensions of the job.
-        restart_s: time that a checkpoint and a restart of the job cost together.
-        ran_s: time since the current run of the job began; not used for jobs that do not run.
+        restart_s: time that a checkpoint and a restart of the job take together.
+        ran_s: time since the current run of the job began. Not used for jobs that do not run.
     """
 
     now_s: float
@@ -49,9 +49,10 @@ class SuspensionPlan:
 
     Attributes:
         suspend: whether the job should be suspended now.
-        resume_s: best time of its resumption; NaN: it is not suspended.
-        cost_now: expected cost per watt if the job runs on until a later suspension; NaN: unknown.
-        cost: expected cost per watt if it is suspended now, with its restart; NaN: unknown.
+        resume_s: best time at which the suspended job resumes; NaN if the job is not suspended.
+        cost_now: expected cost per watt if the job is not suspended now but may be suspended later; NaN if
+            unknown.
+        cost: expected cost per watt if the job is suspended now, including the restart; NaN if unknown.
     """
 
     suspend: Bools
@@ -62,12 +63,13 @@ class SuspensionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SlotChoice:
-    """Minimum cost of one watt for work that ends in time, by slot and remaining slots of work.
+    """Minimum cost per watt of completing the work in time, by slot and remaining slots of work.
 
     Attributes:
-        running: minimum cost if the job runs before the slot, shape (h + 1, r + 1); infinity: not in time.
-        suspended: minimum cost if the job is suspended, with its restart.
-        waiting: minimum cost if the job has not started.
+        running: minimum cost if the job was running just before the slot, shape (h + 1, r + 1). Infinity
+            means that the work cannot be completed in time.
+        suspended: minimum cost if the job is suspended, including its restart; same shape.
+        waiting: minimum cost if the job has not started; same shape.
     """
 
     running: Floats
@@ -79,9 +81,10 @@ def slot_choice(slot_cost: Floats, work: int, restart_slots: float) -> SlotChoic
     """Return the minimum costs for all slots and amounts of work up to `work` slots.
 
     Args:
-        slot_cost: cost of one watt in each slot up to the latest end, shape (h,).
+        slot_cost: cost of drawing one watt during each slot up to the latest end, shape (h,).
         work: maximum number of slots of work.
-        restart_slots: time of a restart, in slots; its energy is paid in the slot of the resumption.
+        restart_slots: duration of a restart, in slots. The energy of a restart is counted in the slot of the
+            resumption.
     """
     horizon = len(slot_cost)
     running = np.full((horizon + 1, work + 1), np.inf)
@@ -101,9 +104,10 @@ def plan_suspensions(
 ) -> SuspensionPlan:
     """Return which running jobs should be suspended now, and until when.
 
-    A job is suspended if waiting for later slots saves more than `min_saving` of its remaining cost, and if
-    it can still resume and end in time. A job is suspended at most `max_suspensions` times, after it has run
-    for `min_run_s` at least, and for `min_suspension_s` at least.
+    A job is suspended if waiting for later slots saves more than the fraction `min_saving` of its remaining
+    cost, and if it can still resume and end in time. A job is suspended at most `max_suspensions` times.
+    Before a suspension it must have run for at least `min_run_s`. A suspension lasts at least
+    `min_suspension_s`.
     """
     count = len(jobs.left_s)
     plan = SuspensionPlan(np.zeros(count, np.bool_), *(np.full(count, np.nan) for _ in range(3)))
@@ -133,7 +137,7 @@ def plan_suspensions(
 def planned_starts(
     jobs: CheckpointableJobs, curve: CostCurve, options: DeferralOptions
 ) -> tuple[Floats, Floats]:
-    """Return the best starts of checkpointable jobs that do not run, if they may be suspended afterwards.
+    """Return the best starts of checkpointable jobs that do not run, if later suspensions are possible.
 
     Args:
         jobs: the jobs, which have not started or are suspended.
@@ -141,8 +145,9 @@ def planned_starts(
         options: parameters.
 
     Returns:
-        The start of each job, the current time or a multiple of the slot after it, and the cost per watt from
-        there on. Both are NaN where the latest end leaves no choice. Shape (n,).
+        The start of each job and the cost per watt from this start on, each of shape (n,). A start is the
+        current time or a later multiple of the slot length. Both values are NaN if the latest end leaves no
+        choice.
     """
     starts, costs = np.full(len(jobs.left_s), np.nan), np.full(len(jobs.left_s), np.nan)
     for members, slots, work, restart_s in _groups(jobs, options):
@@ -157,11 +162,11 @@ def planned_starts(
 
 
 def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tuple[Ints, int, Ints, float]]:
-    """Yield the jobs that have a choice, by the number of slots up to their latest end and the restart.
+    """Yield groups of the jobs that have a choice, by number of slots until the latest end and restart time.
 
     Returns:
-        Rows of the jobs, the number of slots, the slots of remaining work of each job, and the time of a
-        restart.
+        For each group: rows of the jobs, number of slots, slots of remaining work of each job, and duration
+        of a restart.
     """
     slot_s = options.slot_s
     work = np.ceil(jobs.left_s / slot_s - 1e-9).astype(np.int64)
@@ -178,7 +183,7 @@ def _groups(jobs: CheckpointableJobs, options: DeferralOptions) -> Iterator[tupl
 
 
 def _slot_costs(curve: CostCurve, now_s: float, slots: int, options: DeferralOptions) -> Floats:
-    """Return the cost of one watt in each slot from now on, with the penalty of its uncertainty."""
+    """Return the cost of drawing one watt in each slot from now on, with the penalty for uncertainty."""
     starts = now_s + options.slot_s * np.arange(slots)
     ends = starts + options.slot_s
     return curve.cost(starts, ends) + options.uncertainty_weight * curve.spread(starts, ends)

@@ -1,4 +1,4 @@
-"""Input and result of deferral policies as columns. Plain data."""
+"""Input and result of deferral policies, as columns. Plain data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARGIN_WEIGHT = 4.0
 
 
 class DeferralReason(IntEnum):
-    """Why a job has its planned start."""
+    """Reason for the planned start of a job."""
 
     URGENT = 0
     """The job is not deferrable."""
@@ -39,7 +39,7 @@ class DeferralReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Free resources of the cluster over time, for the starts of deferred jobs.
+    """Free resources of the cluster over time, into which deferred jobs are planned.
 
     Slot 0 begins at `start_s`, and all slots are `step_s` long. The last slot also describes all later times.
 
@@ -48,12 +48,14 @@ class Capacity:
         step_s: length of a slot in seconds.
         units: units of each kind of hardware that running jobs and reservations leave free, counted as in
             `Alternatives.gpus`, shape (kinds, slots).
-        watts: power that they leave free under the budget, shape (slots,); None: no budget.
-        reserve: units that jobs which have not arrived yet will need, shape (kinds, slots). A job is deferred
-            only to a slot in which they stay free. None: no arrivals are expected.
-        high_reserve: units that these jobs rarely exceed, shape (kinds, slots). None: unknown.
-        release_s: mean time until the jobs on a full cluster release one unit, shape (kinds,); NaN: unknown.
-            None: unknown.
+        watts: power that running jobs and reservations leave free under the budget, shape (slots,). None
+            without a budget.
+        reserve: number of units that jobs which have not arrived yet will need, shape (kinds, slots). A job
+            is deferred only to a slot in which these units stay free. None if no arrivals are expected.
+        high_reserve: number of units that the need of these jobs rarely exceeds, shape (kinds, slots). None
+            if unknown.
+        release_s: mean time until the jobs on a full cluster release one unit, shape (kinds,). NaN or None if
+            unknown.
     """
 
     start_s: float
@@ -70,27 +72,29 @@ class DeferralOptions:
     """Parameters that a site sets for all deferral policies.
 
     Attributes:
-        slot_s: length of a slot in seconds; planned starts lie at multiples of it.
-        best_share: a job starts at once if its cost now is among the lowest share of the costs of all starts
-            within its slack, 0 to 1.
+        slot_s: length of a slot in seconds. Planned starts are multiples of this length.
+        best_share: a fraction from 0 to 1. A job starts at once if the cost of starting now is among this
+            lowest fraction of the costs of all starts within its slack.
         uncertainty_weight: number of standard deviations of the forecast that are added to the cost of later
             starts, so that an uncertain advantage does not defer a job.
-        min_saving: minimum expected saving, as a share of the cost of starting at once, that defers a job.
+        min_saving: minimum expected saving for which a job is deferred, as a fraction of the cost of starting
+            at once.
         solver_limit_s: time limit of the solver of `cedla` in seconds.
-        soft: whether `cedla` may exceed the latest start of jobs if the capacity does not suffice, at a
-            penalty. The planned start is never later than `latest_start_s` in either case: jobs without
-            room may start at once. With False such jobs are rejected (`DeferralPlan.rejected`).
+        soft: whether `cedla` may exceed the latest start of jobs, at a penalty, if the capacity does not
+            suffice. If False, jobs without room are rejected (`DeferralPlan.rejected`). In either case a
+            planned start is never later than `latest_start_s`, because jobs without room may start at once.
         suspend: whether running checkpointable jobs may be suspended in expensive slots.
-        restart_s: time that a checkpoint and a restart cost together.
+        restart_s: time that a checkpoint and a restart take together.
         max_suspensions: maximum number of suspensions of one job.
         min_run_s: minimum time for which a job runs before it is suspended.
         min_suspension_s: minimum time for which a job is suspended.
-        reserve_weight: standard deviations of the demand of urgent arrivals that are kept free in addition to
-            its mean.
-        start_margin_s: time between the latest planned start and the latest start, in which jobs wait for
-            resources: held jobs reserve none. It holds while few arrivals are known. Otherwise each job has a
-            margin of its own, at most twice this one, see `deferral.start_margin`.
-        margin_weight: standard deviations of the demand of arrivals for which a job's own margin suffices.
+        reserve_weight: number of standard deviations. The mean demand of urgent arrivals, plus this number of
+            standard deviations of the demand, is kept free.
+        start_margin_s: time between the latest planned start and the latest start, in which a job can wait
+            for resources, because held jobs reserve none. This value applies while few arrivals are known.
+            Later each job has its own margin, at most twice this value; see `deferral.start_margin`.
+        margin_weight: number of standard deviations by which the demand of arrivals may exceed its mean
+            without exceeding a job's own margin.
         weights: further weights by name, for a site's own policies.
     """
 
@@ -113,7 +117,7 @@ class DeferralOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeferralQueue:
-    """Pending jobs in one shape each, in the order in which they get resources; columns have shape (n,).
+    """Pending jobs, each in one shape, in the order in which they get resources; columns have shape (n,).
 
     Attributes:
         now_s: current time in seconds.
@@ -127,10 +131,10 @@ class DeferralQueue:
         checkpointable: whether the job can be suspended and resumed.
         signals: signals of the cluster; None: none is known.
         capacity: free resources; None: unlimited.
-        planned_s: start that an earlier plan granted; NaN: none. None: there is no earlier plan. A job keeps
-            its resources at that start until a better start is found.
-        slack_s: whole slack of each job, which limits the margin before its latest start; NaN: not
-            deferrable. None: no margin.
+        planned_s: start that an earlier plan granted; NaN if the job had none, None without an earlier plan.
+            A job keeps its resources at this start until a better start is found.
+        slack_s: whole slack of each job, which limits the margin before the latest start; NaN if the job is
+            not deferrable. None means that no margin is used.
     """
 
     now_s: float
@@ -149,12 +153,12 @@ class DeferralQueue:
 
     @property
     def count(self) -> int:
-        """Number of jobs."""
+        """Return the number of jobs."""
         return len(self.job_id)
 
     @property
     def deferrable(self) -> Bools:
-        """Mask of the jobs that may start later than now."""
+        """Return the mask of the jobs that may start later than now."""
         later: Bools = self.latest_start_s > self.now_s  # False for NaN
         return later
 
@@ -165,13 +169,13 @@ class DeferralPlan:
 
     Attributes:
         job_id: number of the job.
-        start_s: earliest start that the policy grants: at least `now_s`, at most the job's latest start.
-            It is `now_s` if the job may start at once, also because its latest start has passed.
+        start_s: earliest start that the policy grants: at least `now_s`, at most the job's latest start. It
+            is `now_s` if the job may start at once, for example because its latest start has passed.
         reason: the `DeferralReason`.
-        cost_now: expected cost of starting at once, in `unit`; NaN: unknown.
+        cost_now: expected cost of starting at once, in `unit`; NaN if unknown.
         cost: expected cost of the planned start, in `unit`; NaN: unknown.
         deviation: standard deviation of `cost`; NaN: unknown.
-        rejected: jobs for which a policy with hard constraints found no room.
+        rejected: mask of the jobs for which a policy with hard constraints found no room.
         unit: unit of the costs: `currency` or `g`.
     """
 
@@ -186,12 +190,12 @@ class DeferralPlan:
 
     @property
     def expected_saving(self) -> Floats:
-        """Expected saving against starting at once, in `unit`; NaN: unknown."""
+        """Return the expected saving relative to starting at once, in `unit`; NaN if unknown."""
         return self.cost_now - self.cost
 
     @property
     def deferred(self) -> Bools:
-        """Mask of the jobs that wait for a later slot."""
+        """Return the mask of the jobs that wait for a later slot."""
         deferred: Bools = self.reason == int(DeferralReason.DEFERRED)
         return deferred
 
@@ -199,12 +203,12 @@ class DeferralPlan:
 def deferral_queue(
     queue: Queue, choice: ArrayLike | None = None, capacity: Capacity | None = None
 ) -> DeferralQueue:
-    """Return the pending jobs of a queue in one shape each, as input of deferral policies.
+    """Return the pending jobs of a queue, each in one shape, as input of deferral policies.
 
     Args:
         queue: the pending jobs with their alternatives and signals.
-        choice: row in `queue.alternatives` of each job's shape, as in `Ranking.choice`. Negative or None: the
-            job's first alternative.
+        choice: row in `queue.alternatives` of each job's shape, as in `Ranking.choice`. A negative value or
+            None selects the job's first alternative.
         capacity: free resources; None: unlimited.
     """
     first = queue.alternatives.first[:-1]
@@ -233,17 +237,17 @@ def latest_start_s(
     limit_s: ArrayLike,
     max_slack_s: float = np.inf,
 ) -> Floats:
-    """Return the latest start of jobs; NaN: the job is not deferrable.
+    """Return the latest start of each job; NaN if the job is not deferrable.
 
     The latest start is the earlier of submission plus slack and deadline minus time limit. A job with neither
-    is not deferrable. The slack is at most `max_slack_s`.
+    slack nor deadline is not deferrable. The slack is at most `max_slack_s`.
 
     Args:
         submit_s: time at which each job became eligible.
-        slack_s: slack in seconds; NaN: none given. 0: the job is not deferrable.
+        slack_s: slack in seconds. NaN means that none is given, 0 that the job is not deferrable.
         deadline_s: time by which the job must have ended; NaN: none.
-        limit_s: time limit of each job in seconds; NaN: unknown or none. A job with a deadline is then not
-            deferrable, because its latest start is unknown.
+        limit_s: time limit of each job in seconds; NaN if there is none or it is unknown. A job with a
+            deadline but without a known time limit is not deferrable, because its latest start is unknown.
         max_slack_s: maximum slack that the site grants.
 
     Raises:

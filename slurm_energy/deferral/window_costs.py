@@ -1,4 +1,4 @@
-"""Expected cost, or emissions, of a job by its start: energy times price over the time in which it runs."""
+"""Expected cost or emissions of a job as a function of its start: the integral of power times price."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MAX_SLOTS: Final = 4 * 24 * 14
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Cost of one watt from a fixed time to any later time, as a piecewise linear function.
+    """Cost of drawing one watt from a fixed time to any later time, as a piecewise linear function.
 
     Attributes:
         start_s: start of the first step.
         step_s: length of a step.
         rate: cost of one joule in each step, shape (h,).
         deviation: standard deviation of `rate`, shape (h,).
-        tail_rate, tail_deviation: values after the last step.
+        tail_rate, tail_deviation: values of `rate` and `deviation` after the last step.
     """
 
     start_s: float
@@ -37,7 +37,7 @@ class CostCurve:
     tail_deviation: float
 
     def cost(self, start_s: ArrayLike, end_s: ArrayLike) -> Floats:
-        """Return the expected cost of one watt between two times."""
+        """Return the expected cost of drawing one watt between two times."""
         below = self._cumulative(self.rate)
         until_end = self._up_to(end_s, self.rate, below, self.tail_rate)
         return until_end - self._up_to(start_s, self.rate, below, self.tail_rate)
@@ -45,7 +45,7 @@ class CostCurve:
     def spread(self, start_s: ArrayLike, end_s: ArrayLike) -> Floats:
         """Return the standard deviation of `cost`.
 
-        Errors of all steps count as fully correlated, so that the spread is not underestimated.
+        The errors of all steps are assumed to be fully correlated, so that the spread is not underestimated.
         """
         below = self._cumulative(self.deviation)
         spread: Floats = self._up_to(end_s, self.deviation, below, self.tail_deviation)
@@ -64,9 +64,9 @@ class CostCurve:
 
 
 def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve | None:
-    """Return the cost of energy over time by a signal, with the PUE where the outside temperature is known.
+    """Return the cost of energy over time by a signal, including the PUE if the outside temperature is known.
 
-    For steps with unknown signal, the mean of the other steps is used, with their standard deviation.
+    For a step with an unknown signal value, the mean and the standard deviation of the known steps are used.
 
     Args:
         signals: signals of the cluster.
@@ -88,14 +88,16 @@ def cost_curve(signals: SignalColumns | None, signal: SignalName) -> CostCurve |
 
 
 def candidate_starts(now_s: float, latest_s: float, slot_s: float) -> Floats:
-    """Return the starts that are planned: now, and the multiples of the slot up to the latest start."""
+    """Return the candidate starts: now, and the multiples of the slot length up to the latest start."""
     first = math.floor(now_s / slot_s) + 1
     last = math.floor(min(latest_s, (first + _MAX_SLOTS - 1) * slot_s) / slot_s)
     return np.concatenate([[now_s], np.arange(first, last + 1) * slot_s])
 
 
 def start_costs(curve: CostCurve, starts_s: Floats, time_s: Floats, watts: Floats) -> tuple[Floats, Floats]:
-    """Return the expected cost of each job by start, and its standard deviation, both of shape (n, starts).
+    """Return the expected cost of each job at each start, and its standard deviation.
+
+    Both have the shape (n, starts).
 
     Args:
         curve: cost of energy over time.

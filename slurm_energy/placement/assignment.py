@@ -1,6 +1,7 @@
-"""Placement of jobs one by one. The expected load for a job includes the jobs that were placed before.
+"""Placement of jobs one by one, with an expected load that includes the jobs placed before.
 
-Otherwise all jobs of a burst would see the same short queue at the best cluster and go there.
+Without this expected load, all jobs of a burst would see the same short queue at the best cluster and would
+all be placed there.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from slurm_energy.placement.sites import Floats, PlacementJobs, Site
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A job before its submission, with its predictions on each of m clusters.
+    """A job before its submission, with predictions for each of m clusters.
 
     Attributes:
-        units: units that it needs on each cluster, shape (m,).
-        run_s: predicted run time in seconds, shape (m,); NaN: it cannot run there.
+        units: number of units that the job needs on each cluster, shape (m,).
+        run_s: predicted run time in seconds, shape (m,); NaN if the job cannot run on the cluster.
         watts: predicted mean power in watts, shape (m,).
-        home: index of the cluster with its data, or `NO_HOME`.
-        data_bytes: bytes to transfer to another cluster.
+        home: index of the cluster at which the job's data are, or `NO_HOME`.
+        data_bytes: bytes to transfer if the job runs on another cluster than its home.
     """
 
     units: Floats
@@ -37,15 +38,16 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
-    """A decision for one job.
+    """Placement decision for one job.
 
     Attributes:
-        site: index of the chosen cluster; -1: no cluster can run it.
-        reason: why, in words that complete "because".
+        site: index of the chosen cluster; -1 if no cluster can run the job.
+        reason: reason for the choice, as a clause that continues "because".
         start_s: expected start; NaN: none.
-        scores: predicted figures on each cluster, one row.
-        wait_s: expected time in the queue on each cluster, shape (m,); infinite: it is too large for it.
-        score: weighted score on each cluster, shape (m,).
+        scores: predicted energy, cost and other quantities on each cluster, as a table with one row.
+        wait_s: expected time in the queue on each cluster, shape (m,); infinite if the job is too large for
+            the cluster.
+        score: weighted score of each cluster, shape (m,).
     """
 
     site: int
@@ -63,7 +65,7 @@ def place(
     options: PlacementOptions,
     now_s: float,
 ) -> PlacementDecision:
-    """Choose the cluster of a job and add the job to the expected load of that cluster."""
+    """Choose the cluster of a job, and add the job to the expected load of this cluster."""
     waits = np.full(len(sites), np.inf)
     for at, load in enumerate(loads):
         if np.isfinite(request.run_s[at]):

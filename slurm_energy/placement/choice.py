@@ -1,7 +1,7 @@
-"""Choice of a cluster for each job from the predicted figures, with bounds that keep it stable.
+"""Choice of a cluster for each job from predicted quantities, with bounds that keep jobs at home.
 
-A job leaves its home only for a saving that is larger than the uncertainty of the forecasts and than a
-minimum, and only if it does not end much later. Both keep jobs from moving for nothing.
+A job leaves its home only if the saving exceeds both a minimum and the uncertainty of the forecasts, and only
+if the job does not end much later. These bounds prevent moves without a real advantage.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ WEIGHTED: Final = "weighted"
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """Settings of the choice.
+    """Settings for the choice of a cluster.
 
     Attributes:
-        weights: weights of `TERMS`; a term without a weight has no effect. Empty: jobs stay at home.
-        max_delay_s: a job does not move if it would end later than at home by more than this.
-        min_saving: least saving for which a job leaves its home, as a share of the score there.
-        confidence: least saving in standard deviations of the difference of both scores.
+        weights: weights by name of the `TERMS`. A term without a weight has no effect. Without any weight,
+            jobs stay at home.
+        max_delay_s: maximum delay in seconds of a job's end, relative to its end at home, for which the job
+            may move.
+        min_saving: minimum saving for which a job leaves its home, as a fraction of its score at home.
+        confidence: minimum saving for which a job leaves its home, in standard deviations of the difference
+            of both scores.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -56,9 +59,9 @@ class PlacementChoice:
     """The chosen clusters of n jobs.
 
     Attributes:
-        site: index of the chosen cluster, shape (n,); -1: the job can run on none.
-        reason: why, in words that complete "because".
-        score: weighted score on each cluster, shape (n, m); lower is better. NaN: unknown or impossible.
+        site: index of the chosen cluster, shape (n,); -1 if the job can run on none.
+        reason: reason for each choice, as a clause that continues "because".
+        score: weighted score of each cluster, shape (n, m). Lower is better. NaN if unknown or impossible.
     """
 
     site: Ints
@@ -67,12 +70,12 @@ class PlacementChoice:
 
 
 def options_of(policy: str, weights: Mapping[str, float], **more: float) -> PlacementOptions:
-    """Return the options of a policy by its name.
+    """Return the options of the placement policy `policy`.
 
     Args:
         policy: one of `POLICIES`, or `WEIGHTED`.
         weights: weights for `WEIGHTED`.
-        **more: other members of `PlacementOptions`.
+        **more: further attributes of `PlacementOptions` by name.
 
     Raises:
         UsageError: the policy or a term is unknown, or the policy has no weights.
@@ -90,15 +93,15 @@ def options_of(policy: str, weights: Mapping[str, float], **more: float) -> Plac
 
 
 def choose(scores: PlacementScores, home: Ints, options: PlacementOptions, now_s: float) -> PlacementChoice:
-    """Choose a cluster for each of n jobs by the predicted figures alone.
+    """Choose a cluster for each of n jobs from the predicted quantities alone.
 
-    Expected load is not updated between the jobs; see `assignment` for jobs that are placed one by one.
+    The expected load is not updated between jobs. See `assignment` for jobs that are placed one by one.
 
     Args:
-        scores: predicted figures.
-        home: index of the home of each job, shape (n,); `NO_HOME`: none.
+        scores: predicted energy, cost and other quantities of each job on each cluster.
+        home: index of each job's home, shape (n,); `NO_HOME` for jobs without a home.
         options: settings.
-        now_s: time of the submission, on the clock of the scores.
+        now_s: time of the submission in seconds, on the clock of the scores.
     """
     total, deviation = _weighted(scores, options, now_s)
     chosen, reasons = [], []
@@ -110,7 +113,7 @@ def choose(scores: PlacementScores, home: Ints, options: PlacementOptions, now_s
 
 
 def _weighted(scores: PlacementScores, options: PlacementOptions, now_s: float) -> tuple[Floats, Floats]:
-    """Return the weighted scores and their standard deviations, both of shape (n, m)."""
+    """Return the weighted scores and the standard deviations of these scores, both of shape (n, m)."""
     columns = {
         "cost": scores.cost,
         "energy": scores.kwh,

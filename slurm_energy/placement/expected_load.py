@@ -1,7 +1,8 @@
-"""Expected load of a cluster: free units over time, with the jobs that run, wait, or were just placed there.
+"""Expected load of a cluster: free units over time.
 
-Each job starts as early as it fits without delaying the jobs before it (conservative backfill). Slurm may
-start a job earlier, because jobs end before their limits.
+The load includes jobs that run or wait on the cluster, and jobs that were just placed there. Each job starts
+as early as possible without delaying the jobs before it (conservative backfill). Slurm may start a job
+earlier, because other jobs may end before their time limits.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ class ExpectedLoad:
 
     Args:
         units: all units (CPUs, GPUs or nodes) of the cluster.
-        now_s: the time now in seconds.
-        running: end in seconds and units of each running job.
+        now_s: current time in seconds.
+        running: expected end in seconds, and number of units, of each running job.
     """
 
     def __init__(self, units: float, now_s: float, running: Iterable[tuple[float, float]] = ()) -> None:
@@ -51,7 +52,10 @@ class ExpectedLoad:
         return start_s
 
     def add(self, units: float, start_s: float, run_s: float) -> None:
-        """Take units for `run_s` seconds from `start_s` on. More than all units make the rest negative."""
+        """Take units for `run_s` seconds from `start_s` on.
+
+        Free units become negative if too many are taken.
+        """
         if run_s <= 0:
             return
         first = self._split(max(start_s, self._times[0]))
@@ -60,7 +64,7 @@ class ExpectedLoad:
             self._free[step] -= units
 
     def advance(self, now_s: float) -> None:
-        """Forget the time before `now_s`."""
+        """Discard the part of the step function before `now_s`."""
         at = bisect_right(self._times, now_s) - 1
         if at > 0:
             del self._times[:at], self._free[:at]

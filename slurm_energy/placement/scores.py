@@ -23,12 +23,12 @@ _GRAMS_PER_KG = 1e3
 
 @dataclass(frozen=True, slots=True)
 class PlacementScores:
-    """Predicted figures of n jobs on m clusters; all columns have shape (n, m). NaN: unknown or impossible.
+    """Predicted quantities of n jobs on m clusters, shape (n, m) each. NaN: unknown or impossible.
 
     Attributes:
         start_s, end_s: predicted start and end, on the clock of the signals.
-        transfer_s: seconds in which the data are transferred to the cluster.
-        kwh: energy of the site for the job, with PUE and transfer.
+        transfer_s: seconds that the transfer of the job's data to the cluster takes.
+        kwh: energy of the site for the job in kWh, including PUE and data transfer.
         cost: cost in units of the currency; `cost_deviation` is its standard deviation.
         carbon_kg: emissions in kg CO2e; `carbon_deviation_kg` is its standard deviation.
         sunlight: mean sine of the sun's elevation while the job runs.
@@ -46,10 +46,10 @@ class PlacementScores:
 
 
 def score(jobs: PlacementJobs, sites: Sequence[Site], now_s: float) -> PlacementScores:
-    """Return the predicted figures of jobs that are submitted at `now_s`.
+    """Return the predicted quantities of jobs that are submitted at `now_s`.
 
-    The transfer of the data begins at the submission and takes place while the job waits, so that the job
-    starts after the longer of both. The network's electricity is drawn in equal parts at both clusters.
+    The transfer of the data begins at the submission and takes place while the job waits. The job therefore
+    starts after the longer of transfer and wait. Both clusters draw equal parts of the network's electricity.
     """
     n, m = jobs.run_s.shape
     figures = {name: np.full((n, m), np.nan) for name in PlacementScores.__slots__}
@@ -68,9 +68,9 @@ def score(jobs: PlacementJobs, sites: Sequence[Site], now_s: float) -> Placement
 
 
 def transfer_seconds(site: Site, origin: Site | None, data_bytes: float) -> float:
-    """Return the seconds in which the data of a job reach a cluster.
+    """Return the seconds that the transfer of a job's data to a cluster takes.
 
-    Without `origin` the data are already there.
+    Without `origin`, the data are already at the cluster.
     """
     if origin is None or not data_bytes:
         return 0.0
@@ -80,11 +80,12 @@ def transfer_seconds(site: Site, origin: Site | None, data_bytes: float) -> floa
 def signal_mean(
     signals: SignalColumns | None, name: SignalName, start_s: float, end_s: float
 ) -> tuple[float, float]:
-    """Return the mean of a signal over a time span and its standard deviation; NaN, NaN: unknown.
+    """Return mean and standard deviation of a signal over a time span; NaN, NaN if the signal is unknown.
 
-    Slots without a value, and the time outside all slots, count with the mean of the known slots and with
-    the larger of their deviations and their spread. Errors of the forecast in different slots are assumed to
-    be fully correlated, so that the deviation is never too small.
+    Slots without a value, and times outside all slots, get the mean of the known slots. Their standard
+    deviation is the larger of two values: the deviation of the known slots, and the spread of the known
+    slots' values. The forecast errors in different slots are assumed to be fully correlated, so that the
+    result is never too small.
     """
     column = signals.forecast(name) if signals is not None else None
     if signals is None or column is None or not column.known:

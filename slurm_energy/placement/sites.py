@@ -1,4 +1,4 @@
-"""Clusters between which a job can choose, and jobs with their predictions on each cluster. Plain data."""
+"""Clusters among which a job can choose, and jobs with predictions for each cluster. Plain data."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NO_HOME = -1
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A cluster with its grid and its network.
+    """A cluster with its electricity grid and its network.
 
     Attributes:
         name: Slurm's name of the cluster.
         signals: price and carbon intensity over time; None: unknown.
-        pue: energy of the site per energy of its computers.
-        bandwidth_bytes_per_s: bytes per second between this cluster and the others; infinity: transfers take
-            no time.
+        pue: energy of the site divided by the energy of its computers.
+        bandwidth_bytes_per_s: bytes per second between this cluster and other clusters. Infinity means that
+            transfers take no time.
         transfer_kwh_per_gb: electricity of the network per GB (10^9 bytes) that this cluster sends or
             receives.
         latitude_degrees, longitude_degrees: geographic position, north and east positive; NaN: unknown.
@@ -48,8 +48,8 @@ class PlacementJobs:
     Attributes:
         run_s: predicted run time in seconds, shape (n, m); NaN: the job cannot run on this cluster.
         watts: predicted mean power in watts, shape (n, m); NaN: unknown.
-        wait_s: predicted time in the queue in seconds, shape (n, m). It begins at the submission, and a
-            transfer of data begins then too.
+        wait_s: predicted time in the queue in seconds, shape (n, m). Both this wait and a transfer of data
+            begin at the submission.
         home: index of the cluster at which the job's data are, shape (n,); `NO_HOME`: none.
         data_bytes: bytes that are transferred from the home if the job runs elsewhere, shape (n,).
     """

@@ -17,12 +17,12 @@ _MAX_STEPS = 960
 
 
 def sunlight(unix_s: ArrayLike, latitude_degrees: float, longitude_degrees: float) -> Floats:
-    """Return the sine of the sun's elevation, and 0 while the sun is below the horizon.
+    """Return the sine of the sun's elevation; 0 while the sun is below the horizon.
 
     Args:
         unix_s: Unix time in seconds.
-        latitude_degrees: latitude, north positive; NaN: the result is NaN.
-        longitude_degrees: longitude, east positive; NaN: the result is NaN.
+        latitude_degrees: latitude, north positive. If NaN, the result is NaN.
+        longitude_degrees: longitude, east positive. If NaN, the result is NaN.
     """
     days = np.asarray(unix_s, np.float64) / _DAY_S
     day_of_year = np.mod(days, _YEAR_DAYS) + 1.0

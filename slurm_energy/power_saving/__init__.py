@@ -1,1 +1,1 @@
-"""Decisions which idle nodes to power down and which to power up, from a forecast of idle gaps."""
+"""Decisions to power idle nodes down and nodes up, from a forecast of idle gaps."""

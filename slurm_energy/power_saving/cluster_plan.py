@@ -1,4 +1,4 @@
-"""Decision which nodes of a cluster to power down or up, over all its pools and partitions."""
+"""Decision on the nodes of a cluster to power down or up, over all pools and partitions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class PlannedNode:
         name: name of the node.
         pool: name of its pool. The nodes of a pool are in the same partitions.
         partitions: partitions of the node.
-        activity: what it does.
-        is_protected: whether it must not be changed.
-        idle_s: seconds for which it has been idle; NaN: unknown.
-        on_s: seconds since its last boot; NaN: unknown.
-        busy_for_s: seconds until the end of its jobs.
+        activity: present activity of the node.
+        is_protected: whether power saving must not change the node.
+        idle_s: seconds for which the node has been idle; NaN if unknown.
+        on_s: seconds since the node's last boot; NaN if unknown.
+        busy_for_s: seconds until the jobs on the node are expected to end.
     """
 
     name: str
@@ -51,7 +51,7 @@ class FutureJob:
     """A pending job or a reservation.
 
     Attributes:
-        partitions: partitions in which it may run; empty: any.
+        partitions: partitions in which the job may run; empty means any.
         nodes: number of nodes.
         time_s: expected run time in seconds.
         from_s: earliest start in seconds from now.
@@ -65,12 +65,13 @@ class FutureJob:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node that is powered down or up.
+    """A node to power down or up.
 
     Attributes:
         name: name of the node.
-        saving_joules: expected saving of powering it down; 0 for a node that is powered up.
-        probability: probability that a node that is powered up is needed soon; 0 for a node powered down.
+        saving_joules: expected saving by powering the node down; 0 for a node that is powered up.
+        probability: probability that the node is needed soon, for a node that is powered up; 0 for a node
+            that is powered down.
     """
 
     name: str
@@ -80,12 +81,13 @@ class NodeChange:
 
 @dataclass(slots=True)
 class ClusterPlan:
-    """Decision for the cluster.
+    """Power-saving decision for the whole cluster.
 
     Attributes:
         down, up: nodes to power down and up now.
         kept: number of idle nodes that stay on, by reason.
-        deferred_boots: nodes that are not booted ahead because the power budgets have no room.
+        deferred_boots: number of nodes that are not booted ahead of demand, because the power budgets have no
+            room.
     """
 
     down: list[NodeChange] = field(default_factory=list)
@@ -96,11 +98,11 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PoolModel:
-    """Knowledge about the nodes of a pool.
+    """Data about the nodes of a pool from which decisions are made.
 
     Attributes:
-        energy: power and duration of their power states.
-        history: history of their demand.
+        energy: power and duration of the nodes' power states.
+        history: history of the demand for these nodes.
     """
 
     energy: NodeEnergy
@@ -122,10 +124,10 @@ def plan_cluster(
         nodes: all nodes.
         jobs: pending jobs in the order of the queue, and reservations.
         models: model of each pool by name. Pools without a model are not changed.
-        reserves: warm reserve in nodes by partition.
-        rules: parameters of the rule. The limits per cycle hold for the cluster.
+        reserves: warm reserve (number of idle nodes that stay on) by partition.
+        rules: parameters of the rule. The limits per cycle apply to the whole cluster.
         now_s: time now, on the clock of the histories.
-        headroom_watts: power that the budgets leave for boots ahead of demand.
+        headroom_watts: power in watts that the budgets leave for boots ahead of demand.
     """
     pools: dict[str, list[PlannedNode]] = {}
     for node in nodes:
@@ -154,7 +156,7 @@ def _add_pool(
     now_s: float,
     headroom_watts: float,
 ) -> float:
-    """Add the decision for one pool to the plan; return the power that its boots add."""
+    """Add the decision for one pool to the plan. Return the power in watts that the pool's boots add."""
     energy, horizon_s = model.energy, model.history.horizon_s
     usable = [one for one in members if not one.is_protected]
     free = sum(one.activity in (NodeActivity.IDLE, NodeActivity.BOOTING, NodeActivity.OFF) for one in usable)
@@ -199,7 +201,10 @@ def _add_pool(
 def _assign(
     pools: Mapping[str, Sequence[PlannedNode]], jobs: Sequence[FutureJob]
 ) -> dict[str, list[FutureJob]]:
-    """Assign each job to the pool in its partitions with the most free nodes that are on, then off."""
+    """Assign each job to the pool with the most free nodes among the pools in the job's partitions.
+
+    Free nodes that are on are compared first, then free nodes that are off.
+    """
     requests: dict[str, list[FutureJob]] = {name: [] for name in pools}
     counts = {name: _free_counts(members) for name, members in pools.items()}
     partitions = {name: members[0].partitions for name, members in pools.items()}
@@ -226,7 +231,7 @@ def _assign(
 
 
 def _free_counts(members: Sequence[PlannedNode]) -> tuple[int, int]:
-    """Return the number of free nodes that are on, and of those that are off."""
+    """Return the number of free nodes that are on, and the number of free nodes that are off."""
     free = [one.activity for one in members if not one.is_protected]
     return (
         sum(one in (NodeActivity.IDLE, NodeActivity.BOOTING) for one in free),
@@ -235,7 +240,7 @@ def _free_counts(members: Sequence[PlannedNode]) -> tuple[int, int]:
 
 
 def _pool_reserves(pools: Mapping[str, Sequence[PlannedNode]], reserves: Mapping[str, int]) -> dict[str, int]:
-    """Divide the reserve of each partition among its pools, in proportion to their nodes, rounded up."""
+    """Divide the reserve of each partition among its pools in proportion to their nodes, rounded up."""
     sizes: dict[str, int] = {}
     for members in pools.values():
         for partition in members[0].partitions:

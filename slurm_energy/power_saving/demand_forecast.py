@@ -1,4 +1,4 @@
-"""Forecast of the additional nodes that jobs need within the next minutes to hours."""
+"""Forecast of the additional nodes that jobs will need within the next minutes to hours."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _KEPT_PROBABILITIES: Final = 16
 
 
 def horizons(points_s: Sequence[float]) -> Floats:
-    """Return the ends of the forecast's time bins in seconds from now, ascending; the first one is 0.
+    """Return the ends of the forecast's time bins in seconds from now, ascending. The first end is 0.
 
     Args:
-        points_s: times that must be among them, such as the boot time.
+        points_s: times that must be among the ends of bins, such as the boot time.
     """
     points = [point for point in points_s if 0 < point < float("inf")]
     return np.unique(np.array([*_HORIZONS_S, *points]))
@@ -38,14 +38,15 @@ def horizons(points_s: Sequence[float]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class DemandForecast:
-    """Additional demand for nodes in time bins, as s equally possible courses with weights.
+    """Forecast of the additional demand for nodes, as s weighted scenarios over time bins.
 
-    Demand is counted in nodes; a job on half of a node counts 0.5.
+    A scenario, here called course, is one possible development of the demand. Demand is counted in nodes; a
+    job on half of a node counts 0.5.
 
     Attributes:
         horizon_s: ends of the bins in seconds from now, shape (h,).
-        peaks: highest demand of jobs that have not arrived yet, by course and bin, shape (s, h).
-        weights: weights of the courses with the sum 1, shape (s,).
+        peaks: highest demand in each bin by jobs that have not arrived yet, by course and bin, shape (s, h).
+        weights: weights of the courses, shape (s,). The sum is 1.
     """
 
     horizon_s: Floats
@@ -56,23 +57,24 @@ class DemandForecast:
     )
 
     def rise(self, known: Floats) -> Floats:
-        """Return the highest additional demand until the end of each bin, shape (s, h).
+        """Return the highest additional demand from now until the end of each bin, by course, shape (s, h).
 
         Args:
-            known: change of the demand by jobs that are known, by bin, shape (h,). See `known_change`.
+            known: change of the demand in each bin by known jobs, shape (h,); the result of `known_change`.
         """
         rise: Floats = np.maximum.accumulate(self.peaks + known, axis=1)
         return rise
 
     def probability(self, known: Floats, nodes: Floats) -> Floats:
-        """Return the probability that more than the given nodes are needed by the end of each bin.
+        """Return the probability that more than the given numbers of nodes are needed by the end of each bin.
 
         Args:
-            known: change of the demand by jobs that are known, by bin, shape (h,).
+            known: change of the demand in each bin by known jobs, shape (h,).
             nodes: numbers of nodes, shape (k,).
 
         Returns:
-            Shape (k, h); it does not decrease with time and does not increase with the number of nodes.
+            Probabilities, shape (k, h). They do not decrease with time, and do not increase with the number
+            of nodes.
         """
         key = (known.tobytes(), np.asarray(nodes, np.float64).tobytes())
         probability = self._probabilities.get(key)
@@ -97,19 +99,20 @@ class DemandForecast:
 
 
 def known_change(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
-    """Return the highest change of the demand in each bin by jobs that are known, shape (h,).
+    """Return the highest change of the demand in each bin by known jobs, shape (h,).
 
     Args:
         horizon_s: ends of the bins in seconds from now, shape (h,).
-        in_s: time of each change in seconds from now: starts of pending, deferred or reserved jobs, and
-            ends of running jobs; shape (c,). Changes in the past count now.
-        nodes: nodes that are needed more (positive) or less (negative) from then on, shape (c,).
+        in_s: time of each change in seconds from now: starts of pending, deferred or reserved jobs, and ends
+            of running jobs. Shape (c,). Changes in the past count as changes at the current time.
+        nodes: increase (positive) or decrease (negative) of the number of needed nodes at each change, shape
+            (c,).
     """
     return _bin_peaks(horizon_s, np.maximum(in_s, 0.0), nodes)
 
 
 def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
-    """Return the highest cumulative sum of changes in each bin; releases precede requests at equal times."""
+    """Return the highest cumulative sum of changes in each bin. At equal times, releases come first."""
     order = np.lexsort((nodes, in_s))
     level = np.concatenate([[0.0], np.cumsum(nodes[order])])
     ends = np.searchsorted(in_s[order], horizon_s, side="right")
@@ -122,16 +125,17 @@ def _bin_peaks(horizon_s: Floats, in_s: Floats, nodes: Floats) -> Floats:
 
 
 class DemandHistory:
-    """Past arrivals of jobs in one pool, from which courses of the demand are sampled.
+    """History of the arrivals of jobs in one pool, from which courses of the demand are sampled.
 
-    A course describes the time after a moment in the past: the nodes that the jobs that arrived later would
-    have used if each had started on arrival.
+    A course is the demand over time after a sampled moment in the past. It counts only jobs that arrived
+    after this moment, as if each job had started on arrival.
 
     Args:
         horizon_s: ends of the time bins, from `horizons`.
         step_s: seconds between two sampled moments.
-        max_days: age in days from which courses are forgotten.
-        utc_offset_s: offset of local time, in which hours of the day and weekdays are counted.
+        max_days: maximum age of courses in days. Older courses are discarded.
+        utc_offset_s: local time minus the clock of the history, in seconds. Hours of the day and weekdays are
+            those of local time.
 
     Attributes:
         horizon_s: ends of the time bins.
@@ -150,11 +154,11 @@ class DemandHistory:
 
     @property
     def covered_s(self) -> float:
-        """Seconds between the first and the last sampled moment."""
+        """Return the seconds between the first and the last sampled moment."""
         return self._times[-1] - self._times[0] if self._times else 0.0
 
     def extend(self, begin_s: float, until_s: float, submit_s: Floats, time_s: Floats, nodes: Floats) -> None:
-        """Sample the moments that have not been sampled yet and whose course is complete.
+        """Sample all further moments whose course is complete.
 
         Args:
             begin_s: time from which all arrivals are known.
@@ -180,9 +184,10 @@ class DemandHistory:
             del self._times[:surplus], self._peaks[:surplus]
 
     def forecast(self, now_s: float) -> DemandForecast:
-        """Return the forecast at a time, in which courses from the same hour of similar days weigh most.
+        """Return the forecast for a time.
 
-        Without history the forecast has one course, in which no job arrives.
+        Courses from the same hour of similar days have the highest weights. Without a history, the forecast
+        has a single course in which no job arrives.
         """
         step = int(now_s // self._step_s)
         if self._latest is None or self._latest[0] != step:

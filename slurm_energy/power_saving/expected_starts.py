@@ -20,12 +20,13 @@ class KnownJobs:
     """Running and pending jobs of one pool. Times are in seconds from now.
 
     Attributes:
-        running_end_s: expected end of each running job; in the past: it may end at any moment.
+        running_end_s: expected end of each running job. A job whose expected end is in the past may end at
+            any moment.
         running_nodes: nodes of each running job.
         pending_nodes: nodes of each pending job, in the order of the queue.
         pending_time_s: expected run time of each pending job.
-        pending_from_s: earliest start of each pending job: a deferred job, or one with a begin time, starts
-            later than now.
+        pending_from_s: earliest start of each pending job. It is later than now for a deferred job and for a
+            job with a begin time.
     """
 
     running_end_s: Sequence[float] = ()
@@ -39,7 +40,7 @@ def expected_changes(jobs: KnownJobs, free_nodes: float) -> tuple[Floats, Floats
     """Return the expected changes of the number of nodes in use: times in seconds from now, and nodes.
 
     Pending jobs start in the order of the queue, as soon as enough nodes are free and their earliest start
-    has come. Jobs that do not fit the pool never start.
+    has come. Jobs that are larger than the pool never start.
 
     Args:
         jobs: running and pending jobs.

@@ -1,4 +1,4 @@
-"""Energy of the power states of nodes, and the break-even time of powering a node down."""
+"""Power and energy of nodes in their power states, and the break-even time of powering a node down."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class NodeEnergy:
 
     Attributes:
         idle_watts: power of an idle node that is on.
-        off_watts: power of a node that is powered down, such as that of its BMC.
+        off_watts: power of a node that is powered down, for example the power of its BMC.
         boot_s, boot_watts: duration in seconds and mean power of booting.
         shutdown_s, shutdown_watts: duration in seconds and mean power of shutting down.
     """
@@ -32,25 +32,25 @@ class NodeEnergy:
 
     @property
     def saved_watts(self) -> float:
-        """Power that a node saves while it is off instead of idle."""
+        """Return the power in watts that a node saves while it is off instead of idle."""
         return self.idle_watts - self.off_watts
 
     @property
     def cycle_joules(self) -> float:
-        """Energy of a shutdown and a boot. The shutdown counts only above the power of a node that is off.
+        """Return the energy in joules of one shutdown and one boot.
 
-        A boot delays the job that needs the node, so that its energy counts in full. The shutdown is part of
-        the idle gap, so that its energy counts above `off_watts`.
+        The energy of the boot counts in full, because a boot delays the job that needs the node. The shutdown
+        takes place within the idle gap, so only its energy above `off_watts` counts.
         """
         return self.boot_s * self.boot_watts + self.shutdown_s * (self.shutdown_watts - self.off_watts)
 
     @property
     def break_even_s(self) -> float:
-        """Shortest idle gap in which powering down saves energy; infinity: none does."""
+        """Return the shortest idle gap in which powering down saves energy; infinity if no gap does."""
         if self.saved_watts <= 0:
             return float("inf")
         return max(self.shutdown_s, self.cycle_joules / self.saved_watts)
 
     def saving_joules(self, gap_s: float) -> float:
-        """Return the energy that powering down saves in an idle gap, if the node boots when it is needed."""
+        """Return the energy saved by powering down in an idle gap, if the node boots when it is needed."""
         return self.saved_watts * gap_s - self.cycle_joules

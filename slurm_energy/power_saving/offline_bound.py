@@ -1,4 +1,4 @@
-"""Clairvoyant bound: the maximum saving by powering nodes down without delaying a job."""
+"""Clairvoyant bound: the maximum saving possible by powering nodes down without delaying any job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from slurm_energy.power_saving.node_energy import NodeEnergy
 def clairvoyant_saving_joules(
     energy: NodeEnergy, times_s: Floats, busy_nodes: Floats, nodes: int, end_s: float
 ) -> float:
-    """Return the saving if each node is off in each idle gap in which that saves energy, without any delay.
+    """Return the saving if each node is off in every idle gap in which this saves energy, without delays.
 
-    Jobs are assumed to use the node that became idle last. The gaps are then as unequal as possible, and the
-    saving is maximal. A gap at the start or at the end needs a shutdown. A gap at the end needs no boot.
+    Each job is assumed to use the node that became idle last. The idle gaps are then as unequal as possible,
+    which maximizes the saving. A gap at the start or at the end needs a shutdown. A gap at the end needs no
+    boot.
 
     Args:
-        energy: energy of the nodes.
-        times_s: times of the changes of the number of busy nodes, ascending, shape (t,).
+        energy: power and duration of the nodes' power states.
+        times_s: times in seconds at which the number of busy nodes changes, ascending, shape (t,).
         busy_nodes: number of busy nodes from each time on, shape (t,).
         nodes: number of nodes.
         end_s: end of the last interval in seconds.

@@ -1,8 +1,8 @@
-"""The rule of power saving: which nodes to power down or up now, with reason and expected saving.
+"""The rule of power saving: nodes to power down or up now, with reason and expected saving.
 
-The nodes of a pool are interchangeable. The idle nodes have ranks from 0: the node of rank k is used only
-when more than k additional nodes are needed. The probability of this event over time follows from the
-forecast, and with it the expected idle gap of each rank and the saving of powering it down.
+The nodes of a pool are interchangeable. Idle nodes have ranks from 0: the node of rank k is used only when
+more than k additional nodes are needed. The forecast gives the probability of this event over time. This
+probability gives the expected idle gap of each rank, and the saving by powering the node down.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIN_HISTORY_S: Final = DAY_S
 
 
 class NodeActivity(IntEnum):
-    """Activity of a node, as far as it matters for power saving."""
+    """Activity of a node, as far as it is relevant for power saving."""
 
     BUSY = 0
     IDLE = 1
@@ -34,7 +34,7 @@ class NodeActivity(IntEnum):
 
 
 class KeepReason(StrEnum):
-    """Why an idle node stays on."""
+    """Reason why an idle node stays on."""
 
     EXPECTED_DEMAND = "jobs are expected to need it before powering down pays"
     NO_SAVING = "the expected saving does not cover shutdown and boot"
@@ -51,11 +51,12 @@ class PowerSavingRules:
 
     Attributes:
         risk: maximum probability that a node that is powered down is needed before the break-even time.
-        wake_probability: probability of being needed within boot time and one cycle from which a node is
-            powered up ahead; above `risk`. 1: nodes are powered up only for the warm reserve.
-        min_saving: minimum expected saving, as a multiple of the energy of shutdown and boot.
-        min_idle_s: seconds for which a node must have been idle.
-        min_on_s: seconds for which a node must have been on.
+        wake_probability: minimum probability that a node is needed within the boot time plus one cycle, for
+            which the node is powered up ahead of demand. It must be above `risk`. With 1, nodes are powered
+            up only for the warm reserve.
+        min_saving: minimum expected saving, as a multiple of the energy of one shutdown and one boot.
+        min_idle_s: seconds for which a node must have been idle before it is powered down.
+        min_on_s: seconds for which a node must have been on before it is powered down.
         cycle_s: seconds between two decisions.
         max_down, max_up: maximum number of nodes that are powered down and up in one cycle.
     """
@@ -72,15 +73,15 @@ class PowerSavingRules:
 
 @dataclass(frozen=True, slots=True)
 class PoolNodes:
-    """The n nodes of one pool: nodes that are interchangeable for jobs.
+    """The n nodes of one pool. Jobs can use any of these nodes interchangeably.
 
     Attributes:
-        activity: a `NodeActivity` each, shape (n,).
-        protected: nodes that power saving never changes, shape (n,): they are drained, reserved, failed, of
-            an excluded partition or excluded by the site.
+        activity: `NodeActivity` of each node, shape (n,).
+        protected: mask of the nodes that power saving never changes, shape (n,): nodes that are drained,
+            reserved or failed, nodes of an excluded partition, and nodes that the site excludes.
         idle_s: seconds for which the node has been idle, shape (n,).
         on_s: seconds for which the node has been on, shape (n,).
-        free_share: free capacity of the busy nodes in nodes, which new jobs can use.
+        free_share: free capacity of busy nodes that new jobs can use, in units of whole nodes.
     """
 
     activity: Ints
@@ -92,13 +93,13 @@ class PoolNodes:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """Decision for one pool. Rows have the same order as in `PoolNodes`.
+    """Power-saving decision for one pool. Nodes are given by their rows in `PoolNodes`.
 
     Attributes:
-        down: nodes to power down now, first ones first.
-        down_saving_joules: expected saving of each of them.
+        down: nodes to power down now, in order of preference.
+        down_saving_joules: expected saving by each node in `down`.
         up: nodes to power up now.
-        up_probability: probability that each of them is needed soon; 1 for the warm reserve.
+        up_probability: probability that each node in `up` is needed soon; 1 for nodes of the warm reserve.
         kept: number of idle nodes that stay on, by reason.
     """
 
@@ -110,15 +111,15 @@ class PoolPlan:
 
     @property
     def saving_joules(self) -> float:
-        """Expected saving of all nodes that are powered down."""
+        """Return the expected saving of all nodes that are powered down."""
         return float(sum(self.down_saving_joules))
 
 
 def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float, float]:
-    """Return the times that the bins of the forecast must contain: of powering up, and of powering down.
+    """Return the two times that must be bin ends of the forecast: for powering up, and for powering down.
 
-    The second time is not less than the first one. A node that is powered down is therefore not powered up
-    again while the forecast stays the same: hysteresis.
+    The second time is never less than the first. This hysteresis prevents that a node that was powered down
+    is powered up again while the forecast stays the same.
     """
     up_s = energy.boot_s + rules.cycle_s
     break_even_s = energy.break_even_s
@@ -128,9 +129,10 @@ def forecast_points(energy: NodeEnergy, rules: PowerSavingRules) -> tuple[float,
 def rules_without_history(
     rules: PowerSavingRules, energy: NodeEnergy, history: DemandHistory
 ) -> PowerSavingRules:
-    """Return the rules for a history. With less than a day of it, nodes must idle for the break-even time.
+    """Return the rules to apply with a history of a given length.
 
-    A rule that waits for the break-even time never uses more than twice the energy of the best decision.
+    With less than a day of history, nodes must be idle for the break-even time before they are powered down.
+    Such a rule never uses more than twice the energy of the best decision.
     """
     if history.covered_s >= _MIN_HISTORY_S:
         return rules
@@ -152,13 +154,15 @@ def plan_pool(
 
     Args:
         nodes: the nodes.
-        energy: their energy.
-        forecast: demand of jobs that have not arrived yet. Its bins contain `forecast_points`.
-        known: change of the demand by known jobs in each bin, from `known_change`.
+        energy: power and duration of the nodes' power states.
+        forecast: demand of jobs that have not arrived yet. The ends of the bins must include the times of
+            `forecast_points`.
+        known: change of the demand by known jobs in each bin; the result of `known_change`.
         rules: parameters of the rule.
-        reserve: number of idle nodes that stay on beyond the known demand of this moment (warm reserve).
-        max_down: remaining limit of powering down in this cycle; None: that of `rules`.
-        max_up: remaining limit of powering up in this cycle; None: that of `rules`.
+        reserve: warm reserve: number of idle nodes that stay on in addition to the known current demand.
+        max_down: number of nodes that may still be powered down in this cycle; None means the limit of
+            `rules`.
+        max_up: number of nodes that may still be powered up in this cycle; None means the limit of `rules`.
     """
     is_warm = _is(nodes, NodeActivity.IDLE) | _is(nodes, NodeActivity.BOOTING)
     warm = int(np.count_nonzero(is_warm & ~nodes.protected))
@@ -190,9 +194,10 @@ def plan_pool(
 
 
 def expected_saving_joules(energy: NodeEnergy, horizon_s: Floats, probability: Floats) -> Floats:
-    """Return the expected saving of powering each rank down now until it is needed, shape (k,).
+    """Return the expected saving of each rank if it is powered down now until it is needed, shape (k,).
 
-    Gaps that last longer than the forecast count with its length, so that the saving is underestimated.
+    A gap that lasts longer than the forecast counts with the length of the forecast. The saving is therefore
+    underestimated.
 
     Args:
         energy: energy of the nodes.
@@ -216,7 +221,7 @@ def _bin(forecast: DemandForecast, time_s: float) -> int:
 
 
 def _count_kept(wanted: Bools, limit: int) -> int:
-    """Return how many ranks are kept: all up to the last wanted one below `limit`."""
+    """Return how many ranks are kept on: all ranks up to the last wanted rank below `limit`."""
     places = np.flatnonzero(wanted[:limit])
     return int(places[-1]) + 1 if len(places) else 0
 
@@ -229,7 +234,7 @@ def _choose_down(
     saving: Floats,
     max_down: int | None,
 ) -> None:
-    """Choose the nodes to power down, the longest idle ones first."""
+    """Choose the nodes to power down. Nodes that have been idle longest are chosen first."""
     idle = np.flatnonzero(_is(nodes, NodeActivity.IDLE))
     reasons: list[KeepReason] = []
     candidates: list[int] = []

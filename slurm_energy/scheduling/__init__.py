@@ -3,7 +3,7 @@
 A shape is one way to run a job: kind of hardware, number of GPUs, batch size and power cap.
 
 All functions are pure and work on column tables. The simulator and the live priority engine call the same
-code, so no module here knows a simulator, a clock, a file or a type of Slurm.
+code, so no module here depends on a simulator, a clock, a file or a type of Slurm.
 """
 
 from slurm_energy.scheduling.queue import Alternatives, Jobs, Queue, Users

@@ -12,7 +12,7 @@ from slurm_energy.scheduling.ranking import AGED, Ranking
 
 
 def fits(table: Alternatives, free: Ints) -> Bools:
-    """Return for each of the m alternatives whether it fits in the free resources, shape (m,).
+    """Return the mask of the m alternatives that fit in the free resources, shape (m,).
 
     Args:
         table: the alternatives.
@@ -30,10 +30,11 @@ def admit(
     power_watts: Floats,
     left_watts: float = np.inf,
 ) -> list[int]:
-    """Return the jobs that start now: in ranked order, each job that still fits in the free resources.
+    """Return the jobs that start now: in ranked order, each job that fits in what is still free.
 
-    A job that does not fit is passed over, unless it has waited longer than the bound on waiting. At such a
-    job admission ends, so that the resources it waits for stay free. Its wait would not be bounded otherwise.
+    A job that does not fit is passed over, unless it has waited longer than the bound on waiting. Admission
+    ends at a job that has waited longer than the bound, so that the resources for this job stay free.
+    Otherwise the wait of this job would not be bounded.
 
     Args:
         ranking: result of the policy for n jobs.

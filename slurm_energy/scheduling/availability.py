@@ -1,7 +1,7 @@
-"""Free resources over time, from the expected ends of running jobs. Reservations and backfill use them.
+"""Free resources over time, computed from the expected ends of running jobs.
 
-Resources are a vector of r numbers: free units of each kind of hardware and, last, free watts of the power
-budget.
+Reservations and backfill use this profile. Resources are a vector of r numbers: free units of each kind of
+hardware and, last, free watts of the power budget.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class AvailabilityProfile:
     def fits_now(self, need: Floats, length_s: float) -> bool:
         """Return whether a job can start now.
 
-        Resources that are reserved while the job would run count as not free.
+        Resources that are reserved for a time in which the job would run do not count as free.
 
         Args:
             need: resources that the job needs, shape (r,).
-            length_s: seconds for which it needs them.
+            length_s: seconds for which the job needs these resources.
         """
         return self._fits(0, need, length_s)
 
@@ -51,7 +51,7 @@ class AvailabilityProfile:
 
         Args:
             need: resources that the job needs, shape (r,).
-            length_s: seconds for which it needs them.
+            length_s: seconds for which the job needs these resources.
         """
         for index in range(len(self._times)):
             if self._fits(index, need, length_s):
@@ -74,7 +74,7 @@ class AvailabilityProfile:
     def _split(self, time_s: float) -> int:
         """Return the index of the profile's step that starts at `time_s`.
 
-        Split a step if none starts there.
+        If no step starts at this time, split the step that contains it.
         """
         index = int(np.searchsorted(self._times, time_s, "left"))
         if index < len(self._times) and self._times[index] == time_s:

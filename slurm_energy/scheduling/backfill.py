@@ -1,6 +1,6 @@
 """Backfill: selection of the ranked jobs that start now under a scheduling discipline.
 
-The module only selects jobs; the caller starts them.
+The module only selects jobs. The caller starts the selected jobs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from slurm_energy.scheduling.queue import Floats
 class Discipline(StrEnum):
     """Rule that decides which ranked jobs may start.
 
-    strict: jobs start in order. No job passes one that cannot start. easy: jobs may pass the first job that
-    cannot start if they do not delay it. conservative: jobs may pass others if they delay no job before them.
-    packing: every job that fits starts, at regular intervals (thesis, 5.3.2.4).
+    strict: jobs start in order; no job starts before a higher-ranked job. easy: the first job that cannot
+    start gets a reservation; later jobs may start if they do not delay this reservation. conservative: a job
+    may start before higher-ranked jobs if it delays none of them. packing: every job that fits starts, at
+    regular intervals (thesis, 5.3.2.4).
     """
 
     STRICT = "strict"
@@ -58,7 +59,9 @@ def choose(
     need_now: Need,
     releases: Callable[[], Iterable[Release]],
 ) -> Iterator[Candidate]:
-    """Yield the jobs that start now, in order. The caller starts each job before it requests the next one.
+    """Yield the jobs that start now, in order.
+
+    The caller must start each job before it requests the next one.
 
     Args:
         discipline: scheduling discipline.
@@ -80,7 +83,7 @@ def choose(
 def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
     """Return the resources that a job takes if it starts now, shape (r,).
 
-    If its units are not free, they are the resources that it takes with all nodes on.
+    If the job's units are not free, return the resources that the job takes with all nodes on.
 
     Args:
         candidate: the job.
@@ -121,9 +124,9 @@ def _backfill(
 ) -> Iterator[Candidate]:
     """Yield the jobs that start now, in order, and reserve resources for some jobs that cannot start.
 
-    Under the discipline easy the first such job gets a reservation, under conservative every such job, and
-    under packing only jobs that have waited longer than the bound on waiting. The arguments are those of
-    `choose`.
+    Under the discipline easy, the first job that cannot start gets a reservation. Under conservative, every
+    job that cannot start gets one. Under packing, only such jobs get one that have waited longer than the
+    bound on waiting. The arguments are those of `choose`.
     """
     left = free.copy()
     profile: AvailabilityProfile | None = None
@@ -153,7 +156,7 @@ def reserves(discipline: Discipline, candidate: Candidate, *, is_first: bool) ->
     Args:
         discipline: scheduling discipline.
         candidate: the job.
-        is_first: whether no earlier job in this pass got a reservation.
+        is_first: whether no other job has got a reservation in this pass.
     """
     if discipline == Discipline.CONSERVATIVE:
         return True

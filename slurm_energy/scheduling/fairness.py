@@ -27,7 +27,7 @@ def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
 def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
     """Return usage divided by fair share for each user, shape (u,).
 
-    Shares are scaled to a mean of 1, so that the ratio equals the usage where all shares are equal.
+    Shares are scaled to a mean of 1. If all shares are equal, the ratio therefore equals the usage.
 
     Args:
         usage: usage in any unit, shape (u,).
@@ -43,9 +43,9 @@ def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
 def fair_share_factor(usage: Floats, users: Users) -> Floats:
     """Return the fair-share factor 2^(-U/S) of each user, 0 to 1, shape (u,).
 
-    U is the user's fraction of all usage, S the user's fraction of all shares. A user without usage has 1; a
-    user whose usage equals the share has 0.5. Source: Slurm, priority_multifactor, the classic fair-share
-    formula.
+    U is the user's fraction of all usage, S the user's fraction of all shares. A user without usage has the
+    factor 1. A user whose fraction of usage equals the fraction of shares has 0.5. Source: Slurm,
+    priority_multifactor, the classic fair-share formula.
     """
     total = float(np.sum(usage))
     if total <= 0:
@@ -58,7 +58,7 @@ def fair_share_factor(usage: Floats, users: Users) -> Floats:
 def jain(values: Floats) -> float:
     """Return Jain's fairness index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything.
 
-    NaN if there are no values; 1 if all values are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
+    Return NaN without values, and 1 if all values are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
     """
     if len(values) == 0:
         return float("nan")

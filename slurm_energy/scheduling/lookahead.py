@@ -1,8 +1,8 @@
-"""Plan of the starts of pending jobs from the expected ends of running jobs. Pure functions.
+"""Plan of the starts of pending jobs, based on the expected ends of running jobs. Pure functions.
 
 The plan is a list schedule: jobs are placed one after another, each at the earliest time at which enough
-units of a kind of hardware are free. A later job may use units that wait for an earlier job only if it ends
-before that job starts.
+units of a kind of hardware are free. Units may wait for the start of a job that was placed earlier. Another
+job may use these units only if it ends before that start.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from slurm_energy.scheduling.queue import Floats, Ints, UnitCapacity
 
 
 class UnitPlan:
-    """Times from which the units of one kind of hardware are free, and gaps before planned starts.
+    """Plan for one kind of hardware: times from which units are free, and gaps before planned starts.
 
     Args:
         capacity: free units and running jobs.
-        kind: number of the kind of hardware.
+        kind: index of the kind of hardware.
         now_s: current time in seconds.
     """
 
@@ -56,8 +56,8 @@ class UnitPlan:
     def take(self, start_s: float, gpus: int, time_s: float) -> None:
         """Give `gpus` units to a job of `time_s` seconds that starts at `start_s`, a result of `starts_s`.
 
-        Of the units that are free in time, those that become free last are taken. As few units as possible
-        then wait for the start.
+        Of the units that are free by `start_s`, those that become free last are taken. As few units as
+        possible are then idle until the start.
         """
         if not self._known:
             return
@@ -73,7 +73,7 @@ class UnitPlan:
         self._free_s.sort()
 
     def _use_gaps(self, count: int, end_s: float) -> None:
-        """Take units from the gaps that last until `end_s`, the shortest of them first."""
+        """Take units from the gaps that last at least until `end_s`, beginning with the shortest gap."""
         left: list[tuple[float, int]] = []
         for until_s, units in sorted(self._gaps):
             used = min(count, units) if until_s >= end_s else 0

@@ -1,4 +1,4 @@
-"""Common parts of the registries of policies: one function per name, errors for unknown names."""
+"""Common functions of the policy registries: register a function by name, and report unknown names."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ P = TypeVar("P", bound=NamedPolicy)
 
 
 def add(known: MutableMapping[str, P], entry: P, kind: str) -> None:
-    """Register a policy. The function of the same module may be registered again.
+    """Register a policy. The same function of a module may be registered again.
 
     Args:
         known: registered policies by name.
         entry: the policy.
-        kind: kind of policy, for the error.
+        kind: kind of policy, for error messages.
 
     Raises:
-        UsageError: another function has that name.
+        UsageError: another function is already registered under this name.
     """
     existing = known.get(entry.name)
     if existing is not None and existing.function.__module__ != entry.function.__module__:

@@ -1,7 +1,7 @@
-"""Protection against faults in a site's own policy: changed inputs, endless calls, results that vary.
+"""Protection against faults in a site's own policy: changed inputs, endless calls, varying results.
 
 A built-in policy is called directly. The simulator and the live engine call a site's policy through this
-module, so that a fault ends in one line that names the policy, the file and the line.
+module, so that a fault is reported in one line that names the policy, the file and the line.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ Rank = Callable[[Queue, Options], Ranking]
 
 
 class PolicyTimeoutError(BaseException):
-    """A call of a site's policy took longer than `CALL_LIMIT_S`.
+    """Raised when a call of a site's policy takes longer than `CALL_LIMIT_S`.
 
-    It is no subclass of `Exception`, so that a policy that catches every `Exception` is interrupted too.
+    The class is no subclass of `Exception`. Therefore even a policy that catches every `Exception` is
+    interrupted.
     """
 
 
 @dataclass(slots=True)
 class PolicyCalls:
-    """Observations on the calls of a site's policy.
+    """Statistics and anomalies of the calls of a site's policy.
 
     Attributes:
         count: number of calls.
         total_s: duration of all calls.
         max_s: duration of the longest call.
         max_jobs: number of pending jobs in the longest call.
-        difference: how two calls with the same queue differed; empty: they did not.
+        difference: description of how two calls with the same queue differed; empty if they did not differ.
     """
 
     count: int = 0
@@ -58,7 +59,7 @@ class PolicyCalls:
     difference: str = ""
 
     def notes(self, name: str) -> list[str]:
-        """Return remarks for the user about the policy of this name, one line each."""
+        """Return remarks about the policy `name` for the user, one line each."""
         lines = []
         if self.max_s >= SLOW_S:
             mean_s = self.total_s / self.count
@@ -75,23 +76,23 @@ _calls: dict[str, PolicyCalls] = {}
 
 
 def observed_calls(name: str) -> PolicyCalls:
-    """Return the observations on the policy of this name since the last `forget_calls`."""
+    """Return the call statistics of the policy `name` since the last call of `forget_calls`."""
     return _calls.setdefault(name, PolicyCalls())
 
 
 def forget_calls(name: str) -> None:
-    """Begin new observations on the policy of this name."""
+    """Reset the call statistics of the policy `name`."""
     _calls.pop(name, None)
 
 
 def guarded_rank(name: str, function: Rank, queue: Queue, options: Options) -> Ranking:
-    """Return the ranking of a site's policy with columns of the expected types.
+    """Return the ranking of a site's policy, with columns of the expected types.
 
     The policy gets read-only views of the columns and a copy of the options.
 
     Args:
         name: name of the policy.
-        function: its ranking function.
+        function: ranking function of the policy.
         queue: the pending jobs.
         options: options of the site.
 
@@ -143,7 +144,10 @@ def _frozen(value: Any) -> Any:
 
 
 def _is_repeated(count: int) -> bool:
-    """Return whether a call is repeated to compare the results: the 1st, 2nd, 4th, ..., every 1024th."""
+    """Return whether a call is repeated to compare both results.
+
+    The calls 1, 2, 4, ... are repeated, and every 1024th.
+    """
     return count % _REPEAT_INTERVAL == 0 if count >= _REPEAT_INTERVAL else count & (count - 1) == 0
 
 
@@ -175,7 +179,7 @@ def _converted(ranking: Ranking) -> Ranking:
 
 
 def _line_of(error: BaseException, function: Rank) -> str:
-    """Return ` (FILE:LINE)` with the innermost line in the policy's file; else with the innermost line."""
+    """Return ` (FILE:LINE)` of the innermost line in the policy's file, or else of the innermost line."""
     own = getattr(getattr(function, "__code__", None), "co_filename", "")
     location, trace = "", error.__traceback__
     inner = ""
@@ -195,8 +199,8 @@ def _definition(function: Rank) -> str:
 class _Watchdog:
     """Thread that interrupts calls after `CALL_LIMIT_S`.
 
-    The interrupt is an exception in the calling thread, raised between two bytecodes. A call that spends its
-    time in compiled code is interrupted when it returns from there.
+    The interrupt is an exception in the calling thread, raised between two bytecodes. A call that is
+    executing compiled code is interrupted when the compiled code returns.
     """
 
     def __init__(self) -> None:
@@ -248,7 +252,10 @@ _watchdog = _Watchdog()
 
 
 def _new_watchdog() -> None:
-    """Replace the watchdog in a child process, which has its state but not its thread."""
+    """Replace the watchdog in a forked child process.
+
+    The child inherits the watchdog's state, but not the watchdog's thread.
+    """
     global _watchdog  # noqa: PLW0603
     _watchdog = _Watchdog()
 

@@ -12,10 +12,10 @@ class Running:
 
     Attributes:
         job_id: number of the job.
-        hardware: kind of hardware that it holds.
-        gpus: number of GPUs that it holds.
-        lost_joules: energy spent since its last checkpoint, which a preemption would waste.
-        preemptible: whether it may be interrupted and put back into the queue.
+        hardware: kind of hardware that the job holds.
+        gpus: number of GPUs that the job holds.
+        lost_joules: energy used since the job's last checkpoint, which a preemption would waste.
+        preemptible: whether the job may be interrupted and requeued.
     """
 
     job_id: int
@@ -26,14 +26,15 @@ class Running:
 
 
 def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -> Sequence[int] | None:
-    """Return the jobs to preempt so that enough hardware of a kind becomes free.
+    """Return the jobs to preempt so that enough GPUs of one kind become free.
 
-    Of all sufficient sets of jobs, the one that loses the least energy is chosen; among equals, the one with
-    fewer jobs. Time and memory grow with the number of jobs times the number of missing GPUs.
+    Of all sufficient sets of jobs, the set that wastes the least energy is chosen. Among sets that waste
+    equal energy, the set with fewer jobs is chosen. Time and memory grow with the number of jobs times the
+    number of missing GPUs.
 
     Args:
         running: all running jobs.
-        hardware: number of the kind of hardware that is needed.
+        hardware: index of the kind of hardware that is needed.
         needed: number of GPUs that are needed.
         free: number of GPUs that are already free.
 

@@ -29,15 +29,15 @@ class Jobs:
         user: row in `Users`.
         deadline_s: time by which the job must have ended; NaN: none.
         time_limit_s: time limit that the user requested, in seconds; NaN: none.
-        size: share of the cluster that the job requests, 0 to 1.
+        size: fraction of the cluster that the job requests, 0 to 1.
         partition_factor, qos_factor: Slurm's priority factors of the partition and the QOS, 0 to 1.
         nice: Slurm's nice value, which `multifactor` subtracts from the priority.
-        owner: number of the person who submitted the job, for limits per person. One person may have several
-            rows in `Users`.
-        aged_starts: number of the owner's jobs that started recently after they had waited longer than the
-            bound.
-        latest_start_s: time up to which the start may be deferred, see `slurm_energy.deferral`; NaN: the job
-            is not deferrable.
+        owner: number that identifies the person who submitted the job, for limits per person. One person may
+            have several rows in `Users`.
+        aged_starts: number of the owner's jobs that started recently and had waited longer than the bound on
+            waiting.
+        latest_start_s: latest time to which the start may be deferred, see `slurm_energy.deferral`. NaN means
+            that the job is not deferrable.
         checkpointable: whether the job can be suspended and resumed.
     """
 
@@ -57,12 +57,12 @@ class Jobs:
 
     @property
     def count(self) -> int:
-        """Number of jobs."""
+        """Return the number of jobs."""
         return len(self.job_id)
 
     @property
     def urgent(self) -> Bools:
-        """Mask of the jobs with a deadline, shape (n,)."""
+        """Return the mask of the jobs with a deadline, shape (n,)."""
         return ~np.isnan(self.deadline_s)
 
 
@@ -102,14 +102,14 @@ def _complete(
     needed: Mapping[str, Column],
     given: Mapping[str, Column],
 ) -> dict[str, Any]:
-    """Check the given columns of a table and return its optional columns.
+    """Check the given columns of a table, and return its optional columns with defaults filled in.
 
     Args:
         table: name of the table, for error messages.
         count: number of rows.
-        defaults: default of each optional column, which replaces omitted ones.
-        needed: required columns, whose lengths are checked too.
-        given: optional columns that the caller has given.
+        defaults: default of each optional column, used where a column is omitted.
+        needed: required columns. Their lengths are checked as well.
+        given: optional columns given by the caller.
 
     Raises:
         UsageError: a column has another length or an unknown name.
@@ -124,19 +124,19 @@ def _complete(
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The m shapes in which jobs could run; columns have shape (m,). The rows of one job are adjacent.
+    """The m shapes in which jobs could run; columns have shape (m,). Rows of the same job are adjacent.
 
     Attributes:
         first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,). Each job has at least one
             row.
-        gpus: number of GPUs (or of nodes or cores, where jobs are counted in these).
+        gpus: number of GPUs; for a cluster whose jobs are counted in nodes or cores, the number of these.
         batch: batch size in training; 0: the job has none.
-        hardware: kind of hardware, a number that the caller assigns.
+        hardware: index of the kind of hardware, assigned by the caller.
         cap_watts: power cap; NaN: none.
         time_s: predicted run time.
         power_watts: predicted mean power.
-        possible: whether the shape fits in the resources that are free now. It is True for all shapes if the
-            caller does not restrict them.
+        possible: whether the shape fits in the resources that are free now. All shapes are True if the caller
+            does not restrict them.
     """
 
     first: Ints
@@ -150,7 +150,7 @@ class Alternatives:
 
     @property
     def edp(self) -> Floats:
-        """Energy-delay product P T^2 of each alternative in joule seconds, shape (m,).
+        """Return the energy-delay product P T^2 of each alternative in joule seconds, shape (m,).
 
         Source: thesis, Eq. 5.1.
         """
@@ -159,7 +159,7 @@ class Alternatives:
 
     @property
     def energy_joules(self) -> Floats:
-        """Predicted energy of each alternative in joules, shape (m,)."""
+        """Return the predicted energy of each alternative in joules, shape (m,)."""
         return self.power_watts * self.time_s
 
 
@@ -198,9 +198,9 @@ class Users:
     """Table of the u users with their decayed usage; columns have shape (u,).
 
     Attributes:
-        share: part of the cluster to which a user is entitled, in any positive unit; only ratios count.
-        gpu_seconds: GPU time used.
-        energy_joules: energy used.
+        share: fair share of a user, in any positive unit. Only ratios between users matter.
+        gpu_seconds: decayed GPU seconds used.
+        energy_joules: decayed energy used, in joules.
     """
 
     share: Floats = field(default_factory=lambda: np.ones(1))
@@ -214,10 +214,11 @@ UNKNOWN_UNITS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class UnitCapacity:
-    """The units (GPUs, nodes or cores) of the cluster: free ones, and those that r running jobs hold.
+    """The units (GPUs, nodes or cores) of the cluster: free units, and units that r running jobs hold.
 
     Attributes:
-        free: free units by kind of hardware, shape (k,); `UNKNOWN_UNITS` if the units of a kind are unknown.
+        free: number of free units by kind of hardware, shape (k,). `UNKNOWN_UNITS` marks a kind whose units
+            are unknown.
         unit_idle_watts: power of an idle unit by kind of hardware, shape (k,); 0 where it is unknown.
         hardware: kind of hardware that each running job holds, shape (r,).
         gpus: number of units that each running job holds, shape (r,).
@@ -238,8 +239,8 @@ class Queue:
     Attributes:
         now_s: current time in seconds, on the clock of `jobs.submit_s`.
         signals: price, carbon intensity and other signals from the current time on; None: none is known.
-        capacity: free units and expected ends of running jobs; None: unknown. It is known only to policies
-            that look ahead (`Policy.looks_ahead`).
+        capacity: free units and expected ends of running jobs; None if unknown. Only policies that look ahead
+            (`Policy.looks_ahead`) get the capacity.
     """
 
     now_s: float
@@ -251,6 +252,6 @@ class Queue:
 
     @property
     def wait_s(self) -> Floats:
-        """Seconds since the submission of each job, shape (n,)."""
+        """Return the seconds since the submission of each job, shape (n,)."""
         waited: Floats = np.maximum(0.0, self.now_s - self.jobs.submit_s)
         return waited

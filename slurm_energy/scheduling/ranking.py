@@ -1,4 +1,4 @@
-"""Ranking: the result of a scheduling policy, which is the order and the shape (way to run) of each job.
+"""Ranking: the result of a scheduling policy. It has the order and the shape (way to run) of each job.
 
 The module also contains the functions from which policies build a ranking.
 """
@@ -23,12 +23,12 @@ class Options:
     Attributes:
         age_weight: weight of a job's waiting time, per second (W_age in the thesis, 5.4).
         wait_bound_s: bound on waiting in seconds. Jobs that waited longer go before all others in order of
-            submission, and no job may delay them. No wait exceeds this bound plus the time in which the
-            running jobs and the jobs that waited even longer finish.
+            submission, and no job may delay them. No wait exceeds this bound plus the time until the running
+            jobs and the jobs that have waited even longer are finished.
         weights: weights by name, of the terms of `blend` and of Slurm's factors in `multifactor`.
-        max_age_s: age at which an age factor is 1 (Slurm's PriorityMaxAge).
-        aged_jobs_per_user: maximum number of jobs of one owner that go before all others within
-            `wait_bound_s`, including jobs that have started. None: no limit.
+        max_age_s: waiting time in seconds at which the age factor reaches 1 (Slurm's PriorityMaxAge).
+        aged_jobs_per_user: maximum number of jobs of one owner that go before all others within a period of
+            `wait_bound_s`, including jobs that have started. None means no limit.
     """
 
     age_weight: float = 0.01
@@ -44,13 +44,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One component of the jobs' scores. It only explains scores to users; no decision uses it.
+    """Component of the jobs' scores. It only serves to explain scores to users; no decision uses it.
 
     Attributes:
-        value: value for each of n jobs, shape (n,); NaN: the term does not concern the job.
+        value: value for each of n jobs, shape (n,). NaN means that the term does not apply to the job.
         unit: unit of the value; empty for a factor.
-        weight: factor by which the value is multiplied, in a score that is a sum; None in other scores.
-        power: exponent of the value, in a score that is a product; None in other scores.
+        weight: factor by which the value is multiplied if the score is a sum; None for other scores.
+        power: exponent of the value if the score is a product; None for other scores.
     """
 
     value: Floats
@@ -60,9 +60,9 @@ class Term:
 
     @property
     def contribution(self) -> Floats | None:
-        """Amount by which the term lowers (improves) each job's score, shape (n,).
+        """Return by how much the term lowers (improves) each job's score, shape (n,).
 
-        None if the term has no weight.
+        Return None if the term has no weight.
         """
         return None if self.weight is None else self.weight * self.value
 
@@ -75,9 +75,9 @@ class Ranking:
         tier: group of the job (see `tiers`). Jobs of a lower tier start first.
         score: within a tier, jobs with a lower score go first; +inf: the job cannot run now.
         choice: row of the alternative (way to run the job) that was chosen; -1: none is possible now.
-        terms: components of the score by name, before jobs beyond the bound on waiting are put first. The
-            score is minus the sum of the contributions of terms with weights, or the product of the terms
-            with powers. Terms without either are for comparison.
+        terms: components of the score by name, as they were before aged jobs were put first. The score is
+            minus the sum of the contributions of terms with a weight, or the product of the terms with a
+            power. Terms with neither are shown for comparison only.
     """
 
     tier: Ints
@@ -96,7 +96,7 @@ class Ranking:
 
 
 def fault(ranking: Ranking, queue: Queue) -> str:
-    """Return the reason why a ranking is invalid for a queue, in one line; an empty string if it is valid."""
+    """Return why a ranking is invalid for a queue, in one line. Return an empty string if it is valid."""
     if not isinstance(ranking, Ranking):
         return f"it returned {type(ranking).__name__}, not a Ranking"
     count, first = queue.jobs.count, queue.alternatives.first
@@ -137,8 +137,8 @@ def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
         table: the alternatives.
 
     Returns:
-        Row of the alternative (the first of equals; -1: none is possible) and its value (+inf: none is
-        possible), each of shape (n,).
+        Row of this alternative and its value, each of shape (n,). Of equal values the first row is returned.
+        Without a possible alternative the row is -1 and the value +inf.
     """
     if len(table.first) < 2:
         return np.zeros(0, np.int64), np.zeros(0)
@@ -155,9 +155,9 @@ def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
 def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints:
     """Return the tier of each job, shape (n,): AGED, URGENT or NORMAL.
 
-    Jobs of the tier AGED have waited longer than the bound on waiting. They are each owner's oldest jobs, at
-    most `options.aged_jobs_per_user` of them. Jobs of the tier URGENT have a deadline; the tier is empty
-    unless `urgent_first` is set. All other jobs are NORMAL.
+    Jobs of the tier AGED have waited longer than the bound on waiting. Each owner has at most
+    `options.aged_jobs_per_user` jobs in this tier, which are the owner's oldest jobs. Jobs of the tier URGENT
+    have a deadline. This tier is empty unless `urgent_first` is set. All other jobs are NORMAL.
     """
     tier = np.full(queue.jobs.count, NORMAL, np.int64)
     if urgent_first:
@@ -167,7 +167,7 @@ def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints
 
 
 def _aged(queue: Queue, options: Options) -> Ints:
-    """Return the rows of the jobs of tier AGED: each owner's oldest beyond the bound on waiting."""
+    """Return the rows of the jobs of tier AGED: each owner's oldest jobs that exceed the bound on waiting."""
     jobs = queue.jobs
     rows: Ints = np.flatnonzero(queue.wait_s >= options.wait_bound_s)
     if options.aged_jobs_per_user is None or len(rows) == 0:
@@ -189,15 +189,15 @@ def ranked(
     urgent_first: bool = False,
     terms: Mapping[str, Term] | None = None,
 ) -> Ranking:
-    """Return the ranking of n jobs that a score defines.
+    """Return the ranking of n jobs that is defined by a score.
 
-    Jobs beyond the bound on waiting come first, in order of submission.
+    Jobs that have waited longer than the bound on waiting come first, in order of submission.
 
     Args:
         queue: the pending jobs.
         options: parameters of the site.
-        choice: row of the chosen alternative of each job, shape (n,); -1: none. A job without one gets the
-            score +inf.
+        choice: row of the chosen alternative of each job, shape (n,); -1 if none. A job without an
+            alternative gets the score +inf.
         score: score of each job, lower first, shape (n,).
         urgent_first: whether jobs with a deadline come before the jobs without one.
         terms: components of the score by name, for explanations; None: none.
@@ -219,13 +219,13 @@ def edp_term(edp: Floats) -> Term:
 
 
 def minus_sum(terms: Mapping[str, Term]) -> Floats:
-    """Return the scores that terms with weights define: minus the sum of contributions, shape (n,)."""
+    """Return the score of each job as minus the sum of the terms' contributions, shape (n,)."""
     score: Floats = -np.sum([c for term in terms.values() if (c := term.contribution) is not None], axis=0)
     return score
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:
-    """Return for each job the value of its chosen alternative, shape (n,); +inf for a job without one.
+    """Return the value of each job's chosen alternative, shape (n,); +inf for jobs without one.
 
     Args:
         values: value of each alternative, shape (m,).
@@ -249,7 +249,7 @@ def slack_s(queue: Queue, time_s: Floats) -> Floats:
 
 
 def over_all(values: Floats, table: Alternatives) -> Floats:
-    """Return each job's lowest value over all its alternatives, whether they are possible now or not.
+    """Return each job's lowest value over all its alternatives, including those not possible now.
 
     Args:
         values: value of each alternative, shape (m,).
@@ -265,10 +265,10 @@ def over_all(values: Floats, table: Alternatives) -> Floats:
 
 
 def in_time(queue: Queue) -> Bools:
-    """Return for each alternative whether its job meets its deadline if it starts now, shape (m,).
+    """Return the mask of the alternatives in which the job meets its deadline if it starts now, shape (m,).
 
-    The value is True for every alternative of a job without a deadline. It is also True for every alternative
-    of a job that would miss its deadline in all of them.
+    All alternatives of a job without a deadline are True. If a job would miss its deadline in every
+    alternative, all its alternatives are True as well.
     """
     table = queue.alternatives
     counts = np.diff(table.first)

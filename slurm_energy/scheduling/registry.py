@@ -60,7 +60,7 @@ class Policy:
 
     @property
     def built_in(self) -> bool:
-        """Whether the policy belongs to this package, in contrast to a site's own."""
+        """Return whether the policy belongs to this package, in contrast to a site's own policy."""
         return (getattr(self.function, "__module__", None) or "").startswith(_BUILT_IN)
 
 
@@ -85,7 +85,7 @@ def register(
         looks_ahead: whether the function reads `Queue.capacity`.
 
     Raises:
-        UsageError: another function has that name.
+        UsageError: another function is already registered under this name.
     """
 
     def decorate(rank: Rank) -> Rank:

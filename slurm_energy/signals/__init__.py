@@ -1,6 +1,6 @@
-"""Signals over time with forecasts: price, carbon intensity, renewable share, power budget, temperature.
+"""Signals over time with forecasts: price, carbon intensity, renewable share, budget, temperature.
 
-All functions are pure and work on numpy arrays. Policies see the signals as `SignalColumns`, the same in the
+All functions are pure and work on numpy arrays. Policies get the signals as `SignalColumns`, both in the
 simulator and in senergyctld.
 """
 

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class SignalName(StrEnum):
-    """A signal: the name of its column in `SignalColumns`, with the unit."""
+    """Name of a signal: the name of its column in `SignalColumns`, which includes the unit."""
 
     PRICE = "price_per_kwh"
     CARBON = "carbon_g_per_kwh"
@@ -32,7 +32,8 @@ class SignalForecast:
     Attributes:
         mean: expected value in each slot; NaN: unknown.
         deviation: standard deviation of the value around `mean`; 0: the value is known.
-        source: origin of the values for people, such as `entsoe DE-LU (day-ahead)` or `history of 28 days`.
+        source: origin of the values, for display: for example `entsoe DE-LU (day-ahead)` or `history of 28
+            days`.
     """
 
     mean: Floats
@@ -45,7 +46,7 @@ class SignalForecast:
 
     @property
     def known(self) -> bool:
-        """Whether the value of at least one slot is known."""
+        """Return whether the value of at least one slot is known."""
         return bool(np.any(np.isfinite(self.mean)))
 
 
@@ -56,7 +57,7 @@ def constant_forecast(value: float, slots: int, source: str = "constant") -> Sig
 
 @dataclass(frozen=True, slots=True)
 class SignalColumns:
-    """Signals of one cluster from the current time on. Slot i covers start_s + i step_s to the next slot.
+    """Signals of one cluster from the current time on, by slot. Slot i begins at start_s + i step_s.
 
     Attributes:
         start_s: start of slot 0 in seconds, at or before the current time, on the clock of `Queue.now_s`
@@ -67,10 +68,10 @@ class SignalColumns:
         renewable_share: share of renewable sources in the generation, 0 to 1.
         budget_watts: power budget of the cluster in watts; infinity: no limit.
         outside_celsius: outside temperature in degrees Celsius, from which the PUE follows.
-        pue: energy of the site per energy of its computers; None: that of the default model at
-            `outside_celsius`.
+        pue: energy of the site divided by the energy of its computers. If None, the PUE follows from the
+            default model at `outside_celsius`.
 
-    A signal without any source is None. All others have the same number of slots.
+    A signal without any source is None. All other signals have the same number of slots.
     """
 
     start_s: float
@@ -92,41 +93,41 @@ class SignalColumns:
 
     @property
     def slots(self) -> int:
-        """Number of slots; 0 without any signal."""
+        """Return the number of slots; 0 if there is no signal."""
         return max((len(s.mean) for name in SignalName if (s := self.forecast(name)) is not None), default=0)
 
     @property
     def slot_start_s(self) -> Floats:
-        """Start of each slot in seconds, shape (h,)."""
+        """Return the start of each slot in seconds, shape (h,)."""
         return self.start_s + self.step_s * np.arange(self.slots, dtype=np.float64)
 
     @property
     def end_s(self) -> float:
-        """End of the last slot."""
+        """Return the end of the last slot in seconds."""
         return self.start_s + self.step_s * self.slots
 
     def forecast(self, name: SignalName | str) -> SignalForecast | None:
-        """Return the column of a signal; None: there is no source for it."""
+        """Return the column of a signal; None if the signal has no source."""
         column: SignalForecast | None = getattr(self, SignalName(name).value)
         return column
 
     def values(self, name: SignalName | str, time_s: ArrayLike) -> Floats:
-        """Return the expected values of a signal at the given times; NaN outside the slots or unknown."""
+        """Return the expected values of a signal at given times; NaN where unknown or outside the slots."""
         return self._at(name, time_s, deviation=False)
 
     def deviations(self, name: SignalName | str, time_s: ArrayLike) -> Floats:
-        """Return the standard deviations of a signal at the given times; NaN outside the slots or unknown."""
+        """Return the standard deviations of a signal at given times; NaN where unknown or outside slots."""
         return self._at(name, time_s, deviation=True)
 
     def at(self, name: SignalName | str, time_s: float) -> float | None:
-        """Return the expected value of a signal at one time; None: unknown."""
+        """Return the expected value of a signal at one time; None if it is unknown."""
         value = float(self.values(name, time_s))
         return None if math.isnan(value) else value
 
     def site_factor(self) -> Floats:
-        """Return the energy of the site per energy of its computers in each slot, shape (h,).
+        """Return the PUE in each slot: energy of the site divided by energy of its computers, shape (h,).
 
-        The factor is 1 where it is unknown, so that it changes no comparison of slots.
+        An unknown PUE is replaced by 1, so that it does not affect the comparison of slots.
         """
         if self.pue is not None:
             ratio = self.pue.mean

@@ -1,6 +1,7 @@
-"""Signals in CSV files, with the headers that publishers use: one column of time and one or more of values.
+"""Reader of signals in CSV files, with the headers that publishers use.
 
-Recognised columns of values, in upper or lower case:
+A file has one column of time, and one or more columns of values. These columns of values are recognised, in
+upper or lower case:
 
 - a price with its unit: `Price (USD/MWh)`, `EUR/MWh`, `ct/kWh`; `price` alone is per MWh;
 - a carbon intensity: `g/kWh`, `avg_CI`, `gco2_per_kwh`;
@@ -38,11 +39,11 @@ _FORMAT: Final = "write a header such as time,EUR/MWh or time,g/kWh, and one row
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """How a signal is computed from the fields of a row.
+    """Computation of a signal's value from the fields of a row.
 
     Attributes:
-        fields: positions of the fields that are read.
-        value: function from these numbers to the value of the signal in the units of `SignalName`.
+        fields: indices of the fields that are read.
+        value: function that converts these numbers to the value of the signal, in the unit of `SignalName`.
     """
 
     fields: tuple[int, ...]
@@ -52,8 +53,8 @@ class _Column:
 def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSeries:
     """Return a signal from the lines of a CSV text.
 
-    Each value holds until the next row. Rows need not be equidistant: the step of the series is the usual
-    distance of two rows, and empty values and missing rows are unknown.
+    Each value holds until the next row. Rows need not be equidistant. The step of the series is the usual
+    time between two rows. Empty values and missing rows yield unknown values.
 
     Args:
         lines: lines of the text.
@@ -61,7 +62,8 @@ def read_signal(lines: Iterable[str], name: str, signal: SignalName) -> SignalSe
         signal: the signal to read.
 
     Raises:
-        UsageError: the header has no such signal, or a time or a value is wrong. Names file and line.
+        UsageError: the header has no column for this signal, or a time or a value is wrong. The message names
+            file and line.
     """
     reader = csv.reader((line.lstrip("\ufeff") for line in lines), strict=True)
     try:

@@ -1,4 +1,4 @@
-"""Signals of one cluster at any time: actual values, and forecasts from the knowledge at that time."""
+"""Signals of one cluster at any time: actual values, and forecasts from what is known at that time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from slurm_energy.signals.signal_series import SignalSeries
 
 @dataclass(frozen=True, slots=True)
 class SignalSource:
-    """Values of one signal, and how much of the future is known.
+    """Values of one signal, and the extent to which the future is known.
 
     Attributes:
-        series: the values, past and future.
-        mode: extent of the knowledge about the future.
-        publication_hour: local hour at which the values of the next day are published (day-ahead).
-        utc_offset_s: local time minus the clock of the series in seconds (day-ahead).
+        series: past and future values.
+        mode: how much of the future is known.
+        publication_hour: local hour at which the values of the next day are published; used in the mode
+            day-ahead.
+        utc_offset_s: local time minus the clock of the series, in seconds; used in the mode day-ahead.
         model: parameters of the statistical forecast.
     """
 
@@ -47,8 +48,8 @@ class SignalFeed:
     Args:
         sources: the sources by signal.
         step_s: length of a slot of the forecast.
-        horizon_s: time that the forecast covers.
-        pue: PUE by outside temperature.
+        horizon_s: seconds that the forecast covers.
+        pue: model of the PUE as a function of the outside temperature.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class SignalFeed:
         self._deviations: dict[SignalName, tuple[float, Floats]] = {}
 
     def columns(self, now_s: float) -> SignalColumns:
-        """Return the signals from the slot of the current time on, as far as they are known now."""
+        """Return the signals from the current slot on, as far as they are known now."""
         start_s = math.floor(now_s / self._step_s) * self._step_s
         cached = self._columns
         if cached is not None and cached.start_s == start_s:
@@ -81,7 +82,7 @@ class SignalFeed:
         return self._columns
 
     def actual(self, name: SignalName) -> SignalSeries | None:
-        """Return all values of a signal, past and future; None: there is no source for it."""
+        """Return all values of a signal, past and future; None if the signal has no source."""
         source = self.sources.get(name)
         return None if source is None else source.series
 
@@ -93,7 +94,7 @@ class SignalFeed:
         return forecast(source.series, now_s, edges, known_s, model=model, deviation=deviation)
 
     def _deviation(self, name: SignalName, source: SignalSource, now_s: float) -> Floats:
-        """Return the error of past forecasts, which is measured once a day."""
+        """Return the standard deviation of past forecasts' errors. It is measured once a day."""
         day = math.floor(now_s / DAY_S)
         cached = self._deviations.get(name)
         if cached is None or cached[0] != day:

@@ -1,9 +1,9 @@
 """Forecasts of signals: values known ahead, and a statistical forecast from the past.
 
-The statistical forecast of a time of day is a blend of the means of that time on recent days and on the same
-weekday of recent weeks, plus the deviation of the latest values from that blend, which fades. Its standard
-deviation by horizon is the error that the same forecast made at earlier times. It reads no value after the
-current step.
+The statistical forecast for a time of day is a blend of two means: of the values at that time on recent days,
+and on the same weekday of recent weeks. The deviation of the latest values from this blend is added, and
+fades with the horizon. The standard deviation of the forecast, by horizon, is the error that the same
+forecast made at earlier times. The forecast reads no value after the current step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WEEK_DAYS: Final = 7
 
 
 class ForecastMode(StrEnum):
-    """What is known about the future of a signal."""
+    """Extent to which the future of a signal is known."""
 
     PERFECT = "perfect"
     """All future values, with certainty."""
@@ -42,11 +42,11 @@ class HistoryModel:
     Attributes:
         days: number of recent days whose mean is used.
         weeks: number of recent weeks whose same weekday is used.
-        week_weight: weight of the weeks in the blend, 0 to 1.
-        fade_s: time after which the latest deviation counts 1/e.
+        week_weight: weight of the recent weeks in the blend, 0 to 1; the recent days have the rest.
+        fade_s: time after which the latest deviation is weighted by 1/e.
         latest_s: time over which the latest deviation is averaged.
-        backtest_days: days of the past in which the error is measured.
-        backtest_step_s: distance of the forecasts that measure the error.
+        backtest_days: number of past days in which the error of forecasts is measured.
+        backtest_step_s: time between two of the forecasts by which the error is measured.
     """
 
     days: int = 2
@@ -65,8 +65,8 @@ def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, m
     """Return the expected values of the steps from each origin on, shape (origins, horizon).
 
     Args:
-        values: values of all steps, shape (n,). Only those before an origin count for it.
-        origins: rows of the first step that is unknown at each forecast, shape (b,).
+        values: values of all steps, shape (n,). A forecast uses only the values before its origin.
+        origins: for each forecast, the row of the first unknown step, shape (b,).
         horizon: number of steps.
         step_s: length of a step.
         model: parameters.
@@ -86,7 +86,7 @@ def expected(values: Floats, origins: np.ndarray, horizon: int, step_s: float, m
 
 
 def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model: HistoryModel) -> Floats:
-    """Return the blend of recent days and weeks for each row; only values before row `known` count."""
+    """Return the blend of recent days and weeks for each row. Only values before row `known` are used."""
     days = _same_phase(values, rows, known, day, model.days)
     weeks = _same_phase(values, rows, known, day * WEEK_DAYS, model.weeks)
     both = (1.0 - model.week_weight) * days + model.week_weight * weeks
@@ -99,7 +99,7 @@ def _blend(values: Floats, rows: np.ndarray, known: np.ndarray, day: int, model:
 
 
 def _same_phase(values: Floats, rows: np.ndarray, known: np.ndarray, period: int, count: int) -> Floats:
-    """Return the mean of the last `count` values before `known` that lie whole periods before `rows`."""
+    """Return the mean of the last `count` values before `known` that are whole periods before `rows`."""
     periods = np.maximum(1, -((known - 1 - rows) // period))
     last = rows - periods * period
     return _mean(_row_values(values, last[..., None] - period * np.arange(count)), axis=-1)
@@ -113,7 +113,7 @@ def _row_values(values: Floats, rows: np.ndarray) -> Floats:
 
 
 def _mean(values: Floats, axis: int) -> Floats:
-    """Return the mean over the known values; NaN where none is known."""
+    """Return the mean over the known values; NaN if no value is known."""
     known = np.isfinite(values)
     count = np.sum(known, axis=axis)
     total = np.sum(np.where(known, values, 0.0), axis=axis)
@@ -121,7 +121,7 @@ def _mean(values: Floats, axis: int) -> Floats:
 
 
 def backtest_deviation(values: Floats, horizon: int, step_s: float, model: HistoryModel) -> Floats:
-    """Return the root mean square error of past forecasts by step of the horizon, shape (horizon,).
+    """Return the root mean square error of past forecasts, by step of the horizon, shape (horizon,).
 
     Args:
         values: all values that are known now, shape (n,).
@@ -130,7 +130,7 @@ def backtest_deviation(values: Floats, horizon: int, step_s: float, model: Histo
         model: parameters.
 
     Returns:
-        The errors, which do not decrease with the horizon. NaN without enough past values.
+        The errors. They do not decrease with the horizon. All are NaN if there are too few past values.
     """
     count = len(values)
     stride = max(1, round(model.backtest_step_s / step_s))
@@ -162,7 +162,7 @@ def known_until_s(
     """Return the time up to which values are known ahead.
 
     Args:
-        mode: what is known about the future.
+        mode: extent to which the future is known.
         now_s: Unix time in seconds.
         publication_hour: local hour from which the values of the next day are known. Day-ahead auctions of
             the European and the Californian market publish by 13:00.
@@ -190,13 +190,14 @@ def forecast(
     """Return the forecast of a signal for consecutive slots.
 
     Args:
-        series: the values. Of those after the current step, only steps that end by `known_s` are read.
+        series: the values. After the current step, only steps that end by `known_s` are read.
         now_s: current time in seconds.
-        edges_s: h + 1 ascending times, which bound the slots.
+        edges_s: h + 1 ascending times, which are the limits of the slots.
         known_s: time up to which values are known ahead; see `known_until_s`.
-        model: parameters of the statistical forecast, which continues where values are not known; None: no
-            statistical forecast.
-        deviation: result of `backtest_deviation` for this series, to save its computation; None: computed.
+        model: parameters of the statistical forecast, which is used where values are not known ahead. None:
+            no statistical forecast is used.
+        deviation: result of `backtest_deviation` for this series, if already computed. If None, it is
+            computed here.
     """
     step_s = series.step_s
     present = series.before(max(now_s, min(known_s, series.end_s) - step_s))

@@ -17,13 +17,14 @@ class PueModel:
 
     Temperatures outside the range of the model are clipped to it. The default is the fit of Xu, Feng and Li,
     "Temperature Aware Workload Management in Geo-distributed Data Centers" (ICAC 2013), to a cooling system
-    with an economizer. It covers cooling only; a site with other losses adds them to `constant`.
+    with an economizer. This fit covers cooling only. A site with other losses adds these losses to
+    `constant`.
 
     Attributes:
         constant: PUE at 0 degrees Celsius.
-        linear: increase per degree.
-        quadratic: increase per square degree.
-        min_celsius, max_celsius: range of temperatures.
+        linear: increase of the PUE per degree.
+        quadratic: increase of the PUE per square degree.
+        min_celsius, max_celsius: range of temperatures in which the model is valid.
     """
 
     constant: float = 1.0743

@@ -15,13 +15,13 @@ from slurm_energy.signals.columns import Floats
 
 @dataclass(frozen=True, slots=True)
 class SignalSeries:
-    """Values of a signal in consecutive time steps. Value i covers start_s + i step_s to the next step.
+    """Values of a signal in consecutive time steps. Step i begins at start_s + i step_s.
 
     Attributes:
         start_s: start of the first step in seconds.
         step_s: length of a step in seconds.
         values: mean value of each step, shape (n,); NaN: unknown.
-        source: origin of the values for people.
+        source: origin of the values, for display.
     """
 
     start_s: float
@@ -35,11 +35,11 @@ class SignalSeries:
 
     @property
     def end_s(self) -> float:
-        """End of the last step."""
+        """Return the end of the last step in seconds."""
         return self.start_s + self.step_s * len(self.values)
 
     def at(self, time_s: ArrayLike) -> Floats:
-        """Return the values at the given times; NaN: unknown."""
+        """Return the values at the given times; NaN where unknown."""
         times = np.asarray(time_s, np.float64)
         row = np.floor((times - self.start_s) / self.step_s)
         inside = (row >= 0) & (row < len(self.values))
@@ -50,9 +50,9 @@ class SignalSeries:
         return found
 
     def integral(self, time_s: ArrayLike) -> Floats:
-        """Return the integral of the value from the start of the series to the given times.
+        """Return the integral of the signal from the start of the series to each of the given times.
 
-        Unknown values count as 0. Times outside the series count as its start or end.
+        Unknown values count as 0. Times outside the series are clipped to its start or end.
         """
         times = np.clip(np.asarray(time_s, np.float64) - self.start_s, 0.0, self.step_s * len(self.values))
         known = np.nan_to_num(self.values)
@@ -63,7 +63,7 @@ class SignalSeries:
         return total
 
     def means(self, edges_s: ArrayLike) -> Floats:
-        """Return the mean between successive times, over the known part; NaN where nothing is known.
+        """Return the mean between successive times, over the known values; NaN if no value is known.
 
         Args:
             edges_s: h + 1 ascending times.
@@ -75,7 +75,7 @@ class SignalSeries:
         return np.where(present, totals / np.where(present, weights, 1.0), np.nan)
 
     def before(self, time_s: float) -> SignalSeries:
-        """Return the steps that begin before or at a time, which are the steps known at that time."""
+        """Return the steps that begin at or before a time. These are the steps known at that time."""
         count = int(np.clip(math.floor((time_s - self.start_s) / self.step_s) + 1, 0, len(self.values)))
         return SignalSeries(self.start_s, self.step_s, self.values[:count], self.source)
 
@@ -85,13 +85,13 @@ class SignalSeries:
 
 
 def from_grid(series: GridSeries, start_s: float, end_s: float, step_s: float | None = None) -> SignalSeries:
-    """Return a part of a series of the grid on a regular grid of steps; unknown times are NaN.
+    """Convert a part of a grid series to a regular grid of steps. Unknown values are NaN.
 
     Args:
         series: series of carbon intensity or price.
-        start_s: start of the part, which is extended to whole steps.
-        end_s: end of the part.
-        step_s: length of a step; None: the resolution of the series, else an hour.
+        start_s: start of the part in seconds. The part is extended to whole steps.
+        end_s: end of the part in seconds.
+        step_s: length of a step in seconds. If None, the resolution of the series is used, or else one hour.
     """
     step = step_s or series.resolution_s or DEFAULT_STEP_S
     first, last = math.floor(start_s / step), math.ceil(end_s / step)

@@ -2,9 +2,9 @@
 
 Source: CE-DLA, as described in "Multi-Layer Profiling Systems for Adaptive Machine Learning Training
 Optimization", section 3.3: c = sum_k sum_h e_k(h) W(h), with the energy e_k(h) of node k in slot h and the
-price W(h). Here the energy of the jobs takes the place of that of the nodes: each job draws its predicted
-power while it runs. Placing a job is a soft constraint: a job without room costs a penalty. The policy is
-called again in each slot, so that the horizon rolls.
+price W(h). Here the energy of jobs replaces the energy of nodes: each job draws its predicted power while it
+runs. Placing a job is a soft constraint: a job without room costs a penalty. The policy is called again in
+each slot, which gives a rolling horizon.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A job waits for an efficient shape (way to run) instead of taking any free one.
 
-Deadlines are met.
+Jobs with a deadline wait only as long as the deadline can still be met.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Policy `metis`: least energy at a bounded delay, from a plan of the coming starts."""
+"""Policy `metis`: least energy at a bounded delay, based on a plan of the next starts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def effort(power_watts: Floats, time_s: Floats, idle_watts: Floats, thrift: floa
         power_watts: power of each shape, shape (m,).
         time_s: run time of each shape, shape (m,).
         idle_watts: idle power of the units of each shape, shape (m,).
-        thrift: weight of the policy.
+        thrift: weight `thrift` of the policy.
     """
     own_watts = np.maximum(power_watts - idle_watts, _MIN_SHARE * power_watts)
     result: Floats = (own_watts * time_s) ** thrift
@@ -81,7 +81,7 @@ def effort(power_watts: Floats, time_s: Floats, idle_watts: Floats, thrift: floa
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """Placement of pending jobs one after another.
+    """State for placing pending jobs one after another.
 
     Attributes:
         queue: the pending jobs.
@@ -96,9 +96,9 @@ class _Placement:
     weights: dict[str, float]
 
     def place(self, ranking: Ranking) -> Ints:
-        """Return the shape of each job, shape (n,); -1: the job does not start now.
+        """Return the shape of each job, shape (n,); -1 if the job does not start now.
 
-        A job that waits for units that are not free gets its planned shape if the caller permits this shape.
+        A job whose planned units are not free yet gets its planned shape, if the caller permits this shape.
 
         Args:
             ranking: order of the jobs; its choices are the best shapes that may start.
@@ -126,11 +126,11 @@ class _Placement:
         return choice
 
     def _shape(self, row: int, startable: int, unit_plans: list[UnitPlan]) -> tuple[int, float]:
-        """Return the shape of a job and its planned start in seconds; -1: the job fits nowhere.
+        """Return the shape and the planned start in seconds of a job; -1 if the job fits nowhere.
 
         Args:
             row: row of the job.
-            startable: its best shape that may start now; -1: none.
+            startable: the job's best shape that may start now; -1 if there is none.
             unit_plans: plan of each kind of hardware.
         """
         table, now_s = self.queue.alternatives, self.queue.now_s
@@ -158,6 +158,6 @@ class _Placement:
         return (shapes.start + best, float(start_s[best])) if np.isfinite(start_s[best]) else (-1, now_s)
 
     def _max_delay(self) -> float:
-        """Return the largest allowed time until a job's end, relative to the earliest possible one."""
+        """Return the largest allowed time until a job's end, divided by the shortest possible time."""
         pressure = (self.queue.jobs.count - 1) / (len(self.capacity.hardware) + 1)
         return 1.0 + self.weights["delay"] / (1.0 + self.weights["crowd"] * pressure)

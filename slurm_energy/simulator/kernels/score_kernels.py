@@ -80,7 +80,8 @@ class Moment(NamedTuple):
 def rank(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment) -> tuple[float, float, int]:
     """Return the tier, the score and the chosen shape of a pending job.
 
-    Jobs with a lower pair of tier and score come first. The tier is `NEVER` if no shape can be chosen now.
+    Jobs are ordered by tier, then by score; lower values come first. The tier is `NEVER` if no shape can be
+    chosen now.
     """
     wait_s = max(0.0, now.now_s - jobs.real[job, SUBMIT_S])
     aged = wait_s >= policy.wait_bound_s
@@ -97,7 +98,7 @@ def rank(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment) -> tuple[
 
 @compiled
 def _score(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float) -> tuple[float, int]:
-    """Return the score of a job and the shape that the policy chooses of all possible ones; -1: none."""
+    """Return the score of a job, and the shape that the policy chooses of all possible shapes; -1: none."""
     code = policy.code
     fastest, leanest = jobs.whole[job, FASTEST], jobs.whole[job, LEANEST]
     urgent = jobs.whole[job, URGENT] == 1
@@ -119,9 +120,10 @@ def _score(policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s:
 def _plain_score(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float, value: float
 ) -> float:
-    """Return the score of a job by its lowest time or energy-delay product `value`.
+    """Return the score of a job whose lowest time or energy-delay product is `value`.
 
-    The job has no deadline, or the policy is not `blend`, `kairos` or `aurachronos`.
+    The function is used for jobs without a deadline. For jobs with a deadline, it is used under policies
+    other than `blend`, `kairos` and `aurachronos`.
     """
     code = policy.code
     if code == CHRONOS and jobs.whole[job, URGENT]:
@@ -144,10 +146,10 @@ def lowest_score(
     Args:
         policy: the policy.
         now: the other dependencies of the score.
-        value: key of the job, or the lowest key.
-        wait_s: seconds that the job has waited, or the longest wait.
-        usage: factor of the user, or the best one.
-        urgent: whether one of the jobs may have a deadline; only the bound for `blend` depends on it.
+        value: KEY of the job, or the lowest KEY of the jobs.
+        wait_s: seconds for which the job has waited, or the longest wait of the jobs.
+        usage: usage factor of the job's user, or the factor that makes scores lowest.
+        urgent: whether one of the jobs may have a deadline. Only the bound for `blend` depends on this.
     """
     code = policy.code
     if code in (ZEUS, AURACHRONOS):
@@ -168,7 +170,7 @@ def lowest_score(
 
 @compiled
 def lowest_slack_s(latest_s: float, now_s: float) -> float:
-    """Return a lower bound of the slack of jobs by the lowest LATEST_S."""
+    """Return a lower bound of the slack of jobs, computed from their lowest LATEST_S."""
     return latest_s - now_s - _ROUNDING * (abs(latest_s) + now_s)
 
 
@@ -205,7 +207,7 @@ def _blend(
 def _packing_score(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, wait_s: float
 ) -> tuple[float, int]:
-    """Return the score of a job and the shape that the policy chooses of those that fit now; -1: none."""
+    """Return the score of a job, and the shape that the policy chooses of those that fit now; -1: none."""
     code = policy.code
     if code == KAIROS or (code == AURACHRONOS and jobs.whole[job, URGENT]):
         return _in_time(policy, jobs, job, now, True)
@@ -229,7 +231,7 @@ def _packing_score(
 
 @compiled
 def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
-    """Return the lowest energy-delay product of the shapes of a job that fit in the units `free`."""
+    """Return the lowest energy-delay product among the shapes of a job that fit in the free units."""
     least = np.inf
     for shape in range(jobs.whole[job, FIRST], jobs.whole[job, LAST]):
         if jobs.need[shape, UNITS] <= free[jobs.need[shape, KIND]]:
@@ -242,9 +244,9 @@ def least_edp(jobs: JobColumns, job: int, free: Ints) -> float:
 def _in_time(
     policy: PolicyRules, jobs: JobColumns, job: int, now: Moment, packing: bool
 ) -> tuple[float, int]:
-    """Return score and shape of a job under `kairos`, or of a job with a deadline under `aurachronos`.
+    """Return score and shape of a job with a deadline under `aurachronos`, or of any job under `kairos`.
 
-    Shapes in which the job misses its deadline are skipped, unless it misses the deadline in all shapes.
+    Shapes in which the job misses its deadline are skipped, unless the job misses its deadline in all shapes.
     """
     first, last, left = jobs.whole[job, FIRST], jobs.whole[job, LAST], jobs.real[job, LEFT]
     left_s = jobs.real[job, DEADLINE_S] - now.now_s
@@ -280,7 +282,7 @@ def _in_time(
 
 @compiled
 def left_s_after(jobs: JobColumns, job: int, now: Moment, time_s: float) -> float:
-    """Return the slack of a job in seconds if it runs for `time_s` from now on."""
+    """Return the slack in seconds of a job that runs for `time_s` from now on."""
     return float(jobs.real[job, DEADLINE_S] - (now.now_s + time_s))
 
 
@@ -301,13 +303,14 @@ def expected_s(jobs: JobColumns, job: int, shape: int) -> float:
 def user_factors(
     policy: PolicyRules, unit_s: Floats, joules: Floats, share: Floats, factors: Floats
 ) -> float:
-    """Compute the factor of each user from the user's usage, and return the factor that makes scores lowest.
+    """Compute the usage factor of each user. Return the factor that makes scores lowest.
 
     Args:
         policy: the policy.
-        unit_s: usage of units by each user, shape (u,).
-        joules: usage of energy by each user, shape (u,).
-        share: share of each user relative to the mean (`hades`, `themis`) or to the sum, shape (u,).
+        unit_s: decayed unit seconds used by each user, shape (u,).
+        joules: decayed energy used by each user, shape (u,).
+        share: fair share of each user, shape (u,): divided by the mean share for `hades` and `themis`, else
+            by the sum of shares.
         factors: receives the factors, shape (u,).
     """
     code = policy.code
