@@ -33,5 +33,5 @@ async def request_controller(
     try:
         return await asyncio.to_thread(send, client)
     except asyncio.CancelledError:
-        client.cancel()  # otherwise the stop of senergyd would wait for the controller
+        client.cancel()  # otherwise senergyd would wait for the controller when it stops
         raise

@@ -82,7 +82,7 @@ class LiveReportClient:
         except EnergyError as error:
             self._failures.report(_SUBJECT, f"not accepted, later ones may be: {error}", logging.INFO)
             self._failed += 1
-            # A senergyctld that does not run is no sign of a credential that is not accepted.
+            # If senergyctld does not run, this does not mean that it refuses the credential.
             self._unanswered += not isinstance(error, NotListeningError)
             if len(cluster.controller_url) > 1:
                 return interval_s  # another controller takes over soon

@@ -176,5 +176,5 @@ _RULES: Mapping[str, Callable[[str, Sequence[str]], str]] = {
     "amdsmi.power_limit": _highest_limit,
     "intel_gpu.power_limit": _highest_limit,
 }
-"""Rule that yields the least restrictive value, by name of the knob; the values of other knobs have no order
-and must be requested by all jobs alike."""
+"""Rule that yields the least restrictive value, by name of the knob. The values of other knobs have no
+order, so all jobs must request the same value."""

@@ -145,7 +145,7 @@ def _update_journal(
     changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}
     if changed:
         # Knobs that only changed as a side effect of a setting that another program has changed since
-        # are no longer ours to restore.
+        # must not be restored by the agent.
         changed |= {entry.key for entry in closing if not (entry.is_orphaned or any(entry.claims.values()))}
     journal = transaction.journal
     unrestored = {entry.key for entry in closing if not results[entry.key].done} - changed
@@ -177,7 +177,7 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
     except DeviceError as error:
         return None if entry.written is None else RestoreResult(entry.key, False, error.why)
     if knob.is_equivalent(entry.original, current):
-        # A rewrite costs nothing, and removes the rounding if our own write caused it.
+        # A rewrite costs nothing. It removes a rounding that the agent's own write caused.
         if current != entry.original and current == entry.written:
             return None
         return RestoreResult(entry.key, True)

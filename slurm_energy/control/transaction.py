@@ -15,7 +15,7 @@ from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import DeviceError, Knob
 
 CHANGED_EXTERNALLY = "left alone: another program set "
-"""Start of the note on a knob whose value is neither ours nor the original; the value follows."""
+"""Start of the note on a knob that holds neither the agent's value nor the original."""
 
 
 @dataclass(frozen=True, slots=True)

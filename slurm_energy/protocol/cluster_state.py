@@ -15,7 +15,7 @@ from slurm_energy.quantities import is_number, shown
 CLUSTER_STATE_PATH: Final = "/v1/cluster-state"
 MAX_STATE_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 500
-"""Maximum number of running and of pending jobs in a state; further ones are summed up."""
+"""Maximum number of running jobs, and of pending jobs, in a state. Further jobs are combined."""
 MAX_SLOTS: Final = 400
 SIGNALS: Final = ("price_per_kwh", "carbon_g_per_kwh")
 _MAX_NUMBER: Final = 1e15
@@ -138,7 +138,7 @@ def _triples(data: Mapping[str, Any], name: str) -> tuple[tuple[float, float, fl
 def _signals(data: Any) -> dict[str, SignalValues]:
     signals = data if isinstance(data, dict) else {}
     values = {name: _signal(signals[name], name) for name in SIGNALS if name in signals}
-    # All signals of a state share its slots. A choice with columns of different lengths would fail.
+    # All signals of a state have the same slots. Columns of different lengths would make placement fail.
     if len({len(one.mean) for one in values.values()}) > 1:
         raise UsageError("state of a cluster", "its signals have different numbers of slots")
     return values

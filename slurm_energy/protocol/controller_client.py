@@ -28,7 +28,7 @@ MAX_RESPONSE_BYTES: Final = 4 << 30
 # The controller reads 16 KiB of request line and headers; the credential needs less than 1 KiB.
 _MAX_TARGET_BYTES: Final = 8 << 10
 _CONNECT_S: Final = 1.5
-"""Maximum duration of connecting to one of several controllers: a host that is down must not delay long."""
+"""Maximum duration of connecting to one of several controllers, so that a dead host delays little."""
 
 _preferred: dict[tuple[str, ...], int] = {}
 """Index of the controller to ask first, by the URLs of a cluster: the one that last answered as active."""

@@ -27,9 +27,9 @@ MAX_LIVE_BYTES: Final = 4 << 20
 MAX_INTERVAL_S: Final = 3600.0
 """Maximum interval of reports that senergyctld may request."""
 WATTS: Final = "watts"
-"""Key of a running record with its present power."""
+"""Key of the record of a running job that contains the job's present power."""
 FINDINGS: Final = "findings"
-"""Key of a running record with the findings of the job so far, see `diagnosis/live_finding.py`."""
+"""Key of the record of a running job that contains its findings so far, see `diagnosis/live_finding.py`."""
 _MAX_COMPONENTS: Final = 1024
 _MAX_NAME: Final = 255
 

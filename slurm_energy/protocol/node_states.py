@@ -19,7 +19,7 @@ NODES_PATH: Final = "/v1/nodes"
 FACTS_INTERVAL_S: Final = 600.0
 MAX_FACTS_BYTES: Final = 8 << 10
 _MAX_FACTS_DEPTH: Final = 8
-"""Each reader of all nodes' facts must be able to parse those of any node."""
+"""Maximum nesting depth, which every reader of the facts must be able to parse."""
 _MAX_COUNTS: Final = 16
 _MAX_KEY: Final = 32
 

@@ -14,11 +14,11 @@ from slurm_energy.quantities import is_number
 POLICY_FILE_PATH: Final = "/v1/policies/file"
 FIRST_LINE: Final = "senergy-policies 1"
 MAX_BYTES: Final = 64 * 1024
-"""Maximum size of a policy file, spank/policies.h."""
+"""Maximum size of a policy file, as in spank/policies.h."""
 MAX_RESPONSE_BYTES: Final = 512 * 1024
-"""Maximum size of the response, in which JSON may write one byte as six."""
+"""Maximum size of the response. JSON may encode one byte of the text as six bytes."""
 MAX_TEXT_BYTES: Final = MAX_BYTES - 256
-"""Maximum size of the text of which a copy is made. A copy has two more lines."""
+"""Maximum size of a text that is copied. A copy contains two more lines."""
 
 
 @dataclass(frozen=True, slots=True)

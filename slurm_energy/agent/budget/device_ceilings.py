@@ -16,8 +16,9 @@ from slurm_energy.devices.discovery import NodeDevices
 LEASE_FILE = "budget.json"
 """Name of the file with the lease in the state directory."""
 MAX_WINDOW_S: Final = 0.1
-"""Averaging window of ceilings of packages. Within it a job that starts on an idle package exceeds its
-ceiling by up to the whole range of the limit: with a window of 1 s for 0.2 s in the lab."""
+"""Maximum averaging window, in seconds, of the ceilings of packages. A job that starts on an idle package may
+exceed the ceiling within this window, by up to the whole range of the limit. In the lab a window of 1 s let
+a job exceed the ceiling for 0.2 s."""
 
 
 class DeviceCeilings:

@@ -17,7 +17,7 @@ from slurm_energy.tuning.response_curve import ResponseCurve, ResponsePoint, har
 _LIMIT_FIELDS: Final = ("gpu_limit_watts", "package_limit_watts")
 _MAX_CURVE_POINTS: Final = 32
 _MAX_POLL_POINTS: Final = 512
-"""Maximum number of points in all curves of a poll, about 100 kB: the controller refuses long polls."""
+"""Maximum number of points in all curves of a poll, about 100 kB. The controller refuses longer polls."""
 
 
 class JobReports:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _VERSION: Final = 1
 _MAX_BYTES: Final = 1_000_000
 _RENEWED_SHARE: Final = 0.5
-"""The file is written again once the lease has grown by this share of its length."""
+"""The file is written again once the end of the lease has moved by this fraction of the lease's length."""
 _SYNC_S: Final = 60.0
 """Minimum time between two writes that are forced to disk: limits may change every second."""
 

@@ -18,9 +18,9 @@ from slurm_energy.slurm.step_process import StepProcess, has_children, step_of_p
 
 _UNKNOWN: Mapping[str, Any] = {"known": False}
 _QUERY_AGE_S = 0.1
-"""A younger sample answers a request in the middle of a step."""
+"""In the middle of a step, a sample younger than this answers a request; in seconds."""
 _END_AGE_S = 0.01
-"""A younger sample answers a request at the end of a step, which bounds the samples to 100 per second."""
+"""At the end of a step, a sample younger than this answers a request. This allows 100 samples per second."""
 _FINAL_AGE_S = 0.1
 """Minimum time between two samples that may scan all processes of the node."""
 

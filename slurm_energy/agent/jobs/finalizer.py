@@ -78,7 +78,7 @@ class JobFinalizer:
 
     def _completed(self, session: Session) -> bool:
         if self._settings.has_settings(session.owner) or (session.outcomes and not session.restored):
-            self.restore_settings(session)  # the latter: a crash between restoring and saving the result
+            self.restore_settings(session)  # or a crash prevented saving the results
         end = session.end_unix if session.end_unix is not None else session.start_unix
         for name, step in list(session.steps.items()):
             record = job_records.step_record(session, step, end)

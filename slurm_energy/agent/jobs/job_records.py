@@ -24,7 +24,7 @@ _SHARED_STEP = "energy divided by CPU time among steps that ran at the same time
 _RESTORE_REASONS = "not restored: "
 _LEFT_TO_OTHERS = "after the job: "
 MAX_LIVE_SIGNALS = 256
-"""Signals of a running job in a live report: a report of many jobs stays far below its maximum size."""
+"""Maximum number of signals of a running job in a live report, which keeps a report of many jobs small."""
 
 
 def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:

@@ -27,9 +27,9 @@ _SAMPLE_AGE_S = 0.1
 _MIN_SAMPLE_AGE_S = 0.001
 """Counters update every millisecond (RAPL) or less often, so a younger sample has no new values."""
 _FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
-"""Samples that one user can request: 200 per second keep the agent below a tenth of a core."""
+"""Rate limit of samples that one user requests. 200 per second keep the agent below a tenth of a core."""
 _OBSERVATIONS_PER_S, _OBSERVATIONS_BURST = 0.5, 10.0
-"""Observations that one user can request: each is compressed in the thread that also serves hooks."""
+"""Rate limit of observations that one user requests. The thread that serves hooks compresses each of them."""
 
 
 class LiveQueries:

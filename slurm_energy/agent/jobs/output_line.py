@@ -22,7 +22,7 @@ from slurm_energy.reports.usage import JobInfo, JobUsage
 
 BATCH: Final = "batch"
 MAX_LENGTH: Final = 400
-"""Maximum number of characters; energy.so reads a response of 512 bytes."""
+"""Maximum number of characters of the line. energy.so reads a response of at most 512 bytes."""
 _NOT_PLAIN: Final = re.compile(r"[^ !#-\[\]-~]")
 
 

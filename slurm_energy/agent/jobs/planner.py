@@ -54,7 +54,7 @@ _BOUNDED = {
     "cpu_max_mhz": ("cpu_freq_mhz", 1.0, "MHz"),
     "gpu_clock_mhz": ("gpu_clock_mhz", 1.0, "MHz"),
 }
-"""Fields of a policy request, with the key of their bounds, the factor to its unit, and the unit."""
+"""Fields of a policy request, each with the key of its bounds, the factor to their unit, and this unit."""
 _UNMEASURED = "senergyd did not run during the job: no setting was applied, and its energy is unknown"
 _MIN_WINDOW_S = 1.0
 _MAX_PRODUCT_LENGTH = 128

@@ -13,12 +13,13 @@ from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.errors import ForbiddenError, UsageError
 
 MAX_PROCESSES: Final = 1024
-"""Processes of one job on one node whose totals are kept."""
+"""Maximum number of processes of one job on one node whose cumulative work is kept."""
 MAX_PENDING: Final = 8192
-"""Reports of one job that wait for the tuner; older ones are dropped, totals lose nothing."""
+"""Maximum number of reports of one job that wait for the tuner. Older reports are dropped. Reports are
+cumulative, so this loses no work."""
 MAX_NODE_STEPS_BYTES: Final = 24 << 20
-"""Memory for the steps of all jobs of a node. If it is used up, a job may have at most its equal share, so
-that the sum stays below twice this size and no job prevents the reports of another."""
+"""Memory for the reported steps of all jobs of a node. If the memory is used up, each job may use at most an
+equal share. The total then stays below twice this size, and no job prevents the reports of another job."""
 _MESSAGES_PER_S: Final = 20.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.5, 30.0
 _STEPS_INTERVAL_S: Final = 10.0
@@ -92,7 +93,7 @@ class ProgressReports:
         response: dict[str, Any] = {"interval_s": _STEPS_INTERVAL_S, "steps_bytes": MAX_REPORT_BYTES}
         if message.units is not None:
             response |= self._store_units(session, message, message.units)
-        if message.steps is not None:  # last: the units count also where the steps are refused
+        if message.steps is not None:  # last, so that the units count even if the steps are refused
             self._check_room(session)
             session.step_reports.put(message.process, message.steps, pid)
         return response

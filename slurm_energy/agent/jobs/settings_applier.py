@@ -61,7 +61,7 @@ class SettingsApplier:
         if plan.settings:
             self._checkpoints.save(session)
         if dropped:
-            values = {}  # restoring may have changed the values
+            values = {}  # restoring other settings may have changed the values
         outcomes = self._settings.apply(session.owner, plan.settings, values)
         session.merge_outcomes(outcomes)
         failed: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.devices.cpu import process_tree
 
 EPILOG_GRACE_S = 600.0
-"""Other epilogs of the site may run before ours, one after the other."""
+"""Other epilogs of the site may run, one after the other, before the epilog of slurm-energy."""
 NO_EPILOG_NOTE = "no epilog ran within 10 minutes of the job's end: ended then, so the end is an upper bound"
 
 

@@ -17,7 +17,7 @@ BY_CPU_TIME = ("cpu", "dram")
 OTHER = "other"
 CPU_TIME = "CPU time"
 MONITORED_QUANTITIES = {"cpu": CORE_ENERGY, "dram": TRAFFIC}
-"""Quantity by which the dynamic energy of a component is divided where the processor counts it by job."""
+"""Quantity that divides the dynamic energy of a component, if the processor counts it by job."""
 _NONE = Fraction(0)
 
 

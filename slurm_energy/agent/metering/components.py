@@ -85,7 +85,7 @@ def job_components(
         part = JobComponent(name, counter.source, counter.quality, not (is_gpu and unknown_gpus))
         by_name[name] = _joined(by_name.get(name), part)
     guessed = any(counter.quality == Quality.MODELLED for counter in devices.counters)
-    for counter in devices.node_counters:  # `other` is a difference, so it is as good as the components
+    for counter in devices.node_counters:  # `other` is a difference, so its quality is that of the components
         quality = Quality.MODELLED if guessed else counter.quality
         by_name[OTHER] = _joined(by_name.get(OTHER), JobComponent(OTHER, counter.source, quality))
     return tuple(by_name.values())

@@ -8,13 +8,13 @@ from slurm_energy.devices.driver import EnergyCounter
 from slurm_energy.quantities import counter_delta
 
 SAFE_PART_OF_RANGE = 0.9
-"""An interval is uncertain if its component at maximum power would use more than this part of the range."""
+"""An interval is uncertain if its energy at maximum power would exceed this fraction of the range."""
 UPDATE_SLACK_S = 0.5
 """Counters update every 1 ms (RAPL) to 100 ms (NVML), so energy may appear this much later."""
 _STILL_S = 10.0
-"""A counter without movement for longer than this is not trusted: even idle components draw power."""
+"""A counter that stays unchanged for longer is not trusted, because even idle components draw power."""
 _JITTER_UJ = 3_000_000
-"""A counter without range that decreases by less than this was not reset; the coarsest counts in joules."""
+"""A counter that never wraps may decrease by less than this without a reset; some count in joules."""
 
 
 class CounterDelta(NamedTuple):

@@ -42,7 +42,7 @@ class SampleReason(Enum):
     """
 
     PERIODIC = auto()
-    """The timer; nothing waits."""
+    """The timer requests the sample. Nothing waits for it."""
     HOOK = auto()
     """A hook waits, and another sample will follow."""
     STEP = auto()
@@ -54,7 +54,7 @@ class SampleReason(Enum):
 
 
 SAMPLE_RANK = {SampleReason.HOOK: 1, SampleReason.STEP: 2, SampleReason.FINAL: 3}
-"""Order of completeness of the samples that read all counters: each includes those of lower rank."""
+"""Completeness of the samples that read all counters. A sample also serves every reason of lower rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ _MAX_PER_S = {TRAFFIC: 10**14, CORE_ENERGY: 10**11}
 """Maximum plausible use of a node per second: 100 TB, and 100 kJ in microjoules."""
 _NO_DOMAIN = -1
 _TOLERANCE = 0.02
-"""Files are read one after the other, so the counts of a control group may lag those of its groups."""
+"""Counts of a control group may lag those of its groups by this fraction: files are read in sequence."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class CountsBetweenReadings:
             jobs[job] = sum(amounts) if is_counted else None
         uncounted = {job for job, names in groups.items() if uncounted_groups.intersection(names)}
         total = None
-        # A count that comes or goes also changes that of the control group.
+        # A count that appears or disappears also changes the count of its control group.
         comparable = length_s is not None and last.is_own_known and now.is_own_known and not flipped
         if comparable and now.groups.keys() - uncounted_groups == deltas.keys():
             own = _own_growth(quantity, last.own, now.own, sum(deltas.values()), length_s or 0.0)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 WINDOW_S = 10.0
 _SLACK_S = 0.1  # of a timer that fires slightly early
 QUIET_BUSY_SHARE = 0.02
-"""Share of the node's CPU time up to which the node counts as idle; system daemons need some of it."""
+"""The node counts as idle up to this share of its CPU time. System daemons need some CPU time."""
 _MAX_TIMING_UNCERTAINTY = 0.01
-"""Maximum timing uncertainty of a window, as share of its length.
+"""Maximum timing uncertainty of a window, as a fraction of its length.
 
-Without it the lowest mean of many windows would be that of a window that began late."""
+Without this limit, a window whose true length is shorter than recorded would have the lowest mean."""
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ _CAP_TOLERANCE = 1.02
 """A regulator holds the mean around its limit, so up to 2 % above the cap counts as at the cap."""
 _ALMOST = 0.95  # a window still ends if the timer fires slightly early
 _MAX_TIMING_UNCERTAINTY = 0.01
-"""Maximum timing uncertainty of a window, as share of its length.
+"""Maximum timing uncertainty of a window, as a fraction of its length.
 
-Without it the highest mean of many windows would be that of a window that ended late."""
+Without this limit, a window whose true length is longer than recorded would have the highest mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class JobMeter:
 
 
 _METER_VALUES = attrgetter(*JobMeter.__slots__)
-"""Checkpoints read all meters of the node at each event of a job, so this is faster than `getattr`."""
+"""Reads all fields of a meter. Checkpoints read all meters of the node, and `getattr` would be slower."""
 
 
 def _copied(data: dict[str, Any]) -> dict[str, Any]:

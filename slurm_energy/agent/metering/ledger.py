@@ -41,13 +41,13 @@ from slurm_energy.log_once import RepeatedFailureLog
 log = logging.getLogger(__name__)
 
 _MIN_SHARED_SPAN_S = 10.0
-"""Node power meters lag and average; over a shorter time their lag would be divided, not energy."""
+"""Node power meters average and lag behind. Over a shorter time the lag would distort the energy."""
 _MIN_SOLE_SPAN_S = 1.0
 """Node power meters update at most ten times a second, so a shorter sample shows the components only."""
 _MAX_READ_DURATION_S = 0.05
-"""If a sample took longer to read, the node meter may be ahead of the components by that time."""
+"""If reading a sample took longer, the node meter may be ahead of the components by that time."""
 _MAX_DEBT_S = 30.0
-"""A node meter that shows less than its components for longer than this contradicts their counters."""
+"""A node meter that shows less than the components for longer contradicts the components' counters."""
 
 
 class Ledger:

@@ -25,15 +25,15 @@ from slurm_energy.log_once import RepeatedFailureLog
 log = logging.getLogger(__name__)
 
 PREFIX = "senergy-"
-"""Beginning of the names of our groups. Groups with other names belong to others and stay untouched."""
+"""Prefix of the names of the agent's groups. Groups with other names belong to other programs."""
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.95, 10.0
 _MIN_QUERY_S = 0.1
 _MAX_READING_SHARE = 0.01
-"""Maximum share of the time that is spent on reading; many groups are therefore read less often."""
+"""Maximum fraction of the time that readings may take. Many groups are therefore read less often."""
 _MAX_LAG_SHARE = 0.05
-"""Maximum delay of a periodic reading after the energy counters, as share of the time since the last reading.
+"""Maximum delay of a periodic reading after the energy counters, as a fraction of the reading interval.
 
-A later reading is discarded, because its counts belong to another time than the energy."""
+A reading with a longer delay is discarded, because its counts belong to another time than the energy."""
 _FIRST_SEARCH_S, _MAX_SEARCH_S = 0.9, 15.0
 _RETRY_S = 30.0
 _MONITORING = "monitoring of memory traffic (resctrl)"

@@ -23,7 +23,7 @@ from slurm_energy.known_fields import build_from
 
 _MIN_INTERVAL_S = 0.001
 _OVERDUE_INTERVAL_S = 0.1
-"""Interval of samples while a period should have ended: not shorter, in case samples fail."""
+"""Sampling interval while the end of a period is overdue, long enough in case samples fail."""
 
 
 class NodeEnergyMeter:

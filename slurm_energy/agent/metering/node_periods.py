@@ -25,17 +25,17 @@ from slurm_energy.node_period import NodePeriod, PeriodEnergy, PeriodJob
 log = logging.getLogger(__name__)
 
 _MAX_ENDED_JOBS: Final = 500
-"""A period ends early when so many jobs have ended in it, because every checkpoint contains them.
+"""A period ends early when this many jobs have ended in it, because every checkpoint contains these jobs.
 
-Other jobs run, so this is below `MAX_PERIOD_JOBS`."""
+The period also contains running jobs, so this number is below `MAX_PERIOD_JOBS`."""
 _LATE_SAMPLE_S: Final = 2.0
-"""A sample that is late by at most this much after a full period still counts as taken at its end."""
+"""A sample that is at most this late after a full period counts as taken at the end of the period."""
 _CLOCK_STEP_S: Final = 5.0
-"""A larger difference between wall clock and boot clock is a step of the wall clock, not its drift."""
+"""A larger change between wall clock and boot clock means that the wall clock was set."""
 _MAX_CLOSED: Final = 1000
 _MAX_STARTS: Final = 200
 _MAX_LATE_S: Final = 365 * 86400.0
-"""Bound of the time that a counter was unreadable, which the controller would refuse."""
+"""Maximum recorded time for which a counter was unreadable. The controller would refuse a longer time."""
 _SLACK_S: Final = 1e-6
 
 

@@ -28,7 +28,7 @@ from slurm_energy.records import EnergyRecord
 log = logging.getLogger(__name__)
 
 MAX_CPU_SHARE: Final = 0.005
-"""Maximum share of one core that diagnosing takes; it becomes rarer if it costs more."""
+"""Maximum share of one core that the diagnosis may take. It runs less often if it costs more."""
 MAX_JOBS: Final = 64
 """Jobs that are diagnosed at a time; the others follow with the next pass."""
 _OFF_PAUSE_S: Final = 10.0

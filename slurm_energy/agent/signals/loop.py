@@ -14,10 +14,10 @@ from slurm_energy.agent.worker_thread import TimerGrid, WorkerThread
 _MAX_CPU_SHARE: Final = 0.02
 """Maximum share of one core that sampling may take; passes that cost more become rarer."""
 _MAX_DELAY_S: Final = 1.0
-"""Delay of the first pass of a job, at most half of the interval. Jobs that begin within it share the pass.
+"""Delay of a job's first pass in seconds, at most half of the interval. Other starting jobs share the pass.
 
-Most jobs have their first Slurm step by then, which would otherwise need another pass. A job that ends before
-it costs no pass."""
+Most jobs have started their first Slurm step by then, which would otherwise need another pass. A job that
+ends before the pass costs no pass."""
 
 
 class SignalLoop:
@@ -66,7 +66,7 @@ class SignalLoop:
                 if self._sampling.interval_s is None:
                     self._wake.clear()
                     continue
-            interval_s = self._sampling.interval_s or interval_s  # a job with another one may have begun
+            interval_s = self._sampling.interval_s or interval_s  # a job with another interval may have begun
             if interval_s != grid.interval_s:
                 grid = TimerGrid(loop.time(), interval_s)
             self._wake.clear()  # the pass includes the jobs that have begun so far

@@ -52,7 +52,7 @@ def observation_json(observation: NodeObservation | None) -> dict[str, Any] | No
         data: dict[str, Any] | None = node_to_json(smaller)
         if len(json.dumps(data)) <= MAX_BYTES:
             return data
-        data = None  # two large ones must not be in memory together
+        data = None  # two large texts must not be in memory at the same time
     return None
 
 

@@ -122,7 +122,7 @@ class SignalSampling:
         site = self._config().agent.signals_interval
         try:
             return parse_sampling_interval(session.requested.get("signals", site))
-        except UsageError:  # the job runs in spite of it, and its record has a note
+        except UsageError:  # the job runs in spite of a malformed flag, and its record has a note
             return parse_sampling_interval(site)
 
     def _sampled_job(self, session: Session, users: Counter[int]) -> SampledJob:

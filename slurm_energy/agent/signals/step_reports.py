@@ -17,12 +17,13 @@ from slurm_energy.diagnosis.steps import RankSteps
 from slurm_energy.errors import UsageError
 
 MAX_PROCESSES: Final = 256
-"""Processes of a job on a node that may report: checking one at the end of the job takes a millisecond."""
+"""Maximum number of processes of a job on a node that may report. To check one report takes a millisecond."""
 MAX_REPORT_BYTES: Final = 48 * 1024
 """Maximum size of the report of one process."""
 MAX_TOTAL_BYTES: Final = 5 << 20
-"""Maximum size of the reports of all processes of a job on a node. Uncompressed: at the end of the job they
-are objects in memory of about 20 times this size, whereas text that repeats compresses to almost nothing."""
+"""Maximum uncompressed size of the reports of all processes of a job on a node. At the end of the job the
+reports become objects in memory of about 20 times this size. The compressed size would not bound that
+memory, because repeated text compresses to almost nothing."""
 
 
 class StepReports:

@@ -25,11 +25,11 @@ from slurm_energy.errors import EnergyError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
 
 LINE_LIMIT = 64 * 1024
-"""Maximum size of a message. With the number of connections it bounds the memory of users to 24 MiB."""
+"""Maximum size of a message. With the limits on connections, users can occupy 24 MiB of memory."""
 _BYTES_PER_TOKEN = 4 * 1024
-"""A longer message counts as several: parsing it takes as long."""
+"""A longer message counts as several messages, because parsing it takes as long as parsing several."""
 MAX_PRIVILEGED, MAX_USERS, MAX_PER_USER = 256, 384, 256
-"""Concurrent connections: of root, of all users together, of one user (ranks of a job on a large node)."""
+"""Maximum concurrent connections: of root, of all users together, of one user (ranks of a job)."""
 MESSAGES_PER_S, MESSAGES_BURST = 500.0, 4000.0
 """Rate of messages and connections per user; further messages are delayed, further connections refused."""
 

@@ -20,7 +20,7 @@ from slurm_energy.records import EnergyRecord
 log = logging.getLogger(__name__)
 
 _MAX_UNSYNCED_CHECKPOINTS = 6
-"""Periodic checkpoints, one every 10 s, until one is synced to disk: a power failure loses a minute."""
+"""Number of periodic checkpoints (one each 10 s) per sync to disk. A power failure loses a minute."""
 _MAX_HELD_BYTES = 32_000_000
 """Maximum bytes of spooled files kept in memory for a rewrite while the disk fails."""
 
@@ -183,7 +183,7 @@ class CheckpointWriter:
             self._recorded.append(session)
             self._deferred.pop(session.owner, None)
             for checkpoint in self._state.checkpoint_paths(session):
-                self._unsynced.pop(checkpoint, None)  # the record replaces them
+                self._unsynced.pop(checkpoint, None)  # the record replaces these files
             if path := self._spool.path_of(session.record_id):
                 self._unsynced.setdefault(path, None)
             self.notify_written()

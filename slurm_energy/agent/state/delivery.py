@@ -31,14 +31,14 @@ _SUBJECT, _RETRIED = "delivery", "records for a newer controller or a later time
 _FIRST_WAIT_S = 1.0
 _MAX_WAIT_S = 60.0
 _MAX_SWITCH_WAIT_S = 10.0
-"""Maximum pause after a failure if the cluster has several controllers: another one takes over soon."""
+"""Maximum pause after a failure if the cluster has several controllers, of which another soon takes over."""
 _TIMEOUT_S = 5.0
 _TOTAL_TIMEOUT_S = 60.0
 _MAX_RESPONSE_BYTES = 1 << 20
 _BATCH_BYTES = 4_000_000
 _BATCH_ITEMS = 200
 _RESEND_PAUSE_S = 600.0
-"""Minimum pause between resends: two releases behind one address must not circulate records."""
+"""Minimum pause between resends, so that two releases behind one address do not cause endless resends."""
 _UNKNOWN_RELEASE = "unknown"
 _REQUEST_INTERVAL_S = 900.0
 """Interval of requests for the controller's release while only rejected records are left."""

@@ -169,7 +169,7 @@ class StateDirectory:
             NewerStateError: a newer release wrote one of the files.
         """
         sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
-        for suffix in (_RUNS, _ENDED):  # a written end replaces the begin
+        for suffix in (_RUNS, _ENDED):  # the file of an ended job replaces the file of its begin
             for path in sorted(self._sessions.glob(f"*{suffix}")):
                 try:
                     session, checkpoint = _read(path)

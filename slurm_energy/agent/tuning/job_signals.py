@@ -17,7 +17,7 @@ from slurm_energy.log_once import RepeatedFailureLog
 log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
-"""Readings cost up to a millisecond on large nodes, and the GPUs' values are means of a second at most."""
+"""Minimum interval of readings. A reading costs up to 1 ms, and GPU values are means of up to 1 s."""
 
 Key = tuple[int, int]
 

@@ -32,14 +32,14 @@ WARM_UP, REFERENCE, ENDED = "warm-up", "reference", "ended"
 LIMITED_NOTE = "tuning: nothing was measured while a power budget limited the job"
 _HOLDING = (HOLD, "static")
 _FIRST_RECHECK_S, _MAX_RECHECK_S = 120.0, 960.0
-"""Pauses after which a job without progress is measured untuned again, because its draw may have changed."""
+"""Pauses after which a job without progress is measured untuned again: its draw may have changed."""
 _CYCLE_WAIT_S = 400.0
 """Time after the warm-up in which a job that paused is not tuned until its pauses are known to be regular."""
 _SEEK_S = 150.0
 """Time in which a job without reports is sampled fast after the warm-up, and after each new reference."""
 
 SourceFactory = Callable[["JobTuner", MeasuredInterval], PointSource | None]
-"""Returns the source of operating points for a job whose untuned power was measured; None: not ready yet."""
+"""Returns the source of operating points for a job whose untuned power was measured; None if not ready."""
 
 
 class JobTuner:

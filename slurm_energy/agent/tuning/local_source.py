@@ -44,7 +44,8 @@ NO_KNOB_NOTE = "tuning: the job has no knob on this node that it may move"
 _CLASS_ERROR = 0.08
 """Standard deviation of a program's response from that of the reference kernel of its class."""
 _COMPUTE_SHARE, _HOST_SHARE = 0.85, 0.5
-"""Share of its limit that a GPU draws under a compute-bound program, and below which the host limits it."""
+"""Power draw as a share of the GPU's limit: at least the first for a compute-bound program, below the second
+for a program that the host limits."""
 
 
 class LocalSources:

@@ -28,11 +28,11 @@ _FIELDS = {
     "cpufreq.boost": "cpu_max_mhz",
     "cpufreq.epp": "cpu_epp",
 }
-"""Field of `OperatingPoint` by name of the knob. Other knobs only accompany one of these."""
+"""Field of `OperatingPoint` by name of the knob. Any other knob is set only together with one of these."""
 _BOOST = "cpufreq.boost[all]"
 _LIMIT_SUFFIX = ".power_limit"
 _REACHED_SHARE = 0.97
-"""A device that draws at least this share of its ceiling would draw more without it."""
+"""A device that draws at least this share of its ceiling would draw more without the ceiling."""
 _KEPT_UNTIL_THE_END = ("nvml.persistence",)
 """Knobs that stay set between operating points, because restoring them could lose other settings."""
 

@@ -26,9 +26,9 @@ _TUNED_PROFILES = ("MAX_Q", "MAX_Q_1", "MAX_Q_2", "MAX_Q_3", "HPC", "TRAINING", 
 """Workload power profiles that are candidates, in the order in which they are offered to a search."""
 _MAX_PROFILES = 4
 _MAX_HOST_FREQUENCIES = 5
-"""CPU frequencies of a job on GPUs, which are combined with the settings of the GPUs."""
+"""Maximum number of CPU frequencies that are combined with the GPU settings of a GPU job."""
 _BINDING_SHARE = 0.95
-"""A limit above this share of the job's own draw changes nothing."""
+"""A power limit above this share of the untuned job's draw changes nothing."""
 _IDLE_SHARE = 0.3
 """A GPU that draws less than this share of its limit is idle if the job did not request it."""
 _CLOCKS_BELOW = 0.7

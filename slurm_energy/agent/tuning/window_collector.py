@@ -49,9 +49,9 @@ _EXTENSION = 1.5
 """A window whose speed is unknown or not exact is extended by this factor."""
 _UNITS_IN_HOLD = 3
 _CLEAR_SLOWDOWN = 0.05
-"""Logarithm of a time ratio. A probe that is slower by this and three standard errors ends its window."""
+"""Logarithm of probe time over untuned time. Above this by three standard errors, the window ends."""
 _CLEAR_SLOWDOWN_IN_CYCLE = 0.15
-"""The same for a job with regular pauses, whose power is known after a whole cycle only."""
+"""`_CLEAR_SLOWDOWN` of a job with regular pauses, whose power is known only after a whole cycle."""
 _CYCLES_OF_PATIENCE = 3.0
 
 
