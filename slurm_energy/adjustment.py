@@ -1,4 +1,4 @@
-"""Adjustments: typed changes of the next run of a program, each within fixed limits."""
+"""Adjustments: typed changes of values for the next run of a program, each within fixed limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from slurm_energy.quantities import is_number, shown
 
 
 class AdjustmentKind(StrEnum):
-    """Kinds of adjustments. The value is the name in permissions, in JSON and for `slurm_energy.adjusted`."""
+    """Kinds of adjustments.
+
+    The value of a kind is its name in permissions, in JSON and for `slurm_energy.adjusted`.
+    """
 
     WORKERS = "workers"
     PIN_MEMORY = "pin-memory"
@@ -37,8 +40,10 @@ class KindProperties:
     Attributes:
         minimum, maximum: limits of every value.
         unit: unit of the value; empty for a count.
-        option: option of sbatch that sets the value at submission; empty: the program asks for the value.
-        hint: name under which programs report the value in use; empty: they do not.
+        option: option of sbatch that sets the value at submission; empty: the program requests the value
+            while it runs.
+        hint: name under which programs report the value that they use; empty: programs do not report the
+            value.
         meaning: the value in words.
     """
 
@@ -92,12 +97,12 @@ class Adjustment:
 
     @property
     def is_for_program(self) -> bool:
-        """Whether the program asks for the value, so that a submission without options delivers it."""
+        """Whether the program requests the value while it runs. The submission then needs no option."""
         return self.kind in PROGRAM_KINDS
 
     @property
     def sbatch_option(self) -> str | None:
-        """The option of sbatch that sets the value; None: the program asks for it."""
+        """Option of sbatch that sets the value; None: the program requests the value."""
         name = KINDS[self.kind].option
         suffix = "G" if self.kind is AdjustmentKind.MEMORY else ""
         return f"--{name}={self.new}{suffix}" if name else None
@@ -114,7 +119,7 @@ class Adjustment:
 
     @classmethod
     def from_json(cls, data: Any) -> Adjustment:
-        """Return the adjustment in a JSON object that `to_json` returned.
+        """Return the adjustment from a JSON object that `to_json` returned.
 
         Raises:
             UsageError: the object is malformed.
@@ -132,7 +137,7 @@ def kind_named(name: Any) -> AdjustmentKind:
     """Return the kind of adjustment with a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no kind has this name.
     """
     try:
         return AdjustmentKind(name)

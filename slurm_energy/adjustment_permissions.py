@@ -25,9 +25,9 @@ class AdjustmentPermissions:
     """Permitted values by kind, and the permitted increase of the time.
 
     Attributes:
-        ranges: lowest and highest permitted value by kind; absent: not permitted.
-        slowdown_percent: increase of the time per unit of progress up to which an adjustment that saves
-            energy is kept.
+        ranges: lowest and highest permitted value by kind; a kind that is absent is not permitted.
+        slowdown_percent: maximum increase of the time per unit of progress, in percent, with which an
+            adjustment that saves energy is kept.
     """
 
     ranges: Mapping[AdjustmentKind, ValueRange] = field(default_factory=dict)
@@ -76,7 +76,10 @@ class AdjustmentPermissions:
         return ",".join(items)
 
     def within(self, limits: AdjustmentPermissions) -> AdjustmentPermissions:
-        """Return the permissions common to both; a kind that `limits` does not name is not limited by it."""
+        """Return the permissions that are also within `limits`.
+
+        `limits` does not restrict a kind that it does not name.
+        """
         ranges = {}
         for kind, (low, high) in self.ranges.items():
             low_limit, high_limit = limits.ranges.get(kind, (low, high))
@@ -85,7 +88,7 @@ class AdjustmentPermissions:
         return AdjustmentPermissions(ranges, self.slowdown_percent)
 
     def only(self, kinds: Iterable[AdjustmentKind]) -> AdjustmentPermissions:
-        """Return the permissions for the given kinds of adjustment only."""
+        """Return these permissions reduced to the given kinds of adjustment."""
         wanted = frozenset(kinds)
         kept = {kind: values for kind, values in self.ranges.items() if kind in wanted}
         return AdjustmentPermissions(kept, self.slowdown_percent)

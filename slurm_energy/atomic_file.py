@@ -1,7 +1,8 @@
 """Files that survive a crash, because each file is either written completely or not changed at all.
 
-No path is trusted to be the expected file. Links, FIFOs and devices that another user put there are neither
-followed nor waited for. Paths of files that are often created and removed are strings, not pathlib objects:
+No path is trusted to be the expected file. If another user has put a link, FIFO or device at a path, it is
+neither followed nor waited for. Paths of files that are often created and removed are strings, not pathlib
+objects:
 pathlib stores each part of a path in Python's table of interned strings, which never shrinks.
 """
 
@@ -85,7 +86,7 @@ def remove(path: Name) -> None:
 
 
 def flush(paths: Iterable[Name]) -> None:
-    """Force files that were written with `sync=False` to disk, with their directories. Skip absent files.
+    """Force files that were written with `sync=False`, and their directories, to disk. Skip absent files.
 
     Raises:
         OSError: a file or directory cannot be opened or forced to disk.
@@ -124,7 +125,7 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    """Read `size` bytes from a file; if the file shrinks meanwhile, the result is shorter."""
+    """Read `size` bytes from a file. If the file shrinks during the call, the result is shorter."""
     parts = []
     while size > 0 and (part := os.read(descriptor, size)):
         parts.append(part)
@@ -133,7 +134,7 @@ def _read_all(descriptor: int, size: int) -> bytes:
 
 
 def _problem(status: os.stat_result, max_bytes: int) -> str:
-    """Return why `read` must refuse a file; an empty text if it may read the file.
+    """Return why `read` must refuse a file; an empty text if `read` may return the contents.
 
     Args:
         status: result of fstat for the file.

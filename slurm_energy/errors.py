@@ -89,9 +89,9 @@ class AlreadyRunningError(EnergyError):
 def install_extra(extra: str) -> str:
     """Return the shell command that installs an optional extra of this package for the running Python.
 
-    If slurm-energy was installed from packages, the command installs the package with the requirements.
-    The command names the Python program, because a bare `pip` may belong to another Python: the system's pip
-    refuses to install, or uses another package index.
+    If slurm-energy was installed from packages of the distribution, the command installs the package with the
+    requirements. The command names the Python program, because a bare `pip` may belong to another Python. The
+    pip of the operating system refuses to install, or uses another package index.
 
     Args:
         extra: name of the extra in pyproject.toml.

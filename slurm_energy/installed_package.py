@@ -1,6 +1,6 @@
-"""The package of the distribution that contains this copy of slurm-energy.
+"""The package of the distribution from which this copy of slurm-energy was installed.
 
-The packages install everything below one prefix, /usr/lib/slurm-energy, and mark it with the file
+The packages install all files below one prefix, /usr/lib/slurm-energy, and mark the prefix with the file
 `package.toml`. A checkout and an installation with pip have no such file.
 """
 

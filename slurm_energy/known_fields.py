@@ -1,6 +1,6 @@
 """Construction of objects from stored or received data that a newer release may have written.
 
-A release may add keys to an object under the same format version. Older releases ignore them.
+A release may add keys to an object without a new format version. Older releases ignore the added keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def build_from(cls: type[_T], data: Mapping[str, Any]) -> _T:
 
 
 def known_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of stored data whose keys are parameters of the constructor of a class."""
+    """Return those items of stored data whose keys are parameters of the constructor of a class."""
     names = parameter_names(cls)
     return {name: value for name, value in data.items() if name in names}
 
@@ -42,8 +42,8 @@ def check_version(name: str, version: object, newest: int) -> None:
         newest: newest version that this release reads.
 
     Raises:
-        NewerStateError: the version is newer. The file must stay as it is.
-        ValueError: it is not a version.
+        NewerStateError: the version is newer than `newest`. The file must not be changed.
+        ValueError: the value is not a version.
     """
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(f"version {str(version)[:40]}")

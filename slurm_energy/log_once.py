@@ -1,4 +1,4 @@
-"""Log a repeated failure once when it starts and once when it is over, so that the log stays readable."""
+"""Log a repeated failure only when it begins and when it ends, so that the log stays readable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_ERROR_KINDS: Final = 100
 
 
 class RepeatedFailureLog:
-    """Log of failures by subject, which logs the failure of a subject again only when its reason changes.
+    """Log of failures by subject. A failure is logged again only when its reason changes.
 
     Args:
         log: the logger.
@@ -38,16 +38,16 @@ class RepeatedFailureLog:
             self._log.log(level, "%s: %s", subject, reason)
 
     def clear(self, subject: str, message: str = "works again") -> None:
-        """Log that the failure of `subject` is over. Do nothing if no failure of it was reported."""
+        """Log that the failure of `subject` is over. Do nothing if no failure of `subject` was reported."""
         if self._current.pop(subject, None) is not None:
             self._log.info("%s: %s", subject, message)
 
 
 class UnexpectedErrorLog:
-    """Log of programming errors, which logs each error once with its traceback.
+    """Log of programming errors. Each error is logged once, with its traceback.
 
     Two errors are the same if they have the same context, type and line of code. After a hundred different
-    errors no more are logged, so that no sequence of requests can fill the log.
+    errors, no further errors are logged. Therefore no sequence of requests can fill the log.
 
     Args:
         log: the logger.

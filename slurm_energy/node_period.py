@@ -1,4 +1,4 @@
-"""The energy of a node in one period of time, divided among its jobs: plain data exchanged as JSON.
+"""The energy of a node in a period of time, divided among its jobs: plain data exchanged as JSON.
 
 Agent and controller exchange periods, and reports over time are computed from them. In every component of a
 period the energy of the jobs, the idle energy and the unattributed energy add up to the measured energy, to
@@ -47,11 +47,12 @@ class PeriodEnergy:
     """Energy of one component in a period, in microjoules.
 
     Attributes:
-        measured_uj: energy that the meters of the component charged: the sum of the other three. For `other`
-            it is the energy of the node's meter minus that of all other components.
+        measured_uj: measured energy of the component, which is the sum of the other three attributes. For
+            `other`, it is the energy from the meter of the node minus the energy of all other components.
         jobs_uj: sum of the energies of the period's jobs.
         idle_uj: static energy of resources that no job had.
-        unattributed_uj: energy of processes outside jobs, and energy that was reported after its job.
+        unattributed_uj: energy of processes outside jobs, and energy that was reported after the end of the
+            job that used it.
     """
 
     measured_uj: int
@@ -89,10 +90,10 @@ class NodePeriod:
         components: energy by component: `cpu`, `dram`, `gpu[INDEX]` and `other`. A component is absent if
             its energy is unknown.
         jobs: the jobs that used energy.
-        late_seconds: maximum seconds before `start` whose energy may be in this period, because a meter
-            reported it late.
+        late_seconds: maximum number of seconds before `start` whose energy may be contained in this period,
+            because a meter reported the energy late.
         uncertain_seconds: seconds in which energy may be missing, because a counter was unreadable or may
-            have wrapped, or because it will be reported late: the maximum of the components.
+            have wrapped, or because the energy will be reported late; the maximum over the components.
         period_id: unique id.
         extra: keys of a newer release that this release does not know.
     """
@@ -110,7 +111,7 @@ class NodePeriod:
 
     @property
     def record_id(self) -> str:
-        """Id of the period in the agent's spool."""
+        """Id of the period for the agent's spool."""
         return self.period_id
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Physical quantities: parsing, formatting, and the difference between readings of wrapping counters.
 
 Inside the project power is in watts, energy in joules and time in seconds, all as floats. Only this module
-converts them from and to the forms that users write. All functions are pure.
+converts these quantities from and to the forms that users write. All functions are pure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shown(text: str, limit: int = 40) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value from outside is a number that a float can hold.
+    """Return whether a value from outside the program is a number that a float can hold.
 
     The result is False for booleans, and for numbers that are too large, such as 10^400.
     """
@@ -75,7 +75,7 @@ def parse_sampling_interval(text: str, name: str = "interval") -> int | None:
         Seconds from 1 to 300, or None.
 
     Raises:
-        UsageError: the text has any other form, or is out of these bounds.
+        UsageError: the text has any other form, or the interval is out of these bounds.
     """
     if text == "off":
         return None
@@ -137,7 +137,7 @@ def counter_delta(previous: int, current: int, counter_range: int) -> int:
             `max_energy_range_uj` plus one register unit, see `devices/cpu/powercap.py`.
 
     Returns:
-        (current - previous) modulo counter_range, in the counter's unit.
+        The increase (current - previous) modulo counter_range, in the counter's unit.
     """
     if counter_range <= 0:
         raise ValueError("counter_range must be positive")

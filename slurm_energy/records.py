@@ -3,9 +3,10 @@
 A record describes one job, or one Slurm step of a job, on one node. `None` means unknown and is never written
 as 0. This module contains only conversion and validation.
 
-A release may add keys without a new schema version: readers keep keys that they do not know and return them.
-If the meaning or the set of values of a key changes, the schema version must change too. Older readers then
-reject the record with `NewerSchemaError`, and the sender stores it for later.
+A release may add keys without a new schema version: readers keep keys that they do not know, and write these
+keys again when they return the record. If the meaning or the set of values of a key changes, the schema
+version must change too. Older readers then reject the record with `NewerSchemaError`, and the sender stores
+it for later.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class NewerSchemaError(UsageError):
 
 
 class Quality(StrEnum):
-    """Quality of an energy value: measured, modelled, or measured for only a part of the time or hardware."""
+    """Quality of an energy value.
+
+    A value is measured, modelled, or measured for only a part of the time or of the hardware.
+    """
 
     MEASURED = "measured"
     MODELLED = "modelled"
@@ -75,7 +79,7 @@ class ComponentEnergy:
 
 @dataclass(frozen=True, slots=True)
 class AppliedSetting:
-    """A hardware setting that an energy policy requested, and its result.
+    """A hardware setting that an energy policy requested, with the result of the write.
 
     Attributes:
         setting: key of the setting, such as `cpufreq.governor[policy0-63]` or
@@ -84,7 +88,7 @@ class AppliedSetting:
         requested: value that the policy requested.
         applied: value read back after the write; None if the write failed.
         restored: whether the original value was restored; None while the job is running.
-        note: reason of a failure or deviation; empty if there was none.
+        note: reason for a failed write or for a deviation of the applied value; empty if there was neither.
         extra: keys of a newer release that this release does not know.
     """
 
@@ -105,7 +109,8 @@ class JobDevice:
         name: `cpu` or `gpu[INDEX]`.
         product: product name from the kernel or the driver.
         min_cap_watts: minimum power limit of the device; None if unknown or the device has no power limit.
-        max_cap_watts: power limit before the job, which no job may exceed; None if unknown or there was none.
+        max_cap_watts: power limit before the job, which no job may exceed; None if unknown or there was no
+            limit.
         extra: keys of a newer release that this release does not know.
     """
 
@@ -173,7 +178,8 @@ class EnergyRecord:
     def energy_joules(self) -> float | None:
         """Energy of the record in joules; None if no component's energy is known.
 
-        It is the energy of the component `node` if that is known, else the sum of the known components.
+        The energy of the record is that of the component `node` if it is known, else the sum of the known
+        components.
         """
         known = {c.name: c.energy_joules for c in self.components if c.energy_joules is not None}
         if "node" in known:
@@ -259,7 +265,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Extra]:
-    """Split a JSON object into (values of the fields of the data class `cls`, keys that are not fields)."""
+    """Split a JSON object into the fields of the data class `cls` and the keys that are not fields."""
     fields = _field_names(cls)
     values = {key: value for key, value in data.items() if key in fields}
     if len(values) == len(data):
@@ -279,7 +285,7 @@ _FIELD_NAMES: Final[dict[type[Any], frozenset[str]]] = {}
 
 
 def _to_object(item: EnergyRecord | ComponentEnergy | AppliedSetting | JobDevice) -> dict[str, Any]:
-    """Return the fields of a record or part as a dict, with the keys of a newer release.
+    """Return the fields of a record, or of a part of a record, as a dict that includes the unknown keys.
 
     `dataclasses.asdict` would copy every value, which takes most of the time of a conversion.
     """
@@ -296,7 +302,7 @@ def _check_extra(extra: Extra) -> None:
 
 
 def is_plain_json(value: Any, depth: int) -> bool:
-    """Return whether every reader can parse a value from JSON.
+    """Return whether every reader can parse a value as JSON.
 
     Args:
         value: value of a key that this release does not know.
@@ -326,7 +332,7 @@ def _is_text(value: Any, max_length: int = _MAX_TEXT) -> bool:
 
 
 def is_name(value: Any, max_length: int) -> bool:
-    """Return whether a value is text without control characters that is safe in a table on a terminal.
+    """Return whether a value is text without control characters, which a terminal can safely show in a table.
 
     Args:
         value: any JSON value.

@@ -22,7 +22,7 @@ def escape_controls(text: str) -> str:
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    """Return the text with `?` for each character that the encoding lacks.
+    """Return the text with `?` in place of each character that the encoding cannot represent.
 
     An encoding of None means ASCII.
     """
@@ -33,7 +33,7 @@ def encodable(text: str, encoding: str | None) -> str:
 def display_width(text: str) -> int:
     """Return the width of a text on a terminal in columns.
 
-    East Asian wide characters take two columns and combining marks none.
+    East Asian wide characters take two columns. Combining marks take no column.
     """
     if text.isascii():
         return len(text)
@@ -49,8 +49,8 @@ def _columns_of_one(character: str) -> int:
 def escape_csv(value: Any) -> Any:
     """Return a value for a CSV file in a form that no spreadsheet executes.
 
-    Text that a spreadsheet would take for a formula gets a leading single quote. Other text, numbers and None
-    are returned unchanged. Source: OWASP, "CSV Injection".
+    A single quote is put before text that a spreadsheet would interpret as a formula. Other text, numbers and
+    None are returned unchanged. Source: OWASP, "CSV Injection".
     """
     if not isinstance(value, str):
         return value

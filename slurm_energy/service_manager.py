@@ -52,8 +52,8 @@ class ServiceManager:
     Args:
         address: datagram socket of the service manager, `@NAME` for an abstract socket; empty if there is no
             service manager.
-        watchdog_s: seconds without a keep-alive after which the service manager kills the daemon; None if it
-            does not watch the daemon.
+        watchdog_s: seconds without a keep-alive after which the service manager kills the daemon; None if the
+            service manager does not watch the daemon.
     """
 
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
@@ -69,7 +69,7 @@ class ServiceManager:
         The variables are removed from the environment, so that no child process uses them.
 
         Args:
-            environment: environment to read and change; None for that of this process.
+            environment: environment to read and change; None: the environment of this process.
         """
         variables = os.environ if environment is None else environment
         address = variables.pop("NOTIFY_SOCKET", "")
@@ -97,7 +97,7 @@ class ServiceManager:
     def reload(self) -> Iterator[None]:
         """Context manager that reports the beginning and the end of a configuration reload.
 
-        It reports nothing if the daemon has not reported that it is ready.
+        Nothing is reported if the daemon has not reported readiness before.
         """
         if self._ready:
             self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
@@ -114,7 +114,8 @@ class ServiceManager:
     async def keep_alive(self) -> None:
         """Send keep-alives to the service manager until cancelled.
 
-        They are sent from the event loop: if it hangs, they stop, and the service manager kills the daemon.
+        The keep-alives are sent from the event loop. If the event loop hangs, no keep-alives are sent, and
+        the service manager kills the daemon.
         """
         while True:
             if self._watchdog_s is not None:
@@ -162,8 +163,9 @@ def set_log_level(level: str, components: Mapping[str, str] | None = None) -> No
 
     Args:
         level: one of `LOG_LEVELS`.
-        components: levels of packages and modules of `slurm_energy`, such as `agent.state`, with everything
-            below them; None: all have the same level. Earlier levels of components end.
+        components: levels of packages and modules of `slurm_energy`, such as `agent.state`. The level of a
+            package also applies to the modules below it. None: all components have the same level. Levels of
+            components from an earlier call end.
     """
     logging.getLogger().setLevel(level.upper())
     for name in [name for name in logging.root.manager.loggerDict if name.startswith(_PACKAGE)]:
@@ -176,7 +178,7 @@ def set_log_level(level: str, components: Mapping[str, str] | None = None) -> No
 
 
 class LogLevels:
-    """Levels of the log of a running daemon: the configured levels, or debug on request.
+    """Log levels of a running daemon: the configured levels, or debug on request.
 
     Args:
         override: value of --log-level, which takes precedence over the configured level; None: not given.
@@ -187,12 +189,12 @@ class LogLevels:
         self._configured: tuple[str, Mapping[str, str]] = ("info", {})
 
     def configure(self, level: str, components: Mapping[str, str]) -> None:
-        """Set the levels of the configuration. This ends debug on request."""
+        """Set the levels of the configuration. Logging at level debug on request ends."""
         self._configured = self._override or level, components
         set_log_level(*self._configured)
 
     def handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Log at level debug from SIGUSR1 on, and at the configured levels again from SIGUSR2 on."""
+        """Switch to level debug at SIGUSR1, and back to the configured levels at SIGUSR2."""
         loop.add_signal_handler(signal.SIGUSR1, self._debug)
         loop.add_signal_handler(signal.SIGUSR2, self._restore)
 
@@ -208,13 +210,13 @@ class LogLevels:
 
 
 def ignore_level_signals() -> None:
-    """Ignore SIGUSR1 and SIGUSR2, which would end a daemon that is still starting."""
+    """Ignore SIGUSR1 and SIGUSR2, which would otherwise end a daemon that is still starting."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
 
 def report_failure(program: str, error: EnergyError) -> int:
-    """Print the error that ends a daemon to stderr, one line per fault.
+    """Print the error that ends a daemon to stderr, with one line per fault.
 
     Returns:
         Exit code of the error.
@@ -254,7 +256,10 @@ def _word(record: logging.LogRecord) -> str:
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Return whether a stream is the journal, whose device and inode are in the variable JOURNAL_STREAM."""
+    """Return whether a stream is the journal.
+
+    The variable JOURNAL_STREAM contains the device and the inode of the journal.
+    """
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

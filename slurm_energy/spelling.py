@@ -10,8 +10,9 @@ from itertools import takewhile
 def suggestion(word: str, known: Collection[str]) -> str:
     """Return `did you mean ...?` with the known words most similar to `word`.
 
-    An empty text if none is similar. A word that differs only in case is suggested first, then up to 4 words
-    that contain `word`, then the word with the smallest edit distance, then the most similar word by difflib.
+    Return an empty text if no known word is similar. A word that differs only in case is suggested first,
+    then up to 4 words that contain `word`, then the word with the smallest edit distance, then the most
+    similar word by difflib.
 
     Args:
         word: an unknown word.
@@ -35,10 +36,10 @@ def suggestion_or_list(word: str, known: Collection[str]) -> str:
 
 
 def _mistyped(word: str, known: Collection[str]) -> list[str]:
-    """Return a list with the known word of the smallest edit distance to `word`, or an empty list.
+    """Return a list with the known word that has the smallest edit distance to `word`, or an empty list.
 
     The distance must be at most a third of the length of the known word, or 1 for short words. Of several
-    words with this distance, the one with the longest common beginning is returned.
+    words with the smallest distance, the one that shares the longest prefix with `word` is returned.
     """
     near = [name for name in known if abs(len(name) - len(word)) < 3]
     ranked = ((edit_distance(word, name), -_common_beginning(word, name), name) for name in near)
@@ -47,14 +48,15 @@ def _mistyped(word: str, known: Collection[str]) -> list[str]:
 
 
 def _common_beginning(word: str, name: str) -> int:
-    """Return the number of characters with which both texts begin."""
+    """Return the length of the common prefix of two texts."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(word, name, strict=False)))
 
 
 def edit_distance(word: Sequence[object], name: Sequence[object]) -> int:
     """Return the optimal string alignment distance of two texts.
 
-    It is the minimum number of insertions, deletions, substitutions and transpositions of neighbours. Source:
+    The distance is the minimum number of insertions, deletions, substitutions and transpositions of
+    neighbours. Source:
     Damerau 1964.
 
     Args:

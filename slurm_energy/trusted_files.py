@@ -25,12 +25,12 @@ _ANY_BY_OTHERS = 0o077
 def read_trusted(path: Path, *, secret: bool = False, also: Collection[int] = ()) -> bytes:
     """Return the contents of a file that only root or the user of this process could have written.
 
-    The file must be a regular file in a safe directory, see `check_folder`. It is opened once: the checks and
-    the reading use the same file descriptor, so that the file cannot be exchanged in between.
+    The file must be a regular file in a safe directory, see `check_folder`. The file is opened only once. The
+    checks and the reading use the same file descriptor, so that the file cannot be exchanged between them.
 
     Args:
         path: the file.
-        secret: also refuse a file that its group or other users can read.
+        secret: whether to refuse a file that its group or other users can read.
         also: further uids that may own the file and its directories, see `check_folder`.
 
     Raises:
@@ -62,7 +62,7 @@ def replace_public(path: Path, data: bytes) -> None:
 
     Args:
         path: the file.
-        data: its new contents.
+        data: new contents of the file.
 
     Raises:
         ConfigError: other users could exchange the file, see `check_folder`.
@@ -92,7 +92,8 @@ def check_folder(path: Path, also: Collection[int] = ()) -> None:
 
     Args:
         path: the directory.
-        also: further uids that may own a directory, for example that of a daemon when root runs the check.
+        also: further uids that may own a directory, for example the uid of a daemon if root runs the check
+            for the daemon.
 
     Raises:
         ConfigError: the directory is not safe. The error names the expected and the actual owner and mode.
@@ -150,7 +151,8 @@ def _check(
         also: permitted owners besides root and the user of this process.
 
     Raises:
-        ConfigError: owner or mode is not permitted. The error names the expected and the actual ones.
+        ConfigError: owner or mode is not permitted. The error names the expected and the actual owner or
+            mode.
     """
     uids = sorted({0, os.geteuid(), *also})
     foreign, mode = status.st_uid not in uids, stat.S_IMODE(status.st_mode)
@@ -169,9 +171,9 @@ def _check(
 
 
 def _exception(owner: int) -> str:
-    """Return text that names the exception to the remedy `chown root`.
+    """Return text about the exception to the remedy `chown root`, for an error message.
 
-    A directory must not be given to root if a service with another user writes to it.
+    Root must not become the owner of a directory to which a service writes as another user.
 
     Args:
         owner: uid of the directory's owner.

@@ -1,4 +1,4 @@
-"""Validation of the key `tuning` of an energy record: how a job was tuned on one node.
+"""Validation of the key `tuning` of an energy record, which describes how a job was tuned on one node.
 
 The keys are listed in docs/reference/protocol.md. Readers keep keys that they do not know. The package
 `tuning` builds operating points and response points from the validated values.
@@ -48,7 +48,7 @@ def check_tuning(data: Any) -> dict[str, Any] | None:
 
 
 def _check_object(value: Any, name: str, depth: int) -> None:
-    """Check that a JSON value is not too large: the number of keys, the length of texts, the depth."""
+    """Check that a JSON value does not exceed the limits of key count, text length and depth."""
     if isinstance(value, Mapping):
         if depth <= 0 or len(value) > MAX_KEYS or not all(_is_name(key) for key in value):
             raise UsageError(f"energy record: {shown(name)}: too many keys, or nested too deeply")
@@ -76,14 +76,14 @@ def _is_positive(value: Any) -> bool:
 
 
 def _is_reference(value: Any) -> bool:
-    """Return whether a value holds the measured speed and power of the untuned job."""
+    """Return whether a value contains the measured speed and power of the untuned job."""
     return isinstance(value, Mapping) and all(
         value.get(key) is None or _is_positive(value[key]) for key in ("units_per_s", "watts")
     )
 
 
 def _is_response_point(value: Any) -> bool:
-    """Return whether a value holds the relative time and power at one operating point."""
+    """Return whether a value contains the relative time and power at one operating point."""
     return (
         isinstance(value, Mapping)
         and isinstance(value.get("point"), Mapping)

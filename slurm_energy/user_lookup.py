@@ -44,7 +44,7 @@ def gid_of(name: str) -> int | None:
 def gids_of(uid: int) -> frozenset[int]:
     """Return the gids of a user's primary and supplementary groups.
 
-    An empty set if the uid is unknown here.
+    Return an empty set if this host does not know the uid.
     """
     try:
         entry = pwd.getpwuid(uid)
@@ -54,5 +54,5 @@ def gids_of(uid: int) -> frozenset[int]:
 
 
 def uids_of(names: Iterable[str]) -> frozenset[int]:
-    """Return the uids of login names. Names that this host does not know are left out."""
+    """Return the uids of login names. Names that this host does not know are skipped."""
     return frozenset(uid for name in names if (uid := uid_of(name)) is not None)

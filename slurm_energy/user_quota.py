@@ -1,4 +1,4 @@
-"""Division of a limit on all users' items into an equal maximum per user. Pure."""
+"""Division of a limit on the items of all users into an equal maximum per user. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 
 def fair_quota(counts: Iterable[int], total: int) -> int:
-    """Return the maximum number of items that each user may keep, so that all users keep at most `total`.
+    """Return the maximum number of items per user with which all users together keep at most `total` items.
 
-    The result is the largest such number (max-min fairness). Users who have fewer items lose none.
+    The result is the largest number with this property (max-min fairness). Users who have fewer items than
+    the result keep all of them.
 
     Args:
         counts: number of items of each user.

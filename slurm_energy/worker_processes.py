@@ -1,4 +1,4 @@
-"""Pools of worker processes, and the end of these processes when their parent process has ended."""
+"""Pools of worker processes, and the termination of workers whose parent process has ended."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def process_pool(
 
     Args:
         count: number of processes.
-        option: option of the command that sets this number, for the error message.
-        context: how processes are started; None uses the system's default.
+        option: option of the command that sets the number of processes, for the error message.
+        context: start method of the processes; None: the system's default.
         initializer: function that each worker process calls first.
         initargs: arguments of `initializer`.
 
     Raises:
-        UnavailableError: this user can create no semaphores, which processes of a pool share, or not so many
-            processes. The kernel keeps semaphores as files in /dev/shm, which some containers let only root
-            write.
+        UnavailableError: this user cannot create semaphores, which the processes of a pool share, or cannot
+            create so many processes. The kernel keeps semaphores as files in /dev/shm, which some containers
+            let only root write.
     """
     try:
         pool = ProcessPoolExecutor(count, context, initializer, initargs)

@@ -21,9 +21,9 @@ class ControllerUrls(tuple[str, ...]):
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return host and port of the text HOST:PORT. Port 0 means any free port.
+    """Return the host and the port in the text HOST:PORT. Port 0 means any free port.
 
-    An IPv6 address is written in brackets, and returned without them.
+    An IPv6 address is written in brackets in the text, and returned without brackets.
 
     Raises:
         ValueError: the text has another form.
@@ -40,7 +40,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def parse_url(text: str) -> tuple[str, int]:
-    """Return host and port of the URL `http://HOST[:PORT]`; the default port is `DEFAULT_PORT`.
+    """Return the host and the port in the URL `http://HOST[:PORT]`; the default port is `DEFAULT_PORT`.
 
     Raises:
         ValueError: the URL has another form.

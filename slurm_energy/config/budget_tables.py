@@ -212,9 +212,9 @@ class BudgetTable:
 
     @property
     def scopes(self) -> dict[str, str]:
-        """Value of each scope key that is set. A valid table has exactly one.
+        """Value of each scope key that is set. A valid table has exactly one scope key.
 
-        The value of `cluster` is empty.
+        The value for the key `cluster` is an empty text.
         """
         texts = {"cluster": "", **{name: getattr(self, name) for name in SCOPES[1:]}}
         return {name: text for name, text in texts.items() if (self.cluster if name == "cluster" else text)}
@@ -226,7 +226,7 @@ class BudgetTable:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Keys that give the limit and are set. A valid table has one."""
+        """Keys that give the limit and are set. A valid table has exactly one of them."""
         set_keys = {
             "watts": self.watts is not None,
             "schedule": bool(self.schedule),

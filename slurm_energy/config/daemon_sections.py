@@ -39,7 +39,10 @@ def _log_level() -> Any:
 
 
 def _log_levels(part: str) -> Any:
-    """Return the key for levels of parts of a daemon, of which `part` is an example."""
+    """Return the declaration of the key for log levels of parts of a daemon.
+
+    `part` is the example of a part in its documentation.
+    """
     return key(
         {},
         "Other levels of parts of the program, by package or module below slurm_energy/.",

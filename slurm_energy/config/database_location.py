@@ -1,4 +1,4 @@
-"""The location of the database of senergyctld: a SQLite file, or a database on a server. Pure functions."""
+"""Location of the database of senergyctld: a SQLite file, or a database on a server. Pure functions."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 
 
 class DatabaseLocation:
-    """The location of a database. Its text and its representation never contain the password.
+    """Location of a database. Its text and its representation never contain the password.
 
-    It is no dataclass, so that a copy of a configuration as plain data has no password either.
+    This class is no dataclass. Therefore a copy of a configuration as plain data contains no password either.
 
     Args:
         backend: `sqlite`, `mariadb` or `postgresql`.
         path: the SQLite file; None: the database is on a server.
         url: URL without the password.
-        password: password for the server; None: none is sent.
+        password: password for the server; None: no password is sent.
     """
 
     __slots__ = ("backend", "password", "path", "url")
@@ -70,12 +70,12 @@ class DatabaseLocation:
         return hash(self.url)
 
     def with_password(self, password: str) -> DatabaseLocation:
-        """Return a copy with a password."""
+        """Return a copy of the location with a password."""
         return DatabaseLocation(self.backend, self.path, self.url, password)
 
     @property
     def host(self) -> str | None:
-        """Host of the server; None: a SQLite file, or a server on this host."""
+        """Host of the server; None: the location is a SQLite file, or a server on this host."""
         parts = urlsplit(self.url)
         socket = dict(parse_qsl(parts.query)).get(_SOCKETS.get(self.backend, ""), "")
         name = socket if self.backend == "postgresql" and socket else parts.hostname or ""
@@ -93,10 +93,11 @@ class DatabaseLocation:
 
 
 def parse_database(text: str) -> DatabaseLocation:
-    """Parse an absolute path or a URL.
+    """Parse an absolute path or a URL of a database.
 
     Raises:
-        ValueError: neither, or a URL with unknown parts. The text of the error has no password.
+        ValueError: the text is neither an absolute path nor a valid URL, or the URL has unknown parts. The
+            text of the error contains no password.
     """
     if "://" not in text:
         if not text.startswith("/") or not text.isprintable():

@@ -1,4 +1,4 @@
-"""The password for the database server, from its file."""
+"""Reader of the password for the database server from the file that contains it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ def configured_database(controller: ControllerConfig) -> DatabaseLocation:
     """Return the configured database, with the password of `database_password_file` if one is named.
 
     Raises:
-        ConfigError: the file is missing, readable by others, or has no password.
+        ConfigError: the file is missing, is readable by other users, or contains no password.
     """
     return with_password_file(controller.database, controller)
 
 
 def with_password_file(location: DatabaseLocation, controller: ControllerConfig) -> DatabaseLocation:
-    """Return a location with the password of `database_password_file`, if one is named and it is on a server.
+    """Return a location on a server with the password of `database_password_file`.
+
+    The location is returned unchanged if it is a SQLite file, or if no password file is configured.
 
     Raises:
-        ConfigError: the file is missing, readable by others, or has no password.
+        ConfigError: the file is missing, is readable by other users, or contains no password.
     """
     path = controller.database_password_file
     if path is None or location.path is not None:

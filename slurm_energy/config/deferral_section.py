@@ -96,16 +96,21 @@ class DeferralConfig:
 
     @property
     def hold_s(self) -> float:
-        """Seconds from now to which the begin time of a held job is moved each time.
+        """Seconds from now to the new begin time that a held job gets at each pass of the deferral.
 
-        Held jobs start at most this long after senergyctld has stopped. With the default slot and interval
-        it is 300 s.
+        The begin time is moved repeatedly.
+
+        If senergyctld stops, held jobs start after at most this time. With the default slot and interval, it
+        is 300 s.
         """
         return max(_HOLD_SLOTS * self.slot_s, _HOLD_CYCLES * self.interval_s)
 
     @property
     def submit_delay_s(self) -> float:
-        """Seconds by which the job_submit module delays a deferrable job, so that it is planned first."""
+        """Seconds by which the job_submit module delays a deferrable job.
+
+        In this time, the start of the job is planned.
+        """
         return _DELAY_CYCLES * self.interval_s + 1.0
 
 

@@ -36,12 +36,12 @@ class Threshold:
     """A threshold of a finding.
 
     Attributes:
-        value: default.
+        value: default value.
         unit: unit of the value.
         minimum: minimum value that a site may set.
         maximum: maximum value that a site may set.
-        meaning: when the threshold applies.
-        source: publication or measurement that the default comes from.
+        meaning: condition that the threshold expresses.
+        source: publication or measurement on which the default is based.
     """
 
     value: float
@@ -247,12 +247,15 @@ class DiagnosisConfig:
 
     @property
     def site_permissions(self) -> AdjustmentPermissions:
-        """The adjustments of jobs with policy `auto` whose user permits none, within the limits."""
+        """Adjustments that the site permits for jobs with policy `auto` whose user permits none.
+
+        The limits of the site apply to them as well.
+        """
         return AdjustmentPermissions.parse(self.auto).within(self.site_limits)
 
     @property
     def site_limits(self) -> AdjustmentPermissions:
-        """Ranges that no user may exceed."""
+        """Ranges of adjusted values that no permission of a user may exceed."""
         return AdjustmentPermissions.parse(self.adjustment_limits)
 
     def value(self, name: str) -> float:

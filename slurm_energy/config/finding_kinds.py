@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class FindingKind(StrEnum):
-    """Kinds of findings. docs/findings/ has one page per kind, named after its value."""
+    """Kinds of findings. docs/findings/ has one page per kind, whose name is the value of the kind."""
 
     GPU_UNDERUSED = "gpu-underused"
     SMALL_BATCH = "small-batch"

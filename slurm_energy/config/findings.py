@@ -32,11 +32,11 @@ class Finding:
         severity: severity of the finding.
         key: dotted key (`controller.listen`), section (`[agnet]`), or empty for the whole file.
         why: the fault, with the value.
-        todo: the remedy; empty if it follows from the fault.
+        todo: the remedy; empty if the remedy follows from the fault.
         file: path of the configuration file; empty: the built-in defaults were checked.
         line: line of the key, counted from 1; None: the key is not in the file.
-        unavailable: the configuration is valid, but a directory or database that it names is not available
-            now.
+        unavailable: whether the configuration is valid, but a directory or database in it is currently not
+            available.
     """
 
     severity: Severity
@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def location(self) -> str:
-        """File and line in the format FILE:LINE, as compilers write it."""
+        """File and line in the format FILE:LINE that compilers use."""
         return (self.file or "configuration") + (f":{self.line}" if self.line else "")
 
     @property
@@ -59,7 +59,7 @@ class Finding:
 
     @property
     def line_with_severity(self) -> str:
-        """File, line, severity, key, fault and remedy in one line, as compilers write it."""
+        """File, line, severity, key, fault and remedy in one line, in the format that compilers use."""
         parts = (self.location, str(self.severity), self.key, self.why, self.todo)
         return ": ".join(filter(None, parts)).replace("\n", " ")
 

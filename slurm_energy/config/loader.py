@@ -1,6 +1,6 @@
 """Loader of `energy.toml`, which converts the file to a `Config`.
 
-For each invalid key it reports file, line and key.
+For each invalid key, the loader reports file, line and key.
 """
 
 from __future__ import annotations
@@ -50,30 +50,31 @@ def locate(argument: Path | str | None = None) -> Path:
 
 
 def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config:
-    """Load the configuration and check each value by itself.
+    """Load the configuration and check each value separately.
 
-    Combinations of values are checked by `slurm_energy.validation`.
+    The package `slurm_energy.validation` checks combinations of values.
 
     Args:
         argument: path from the user; None: $SENERGY_CONFIG if it is set, else `DEFAULT_PATH`.
-        trusted: also reject a file that users other than root and this process's user could have written.
-            Daemons set it.
+        trusted: whether to reject a file that users other than root and this process's user could have
+            written. Daemons set this argument.
 
     Returns:
-        The configuration. It has the defaults if the user names no file and `DEFAULT_PATH` does not exist.
+        The configuration. It consists of the defaults if the user names no file and `DEFAULT_PATH` does not
+        exist.
 
     Raises:
-        InvalidConfigError: not TOML, unknown keys, invalid types or values.
+        InvalidConfigError: the file is not TOML, or contains unknown keys or invalid types or values.
         ConfigError: the file cannot be read or is not trusted.
     """
     return load_source(argument, trusted=trusted).config
 
 
 def load_source(argument: Path | str | None = None, *, trusted: bool = False) -> ConfigSource:
-    """Load the configuration like `load`, and return it with the places of its keys.
+    """Load the configuration like `load`, and return it with the line numbers of its keys.
 
     Raises:
-        InvalidConfigError, ConfigError: as `load` does.
+        InvalidConfigError, ConfigError: under the same conditions as in `load`.
     """
     path = locate(argument)
     if not is_explicit(argument) and not path.exists():
@@ -84,7 +85,7 @@ def load_source(argument: Path | str | None = None, *, trusted: bool = False) ->
 
 
 def is_explicit(argument: Path | str | None) -> bool:
-    """Return whether the user named a configuration file, which must then exist.
+    """Return whether the user named a configuration file. Such a file must exist.
 
     Args:
         argument: path from the user; None: the file is named only if $SENERGY_CONFIG is set.
@@ -97,7 +98,8 @@ def read_text(path: Path, *, trusted: bool = False) -> str:
 
     Args:
         path: path of the file.
-        trusted: reject a file that users other than root and this process's user could have written.
+        trusted: whether to reject a file that users other than root and this process's user could have
+            written.
 
     Raises:
         ConfigError: the file cannot be read, is not UTF-8, or is rejected because of `trusted`.
@@ -114,10 +116,11 @@ def parse(text: str, path: Path | None = None) -> Config:
 
     Args:
         text: text of the file.
-        path: path of the file, for error messages and `Config.path`; None: not from a file.
+        path: path of the file, for error messages and `Config.path`; None: the text is not from a file.
 
     Raises:
-        InvalidConfigError: contains all faults: not TOML, unknown keys, invalid types or values.
+        InvalidConfigError: the text is not TOML, or contains unknown keys or invalid types or values. The
+            error contains all faults..
     """
     source = parse_source(text, path)
     require_valid(source.findings)
@@ -146,7 +149,7 @@ def parse_source(text: str, path: Path | None = None) -> ConfigSource:
 
     Args:
         text: text of the file.
-        path: path of the file, for the findings and `Config.path`; None: not from a file.
+        path: path of the file, for the findings and `Config.path`; None: the text is not from a file.
     """
     reader = TableReader(path, text)
     try:
@@ -169,7 +172,7 @@ def parse_source(text: str, path: Path | None = None) -> ConfigSource:
 def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the section name and the contents of each table in a parsed file.
 
-    A table in a list of tables is named as in `table_label`.
+    The function `table_label` defines the names of tables in a list of tables.
     """
     for name, value in data.items():
         if isinstance(value, dict):
@@ -188,7 +191,7 @@ def table_label(section: str, position: int) -> str:
 def _line_index(text: str) -> dict[tuple[str, str], int]:
     """Map each (section, key), and each table header as (section, ''), to its line number, counted from 1.
 
-    A table in a list of tables is named as in `table_label`.
+    The function `table_label` defines the names of tables in a list of tables.
     """
     index: dict[tuple[str, str], int] = {}
     section, counts = "", collections.Counter[str]()
@@ -210,7 +213,7 @@ class TableReader:
     """A converter of TOML tables to dataclasses whose fields are declared with `value_checks.key`.
 
     Args:
-        path: path of the file, for error messages; None: not from a file.
+        path: path of the file, for error messages; None: the text is not from a file.
         text: text of the file.
 
     Attributes:
@@ -229,20 +232,20 @@ class TableReader:
             section: section, as in `table_label`.
             key: key in the section; empty: the whole section.
             why: the fault.
-            todo: the remedy; empty: it follows from the fault.
+            todo: the remedy; empty: the remedy follows from the fault.
         """
         return InvalidConfigError([self.finding(section, key, why, todo)])
 
     def finding(
         self, section: str, key: str, why: str, todo: str = "", severity: Severity = Severity.ERROR
     ) -> Finding:
-        """Return a finding about a key or a section, with its line.
+        """Return a finding about a key or a section, with the line number of the key or section.
 
         Args:
             section: section, as in `table_label`.
             key: key in the section, or `partition.gpu` for a key of an inner table; empty: the whole section.
             why: the fault.
-            todo: the remedy; empty: it follows from the fault.
+            todo: the remedy; empty: the remedy follows from the fault.
             severity: severity of the finding.
         """
         name = f"{section}.{key}" if key else f"[{section}]"
@@ -251,13 +254,14 @@ class TableReader:
     def unknown(self, section: str, key: str, what: str, known: Iterable[str]) -> Finding:
         """Return a finding about an unknown key or section.
 
-        It is an error, or a warning if the file is for a newer release, which knows it.
+        The finding is an error. If the file is for a newer release, which may know the key or section, the
+        finding is a warning.
 
         Args:
             section: section, as in `table_label`.
             key: key in the section; empty: the whole section.
             what: `key` or `section`.
-            known: known names, for advice.
+            known: known names, from which a similar one is suggested.
         """
         if self.newer_release:
             why = f"unknown to release {__version__} and ignored: the file is for {self.newer_release}"
@@ -291,7 +295,7 @@ class TableReader:
             table: parsed table.
 
         Raises:
-            InvalidConfigError: unknown keys, invalid types or values.
+            InvalidConfigError: the table contains unknown keys or invalid types or values.
         """
         value, findings = self.collect(cls, name, table)
         require_valid(findings)
@@ -301,7 +305,7 @@ class TableReader:
         """Convert each table of a list of tables (`[[name]]`) to an instance of `cls`.
 
         Raises:
-            InvalidConfigError: unknown keys, invalid types or values in one of the tables.
+            InvalidConfigError: one of the tables contains unknown keys or invalid types or values.
         """
         return tuple(
             self.section(cls, table_label(name, position), table) for position, table in enumerate(tables)

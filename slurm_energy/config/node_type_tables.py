@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def parse_node_types(
     reader: TableReader, tables: Any, sections: Mapping[str, type[Any]]
 ) -> tuple[dict[str, NodeType], list[Finding]]:
-    """Return the node types of a file by name, and the faults of their keys.
+    """Return the node types in a file by name, and the faults of the types' keys.
 
     Args:
         reader: table reader of the file.

@@ -1,4 +1,4 @@
-"""Tables `[node_types.NAME]`: keys whose values differ between nodes, and the nodes concerned."""
+"""Tables `[node_types.NAME]`: keys whose values differ between nodes, and the nodes with these values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NodeType:
 
     @property
     def values(self) -> dict[tuple[str, str], Any]:
-        """Values by section and key."""
+        """Values that the type sets, by section and key."""
         return {
             (section, name): value
             for section in NODE_SECTIONS
@@ -66,12 +66,15 @@ class NodeType:
 
 
 def types_of(node_types: Mapping[str, NodeType], node: str) -> dict[str, NodeType]:
-    """Return the types of a node by name."""
+    """Return the types to which a node belongs, by name."""
     return {name: node_type for name, node_type in node_types.items() if node_type.contains(node)}
 
 
 def merged_values(types: Mapping[str, NodeType]) -> dict[tuple[str, str], tuple[str, Any]]:
-    """Return type and value of each key that one of the types sets. The first type of several counts."""
+    """Return the type and the value of each key that at least one of the types sets.
+
+    If several types set a key, the first type takes precedence.
+    """
     merged: dict[tuple[str, str], tuple[str, Any]] = {}
     for name, node_type in types.items():
         for place, value in node_type.values.items():
@@ -88,7 +91,7 @@ def this_node() -> str:
 
 
 def _split(nodes: str) -> Iterator[str]:
-    """Yield the parts of a node list, which commas outside of brackets separate."""
+    """Yield the parts of a node list. Commas outside of brackets separate the parts."""
     depth, part = 0, ""
     for character in nodes:
         depth += {"[": 1, "]": -1}.get(character, 0)
@@ -124,7 +127,10 @@ def _matches(part: str, node: str) -> bool:
 
 
 def _is_within(number: str, bounds: str) -> bool:
-    """Return whether a number is in a range. The range's first number has the width of all its numbers."""
+    """Return whether a number is in a range.
+
+    If the first number of the range has leading zeros, all numbers of the range have its width.
+    """
     match = _RANGE.fullmatch(bounds)
     if match is None:
         return False

@@ -11,25 +11,29 @@ from slurm_energy.config.node_types import merged_values, types_of
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from.
+    """Source of a configured value: the file, a node type, or the default.
 
     Attributes:
-        table: section or table that sets the key, such as `node_types.gpu.agent`; empty: the default.
-        line: line in the file; None: the default.
+        table: section or table that sets the key, such as `node_types.gpu.agent`; empty: the value is the
+            default.
+        line: line in the file; None: the value is the default.
     """
 
     table: str = ""
     line: int | None = None
 
     def text(self, file: str) -> str:
-        """Return the origin for a comment: `default`, or file, line and node type."""
+        """Return the origin as text for a comment: `default`, or file, line and node type."""
         if not self.table:
             return "default"
         place = f"{file}:{self.line}" if self.line else file
         return f"{place} [{self.table}]" if self.table.startswith("node_types.") else place
 
     def to_json(self) -> dict[str, Any]:
-        """Return the origin as a JSON object; `table` null: the default."""
+        """Return the origin as a JSON object.
+
+        A value of null for `table` means that the value is the default.
+        """
         return {"table": self.table or None, "line": self.line}
 
 
@@ -38,7 +42,7 @@ def origins(source: ConfigSource, node: str | None = None) -> dict[tuple[str, st
 
     Args:
         source: the parsed file.
-        node: node whose types count; None: none.
+        node: node whose node types are applied; None: apply no node types.
     """
     found = {
         (section, key): Origin(section, source.reader.line(section, key))

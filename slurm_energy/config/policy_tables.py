@@ -74,6 +74,6 @@ class EdpEntry:
 
 
 def policy_name_fault(name: str) -> str | None:
-    """Check the name of a policy: return None, or the fault."""
+    """Check the name of a policy. Return None, or the fault."""
     fits = re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", name)
     return None if fits else "a policy name is a letter a-z, then a-z, 0-9, - and _, at most 32 characters"

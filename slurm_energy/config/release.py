@@ -11,12 +11,12 @@ _RELEASE = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?")
 
 
 def check_release(value: str) -> str | None:
-    """Check a release such as `0.2`, which may be empty: return None, or the fault."""
+    """Check a release such as `0.2`, which may be empty. Return None, or the fault."""
     return None if not value or _RELEASE.fullmatch(value) else "must be a release such as 0.2"
 
 
 def newer_release(data: dict[str, Any]) -> str:
-    """Return the release of a parsed file if it is newer than this release; else an empty text."""
+    """Return the release of a parsed file if the file is for a newer release than this one; else empty."""
     cluster = data.get("cluster")
     release = cluster.get("release") if isinstance(cluster, dict) else None
     match = _RELEASE.fullmatch(release) if isinstance(release, str) else None

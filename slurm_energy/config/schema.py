@@ -230,7 +230,7 @@ class Config:
     Attributes:
         clusters: clusters among which `senergy where` chooses, by Slurm's name (`[clusters.NAME]`).
         node_types: types of nodes by name (`[node_types.NAME]`).
-        file_bounds: section bounds of the file, in a configuration made by `for_node`; else None.
+        file_bounds: section `bounds` of the file, if `for_node` made this configuration; else None.
         policies: energy policies of the site by name (`[policies.NAME]`).
         edp: entries of the site for the energy policy `edp` (`[[edp]]`).
         budgets: power budgets (`[[budgets]]`).
@@ -283,7 +283,7 @@ class Config:
 
     @property
     def accepted_bounds(self) -> BoundsConfig:
-        """Widest bounds of all nodes, within which flags are accepted when a job is submitted."""
+        """Widest bounds of all nodes. When a job is submitted, flags within these bounds are accepted."""
         widest = self.file_bounds or self.bounds
         for node_type in self.node_types.values():
             for name, (low, high) in node_type.bounds.items():

@@ -34,7 +34,7 @@ def example_file(config: Config | None = None, notes: Mapping[tuple[str, str], s
     Args:
         config: configuration whose values are written; None: every key is commented out and shows an
             example.
-        notes: comments after the values, by section and key; None: no comments.
+        notes: comments to write after the values, by section and key; None: no comments.
     """
     out = [
         "# slurm-energy: /etc/slurm/energy.toml",
@@ -137,7 +137,7 @@ def _summary(cls: type[Any]) -> str:
 
 
 def description(cls: type[Any]) -> list[str]:
-    """Return the lines of a class's docstring without its sections, such as `Attributes:`."""
+    """Return the lines of a class's docstring up to its first section, such as `Attributes:`."""
     lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
     end = next((number for number, line in enumerate(lines) if line.endswith(":")), len(lines))
     while end and not lines[end - 1]:
@@ -146,7 +146,7 @@ def description(cls: type[Any]) -> list[str]:
 
 
 def type_name(hint: Any) -> str:
-    """Return the type of a key in the words of TOML."""
+    """Return the type of a key, named as in TOML."""
     names: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
     names[DatabaseLocation] = "path or URL"
     names[list[dict[str, Any]]] = "list of tables"

@@ -24,7 +24,7 @@ SHARED_SECTIONS: Final = frozenset(_PARTS)
 
 
 def shared_values(config: Config) -> dict[str, Any]:
-    """Return the values other than the defaults of each shared section by name, for JSON."""
+    """Return the values of each shared section that differ from the defaults, by section, for JSON."""
     values = {name: _section_values(config, name) for name in _PARTS}
     plain: dict[str, Any] = json.loads(
         json.dumps({name: one for name, one in values.items() if one}, default=str)
@@ -33,10 +33,10 @@ def shared_values(config: Config) -> dict[str, Any]:
 
 
 def section_digests(config: Config) -> dict[str, str]:
-    """Return a digest of each shared section by name. Only values other than the defaults count.
+    """Return a digest of each shared section by name. Only values that differ from the defaults count.
 
-    A section without such values has no digest, and a key that only a newer release knows does not change the
-    digest while it has its default.
+    A section without such values has no digest. A key that only a newer release knows does not change the
+    digest while the key has its default.
     """
     digests = {}
     for name in _PARTS:

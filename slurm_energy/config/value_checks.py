@@ -31,7 +31,7 @@ def key(
         default: value of a missing key; a list or dict is copied for each instance.
         doc: one or two sentences for the example file and the reference page.
         check: check of the value; None: any value of the type is valid.
-        show: value for the example file; None: the default.
+        show: value to show in the example file; None: the default.
         replaces: earlier name of the key, which is accepted with a warning for one minor release.
     """
     metadata = {
@@ -54,7 +54,7 @@ def between(low: float, high: float) -> Check:
 
 
 def divisor_of_a_day(value: int) -> str | None:
-    """Check a number of seconds that divides a day, and is at least a minute."""
+    """Check that a number of seconds divides a day and is at least a minute."""
     good = 60 <= value <= 86400 and 86400 % value == 0
     return None if good else "must be a divisor of 86400 from 60 to 86400, for example 900 or 3600"
 
@@ -81,7 +81,10 @@ def one_of(*words: str) -> Check:
 
 
 def values_of(*words: str) -> Check:
-    """Return a check that accepts tables from names without blanks and commas to the given words."""
+    """Return a check that accepts tables whose values are among the given words.
+
+    The keys of the tables must be names without blanks and commas.
+    """
 
     def check(value: dict[str, str]) -> str | None:
         wrong = [name for name, word in value.items() if word not in words]
@@ -107,7 +110,10 @@ def socket_path(extra: str) -> Check:
 
 
 def user_names(value: list[str]) -> str | None:
-    """Check a list of user names or uids: return None, or the fault. Group names are rejected."""
+    """Check a list of user names or uids. Return None, or the fault.
+
+    Group names are rejected.
+    """
     wrong = [name for name in value if not _USER.fullmatch(name)]
     if any(name.startswith(GROUP_MARK) for name in wrong):
         return "must be users: groups can be named in controller.operators only"
@@ -136,7 +142,7 @@ def cluster_name(value: str) -> str | None:
 
 
 def ascending(value: tuple[float, float]) -> str | None:
-    """Check that 0 <= low <= high in `value`, the pair (low, high): return None, or the fault."""
+    """Check that 0 <= low <= high for `value`, the pair (low, high). Return None, or the fault."""
     return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
 
 

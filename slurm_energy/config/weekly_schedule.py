@@ -27,8 +27,8 @@ class ScheduleEntry:
 
     Attributes:
         days: weekdays on which the limit begins; 0 is Monday.
-        minute: minute of the day at which it begins, in local time.
-        watts: the limit.
+        minute: minute of the day at which the limit begins, in local time.
+        watts: the limit in watts.
     """
 
     days: frozenset[int]
@@ -40,8 +40,8 @@ def parse_schedule(tables: Sequence[Mapping[str, Any]]) -> tuple[ScheduleEntry, 
     """Return the entries of a schedule, in the order of the tables.
 
     Args:
-        tables: tables such as `{days = "mon-fri", from = "08:00", watts = 400000.0}`. Without `days` the
-            entry applies to every day, without `from` it begins at midnight.
+        tables: tables such as `{days = "mon-fri", from = "08:00", watts = 400000.0}`. An entry without `days`
+            applies to every day. An entry without `from` begins at midnight.
 
     Raises:
         ValueError: a table is malformed, or two entries begin at the same time. The message names the table
@@ -66,7 +66,7 @@ def parse_schedule(tables: Sequence[Mapping[str, Any]]) -> tuple[ScheduleEntry, 
 
 
 def check_schedule(tables: Sequence[Mapping[str, Any]]) -> str | None:
-    """Check a schedule: return None, or the fault."""
+    """Check a schedule. Return None, or the fault."""
     try:
         parse_schedule(tables)
     except ValueError as error:

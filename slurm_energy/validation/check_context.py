@@ -28,7 +28,7 @@ class CheckContext:
         host: facts about the host.
         role: the daemon that is about to start on this host; None: a user checks the file.
         idle_watts: power without any job, as senergyctld reports it. The key consists of name, scope and
-            scope value of a budget. Empty: unknown..
+            scope value of a budget. Empty: unknown.
         trusted: whether only root or this process's user could have written the file. If so, code that the
             file names may be executed.
     """
