@@ -120,7 +120,7 @@ def parse(text: str, path: Path | None = None) -> Config:
 
     Raises:
         InvalidConfigError: the text is not TOML, or contains unknown keys or invalid types or values. The
-            error contains all faults..
+            error contains all faults.
     """
     source = parse_source(text, path)
     require_valid(source.findings)
