@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ChangedFiles(Generic[T]):
-    """Cache of parsed text files by a key that contains all that the result depends on besides the file."""
+    """Cache of parsed text files by key. Besides the file, only values in the key influence the result."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[int, ...], T]] = {}

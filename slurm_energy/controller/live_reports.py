@@ -43,11 +43,11 @@ class RunningRecord:
     """A running job or step in a report.
 
     Attributes:
-        job_id, restart_count, uid: the run of the job, and its owner.
-        text: its record as JSON, without the last brace.
-        user: name of its owner; empty if unknown.
-        is_step: whether it is a step.
-        start_s: its start, Unix seconds.
+        job_id, restart_count, uid: the run of the job, and the uid of its owner.
+        text: record of the job or step as JSON, without the last brace.
+        user: name of the owner; empty if unknown.
+        is_step: whether the record is about a step.
+        start_s: start of the job or step, Unix seconds.
         findings: findings of the job so far on the node.
     """
 
@@ -68,14 +68,14 @@ class NodeState:
     Attributes:
         cluster, node: Slurm's names.
         time: time of the report by the node's clock, in Unix seconds.
-        received_s: monotonic time of its arrival.
-        interval_s: interval of the reports at that time.
+        received_s: monotonic time at which the report arrived.
+        interval_s: seconds between reports of a node at that time.
         watts: power of the node by component; None: unknown.
         records: running jobs and steps.
         size_bytes: size of the report and of the facts.
-        clock_offset_s: the node's clock minus the clock of this host. It is too low by the time that the
-            report took.
-        counts, facts: as in `LiveReport`; facts of an earlier report apply until the node sends others.
+        clock_offset_s: the node's clock minus the clock of this host. The value is too low by the
+            transmission time of the report.
+        counts, facts: as in `LiveReport`. Facts from an earlier report apply until the node sends new ones.
     """
 
     cluster: str
@@ -92,16 +92,16 @@ class NodeState:
 
 
 class LiveReports:
-    """Receives live reports and answers from the last one of each node.
+    """Receiver of live reports. It answers requests from the last report of each node.
 
     Args:
         config: returns the current configuration.
         hosts: addresses of nodes; None: any agent may report for any node.
         running: the running jobs in Slurm, for the accounts of jobs; None: accounts are unknown.
         clock: returns monotonic seconds.
-        factors: returns the present carbon intensity and price, for the nodes; None: they are unknown.
-        policies_digest: returns the digest of the policy file, of which nodes keep copies; None: responses
-            do not name it.
+        factors: returns the present carbon intensity and price, which the nodes get; None: they are unknown.
+        policies_digest: returns the digest of the policy file. Nodes keep copies of this file. None:
+            responses do not contain the digest.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class LiveReports:
 
     @property
     def interval_s(self) -> float:
-        """Seconds between reports of a node, so that all nodes together send at most `MAX_REPORTS_PER_S`."""
+        """Seconds between two reports of a node. All nodes together send at most `MAX_REPORTS_PER_S`."""
         return min(len(self._nodes) / MAX_REPORTS_PER_S, MAX_INTERVAL_S)
 
     def nodes(self) -> list[NodeState]:
-        """Return the last report of each node that still reports, in the order of clusters and nodes."""
+        """Return the last report of each node that still reports, sorted by cluster and node."""
         now_s = self._clock()
         return [state for _, state in sorted(self._nodes.items()) if not _is_expired(state, now_s)]
 
@@ -163,7 +163,7 @@ class LiveReports:
         }
 
     def refusals(self) -> dict[str, str]:
-        """Return why reports for a node were refused recently, by node."""
+        """Return, by node, the reason why reports of the node were refused recently."""
         return self._refusals.recent()
 
     async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
@@ -196,7 +196,7 @@ class LiveReports:
         return pieces()
 
     async def visibility(self, rights: Rights) -> Callable[[NodeState, RunningRecord], bool]:
-        """Return the function that says whether a running job of a node may be shown to a user."""
+        """Return a function that says whether a running job of a node may be shown to a user."""
         in_accounts = await self._jobs_in(rights.accounts)
 
         def is_visible(state: NodeState, record: RunningRecord) -> bool:
@@ -272,7 +272,7 @@ def _is_expired(state: NodeState, now_s: float) -> bool:
 
 
 def _read(body: bytes, check: PlausibilityCheck) -> tuple[LiveReport, tuple[RunningRecord, ...]]:
-    """Parse and check a report; return it, and its records as texts for responses."""
+    """Parse and check a report. Return the report, and its records as texts for responses."""
     data = read_object(body)
     report = LiveReport.from_json(data)
     now = time.time()
@@ -287,7 +287,7 @@ def _read(body: bytes, check: PlausibilityCheck) -> tuple[LiveReport, tuple[Runn
 
 
 def _running_record(record: EnergyRecord, item: Mapping[str, Any]) -> RunningRecord:
-    """Return a checked record with its text, which is made of the JSON object `item` of the report."""
+    """Return a checked record with its JSON text. `item` is the JSON object of this record in the report."""
     content = {key: value for key, value in item.items() if key not in _RESPONSE_KEYS}
     text = json.dumps(content, separators=(",", ":"))[:-1]
     findings: tuple[LiveFinding, ...] = ()

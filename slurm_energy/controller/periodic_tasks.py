@@ -1,4 +1,4 @@
-"""The periodic tasks of senergyctld, which run side by side until the daemon stops."""
+"""The periodic tasks of senergyctld, which run concurrently until the daemon stops."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 async def run_until(
     stop: asyncio.Event, loops: Iterable[Coroutine[Any, Any, None]], on_cancelled: Callable[[], None]
 ) -> None:
-    """Run endless tasks until `stop` is set or one of them ends, and cancel them.
+    """Run endless tasks until `stop` is set or one of them ends; then cancel them all.
 
-    A task ends only by failure, whose exception is raised, or because the daemon must stop.
+    A task ends only if it fails or if the daemon must stop. The exception of a failed task is raised.
 
     Args:
         stop: event that ends the tasks.
         loops: the tasks.
-        on_cancelled: called after the tasks were cancelled, to end the work for which they wait.
+        on_cancelled: called after the tasks were cancelled, to end work for which tasks wait.
     """
     tasks = [asyncio.create_task(loop) for loop in loops]
     stopping = asyncio.create_task(stop.wait())

@@ -1,4 +1,4 @@
-"""The energy policies of this cluster, as the file for submission checks and as a response to the CLI."""
+"""The energy policies of this cluster: the file for checks at submission, and the response to the CLI."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from slurm_energy.trusted_files import replace_public
 
 
 def write_policy_file(path: Path, text: str) -> None:
-    """Replace the policy file atomically, mode 0644: a reader sees either the old or the new version.
+    """Replace the policy file atomically, with mode 0644. A reader sees either the old or the new version.
 
     Raises:
-        ConfigError: another user could replace the file, on which slurmctld and submission rely.
+        ConfigError: another user could replace the file. slurmctld and checks at submission rely on it.
         UnavailableError: the directory cannot be created or written.
     """
     try:
@@ -33,9 +33,9 @@ def write_policy_file(path: Path, text: str) -> None:
 
 
 class PolicyPublication:
-    """The text of the policy file for hosts that keep a copy of it.
+    """The text of the policy file, for hosts that keep a copy of the file.
 
-    Lines of power budgets are not part of it: only slurmctld reads them.
+    The text does not contain the lines about power budgets: only slurmctld reads them.
 
     Args:
         clock: returns Unix seconds.
@@ -46,7 +46,7 @@ class PolicyPublication:
         self._current = PublishedPolicies("", 0.0)
 
     def publish(self, text: str) -> None:
-        """Replace the text. Its time of issue stays if the text is the same."""
+        """Replace the text. If the text is the same, its time of issue does not change."""
         if text != self._current.text:
             self._current = PublishedPolicies(text, self._clock())
 
@@ -68,14 +68,14 @@ class PolicyPublication:
 def policies_answer(config: Config, *, with_node_power: bool = True) -> dict[str, Any]:
     """Return the response to `GET /v1/policies`: every energy policy with its base, bounds and defaults.
 
-    A policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A site's own policy also has
-    `settings`, which holds its keys in the configuration file. `shared` holds the values that must agree on
-    all hosts, from which `senergy setup` writes the configuration of a node.
+    Each policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A policy of the site also
+    has `settings`, which contains its keys in the configuration file. `shared` contains the values that must
+    be the same on all hosts; `senergy setup` writes the configuration of a node from them.
 
     Args:
         config: the configuration.
-        with_node_power: include section `node_power` of the node types, which may name the address and the
-            user of a baseboard management controller.
+        with_node_power: include section `node_power` of the node types. This section may contain the address
+            and the user name for a baseboard management controller.
     """
     policies, shared = [], shared_values(config)
     for policy in catalogue(config).values():

@@ -1,4 +1,4 @@
-"""The values in force for a program: values of kept trials, and values of the pending trial."""
+"""The adjusted values that apply to a program: those of kept trials and those of the pending trial."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class AdjustedProgram(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ValuesInForce:
-    """Values for the next run of a program.
+    """Adjusted values for the next run of a program.
 
     Attributes:
-        values: values by kind.
-        trial: key of the trial that the run belongs to; None: it belongs to none.
+        values: values by kind of adjustment.
+        trial: key of the trial to which the run belongs; None: it belongs to no trial.
     """
 
     values: Mapping[str, int]
@@ -43,16 +43,17 @@ class ValuesInForce:
 
     @property
     def sbatch_options(self) -> list[str]:
-        """The options of sbatch that set the values for which programs do not ask."""
+        """The options of sbatch for the values that programs do not request by themselves."""
         items = (Adjustment(AdjustmentKind(name), value) for name, value in sorted(self.values.items()))
         return [option for item in items if (option := item.sbatch_option) is not None]
 
 
 def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
-    """Return the values for a run submitted without options: only those that programs request themselves.
+    """Return the values for a run without sbatch options: those that programs request by themselves.
 
-    A pending trial that also needs options is left out, so that its adjustments are tried together. So is one
-    whose next run shows the time without the adjustments.
+    Two kinds of pending trials are left out. A trial that also needs options is left out so that its
+    adjustments are tried together. A trial is also left out if the program's next run is to show the time
+    without adjustments.
 
     Args:
         trials: all trials of the program.
@@ -62,7 +63,7 @@ def plain_values(trials: Sequence[StoredTrial]) -> ValuesInForce:
 
 
 def program_part(values: Mapping[str, int]) -> dict[str, int]:
-    """Return the values for which programs ask."""
+    """Return only the values that programs request by themselves."""
     return {name: value for name, value in values.items() if name in _PROGRAM_NAMES}
 
 
@@ -90,7 +91,10 @@ def own_values(trial: AdjustmentTrial) -> dict[str, int]:
 
 
 def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
-    """Return whether a trial is not in force, or has values within limits that may be newer than it."""
+    """Return whether a trial respects the given limits, which may be newer than the trial.
+
+    A trial that is not in force always respects them.
+    """
     if trial.state not in (PENDING, KEPT):
         return True
     ranges = {kind.value: bounds for kind, bounds in limits.ranges.items()}
@@ -101,7 +105,7 @@ def is_within(trial: StoredTrial, limits: AdjustmentPermissions) -> bool:
 
 
 def effective_values(offered: OfferedRun | None) -> dict[str, int]:
-    """Return the values that a run used: those requested by its program and those in its sbatch options."""
+    """Return the values that a run used: those requested by its program and those set by sbatch options."""
     if offered is None:
         return {}
     return {
@@ -112,7 +116,7 @@ def effective_values(offered: OfferedRun | None) -> dict[str, int]:
 
 
 def unrequested(trial: AdjustmentTrial, offered: OfferedRun) -> list[str]:
-    """Return the kinds of a trial that a program should have requested but has not."""
+    """Return the kinds of adjustment in a trial that the program should have requested but has not."""
     return sorted(name for name in trial.program_values if name not in offered.requested)
 
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class AdjustmentLoop:
-    """Verification of trials, and trials of jobs with policy `auto`.
+    """Periodic task that verifies trials and starts trials for jobs with policy `auto`.
 
     Args:
         config: returns the current configuration.
@@ -56,7 +56,7 @@ class AdjustmentLoop:
         self._started = self._decided = 0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
-        """Work periodically until cancelled. `interval_s` returns the current interval."""
+        """Verify and start trials periodically until cancelled. `interval_s` returns the current interval."""
         while True:
             try:
                 await self.verify()
@@ -71,7 +71,7 @@ class AdjustmentLoop:
         return {"trials_started": self._started, "trials_decided": self._decided}
 
     async def verify(self) -> int:
-        """Verify all pending trials and return the number of those that were decided."""
+        """Verify all pending trials and return for how many a decision was made."""
         count = 0
         for trial in await self._store.read(adjustments.pending_trials, self._config().cluster.name):
             try:
@@ -105,7 +105,9 @@ class AdjustmentLoop:
         return started
 
     async def _started_for(self, run: JobRun, uid: int) -> bool:
-        """Return whether a trial was started. A run that cannot be diagnosed does not prevent the others.
+        """Start a trial for the program of a run if one is advised; return whether a trial was started.
+
+        If the run cannot be diagnosed, the error is logged, so that other runs are still processed.
 
         Raises:
             UnavailableError: the database does not answer.
@@ -121,7 +123,7 @@ class AdjustmentLoop:
         return False
 
     async def _start_for(self, run: JobRun, uid: int) -> bool:
-        """Start the trial that the diagnosis of a run advises; return whether there is one."""
+        """Start the trial that the diagnosis of a run advises. Return whether a trial was started."""
         permissions = await self._trials.permissions(run.cluster, uid)
         if permissions is None:
             permissions = self._config().diagnosis.site_permissions

@@ -17,7 +17,7 @@ from slurm_energy.log_once import RepeatedFailureLog
 def adjustment_parts(
     config: Callable[[], Config], store: Store, advisor: TuningAdvisor, failures: RepeatedFailureLog
 ) -> tuple[AdjustmentRoutes, AdjustmentLoop]:
-    """Return the routes about adjustments, and the task that verifies them.
+    """Return the routes about adjustments, and the periodic task that verifies trials.
 
     Args:
         config: returns the current configuration.

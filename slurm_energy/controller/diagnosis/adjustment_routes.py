@@ -55,7 +55,7 @@ class AdjustmentRoutes:
         config: returns the current configuration.
         store: the database.
         trials: the trials.
-        advisor: checks that an agent's node runs a job, and knows the programs of running jobs.
+        advisor: checks whether a job runs on an agent's node, and knows the programs of running jobs.
         clock: returns Unix seconds.
     """
 
@@ -73,7 +73,7 @@ class AdjustmentRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes except that for agents."""
+        """The routes that users may use."""
         changes = {"permit": self.permit, "undo": self.undo, "submitted": self.submitted}
         return RouteGroup(
             costly={ADJUSTMENTS_PATH: self.show},
@@ -82,7 +82,7 @@ class AdjustmentRoutes:
         )
 
     async def values(self, query: Mapping[str, str], sender: Sender) -> dict[str, Any]:
-        """Return the response to `GET /v1/adjustments/values`: the values for a running job of this node.
+        """Return the response to `GET /v1/adjustments/values`: values for a job on the sender's node.
 
         Raises:
             ForbiddenError: the sender does not run on the node, or the job does not run on it.
@@ -142,11 +142,12 @@ class AdjustmentRoutes:
         }
 
     async def apply(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Start a trial of the best permitted adjustments for the program of a job of the caller.
+        """Start a trial of the best permitted adjustments for the program of one of the caller's jobs.
 
         Raises:
-            NotFoundError: the caller has no such job, or the advice about it permits nothing.
-            UsageError: nothing is permitted, or the job cannot be compared with later runs.
+            NotFoundError: the caller has no such job, or the advice about it contains no permitted
+                adjustment.
+            UsageError: the caller permits no adjustments, or the job cannot be compared with later runs.
         """
         job, permit = _texts(body, "job", "permit")
         if job is None:
@@ -182,7 +183,7 @@ class AdjustmentRoutes:
         return {"permissions": permissions.text, "within_site_limits": limited.text}
 
     async def undo(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Undo the pending and the kept adjustments of the program of a job of the caller.
+        """Undo the pending and the kept adjustments of the program of one of the caller's jobs.
 
         Raises:
             NotFoundError: the caller has no such job, or no adjustment of its program is in force.
@@ -203,9 +204,9 @@ class AdjustmentRoutes:
         return {"undone": undone}
 
     async def submitted(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Store that the caller submitted a job with the options of the adjustments of a program.
+        """Store that the caller submitted a job with the options for a program's adjustments.
 
-        A run of another user or program never counts, whatever is stored here.
+        A stored job counts only if its user and program match: a run of another user or program never counts.
 
         Raises:
             NotFoundError: the caller has no such program.
@@ -233,7 +234,7 @@ class AdjustmentRoutes:
         return {"job_id": job_id, "values": dict(stored.offered), "trial": stored.trial}
 
     def _count_submission(self, uid: int) -> None:
-        """Count a submission of the user, and refuse too many.
+        """Count a submission of the user. Refuse it if the user has reported too many.
 
         Each submission adds a row to the database, even if its job does not exist yet.
 
@@ -250,7 +251,7 @@ class AdjustmentRoutes:
         self._submissions[uid] += 1
 
     async def _observed(self, job: str, rights: Rights) -> tuple[AdjustedProgram, JobRun, DiagnosableRun]:
-        """Return the program, the run and the data of the last run of a job of the caller."""
+        """Return program, run and diagnosis data of the last run of one of the caller's jobs."""
         run = await self._own_run(job, rights)
         observed = await self._trials.observed(run, rights.uid)
         return self._program_of(run, observed), run, observed
@@ -263,11 +264,11 @@ class AdjustmentRoutes:
         return AdjustedProgram(run.cluster, observed.usage.first.uid, observed.workload)
 
     async def _own_run(self, job: str, rights: Rights) -> JobRun:
-        """Return the last run of a job of the caller.
+        """Return the last run of one of the caller's jobs.
 
         Raises:
             NotFoundError: the caller has no such job.
-            UsageError: the text names several jobs, or the job is in its first run.
+            UsageError: the text names several jobs, or the first run of the job has not ended.
         """
         selector = await asyncio.to_thread(JobSelector.parse, job)
         selection = RecordSelection(
@@ -300,10 +301,10 @@ def _given(permit: str | None) -> AdjustmentPermissions | None:
 
 
 def _texts(body: Mapping[str, Any], *names: str) -> list[str | None]:
-    """Return texts of a body by name; None: not given.
+    """Return the named texts of a request body; None: the body does not contain the name.
 
     Raises:
-        UsageError: another key, or a value that is not a text.
+        UsageError: the body contains another key, or a value that is not a text.
     """
     for key, value in body.items():
         if key not in names or not isinstance(value, str | None):

@@ -1,4 +1,4 @@
-"""Trials of adjustments: senergyctld proposes, stores, verifies, keeps and undoes them."""
+"""Trials of adjustments. senergyctld proposes, stores, verifies, keeps and undoes them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AdjustmentTrials:
         self._config, self._store, self._diagnosis, self._clock = config, store, diagnosis, clock
 
     async def permissions(self, cluster: str, uid: int) -> AdjustmentPermissions | None:
-        """Return the stored permissions of a user; None if the user never said."""
+        """Return the stored permissions of a user; None: the user has stored none."""
         text = await self._store.read(adjustments.permissions_of, cluster, uid)
         return None if text is None else AdjustmentPermissions.parse(text)
 
@@ -75,18 +75,18 @@ class AdjustmentTrials:
         return await self._store.read(adjustments.trials_of, *program)
 
     async def effective(self, program: AdjustedProgram) -> list[StoredTrial]:
-        """Return the trials of a program without those whose values exceed the present limits of the site."""
+        """Return the trials of a program, except those with values beyond the present limits of the site."""
         limits = self._config().diagnosis.site_limits
         return [trial for trial in await self.of_program(program) if is_within(trial, limits)]
 
     async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
-        """Return a run of a user's job, see `RunDiagnosis.observed`."""
+        """Return a run of a user's job with its stored data, see `RunDiagnosis.observed`."""
         return await self._diagnosis.observed(run, uid)
 
     async def proposals(
         self, observed: DiagnosableRun, permissions: AdjustmentPermissions
     ) -> list[AdjustmentProposal]:
-        """Return the adjustments that the diagnosis of a run yields within permissions, the best first."""
+        """Return the permitted adjustments that the diagnosis of a run proposes, the best first."""
         figures = observed.figures
         return propose(
             await self._diagnosis.change_sets(observed),
@@ -104,18 +104,18 @@ class AdjustmentTrials:
         slowdown_percent: int,
         source: str,
     ) -> StoredTrial:
-        """Store a pending trial of a proposal. An earlier pending trial of the program ends.
+        """Store a pending trial of a proposal. This ends an earlier pending trial of the program.
 
         Args:
             program: the program.
             run: the diagnosed run.
-            observed: what is known about it.
+            observed: the stored data of the run.
             proposal: the adjustments.
-            slowdown_percent: permitted increase of the time.
-            source: `apply` or `auto`.
+            slowdown_percent: permitted increase of the run time.
+            source: origin of the trial, `apply` or `auto`.
 
         Raises:
-            UsageError: the run did not complete, or other values are in force by now.
+            UsageError: the run did not complete, or the program's values have changed since the run.
         """
         figures = observed.figures
         if figures.state != _COMPLETED:
@@ -138,7 +138,7 @@ class AdjustmentTrials:
     async def verify(self, stored: StoredTrial) -> TrialDecision | None:
         """Compare the ended runs of a pending trial with the runs before the trial.
 
-        Return the decision, None without one.
+        Return the decision about the trial; None: there is no new decision.
 
         Raises:
             UnavailableError: the database refused.
@@ -187,7 +187,7 @@ class AdjustmentTrials:
     async def _before(
         self, trial: AdjustmentTrial, program: AdjustedProgram, runs: OfferedRuns
     ) -> Sequence[RunFigures]:
-        """Return the figures of completed runs with the values that were in force before the trial."""
+        """Return the figures of completed runs that used the values in force before the trial."""
         same = [
             run for run, offer in runs if run.state == _COMPLETED and effective_values(offer) == trial.base
         ]
@@ -196,7 +196,7 @@ class AdjustmentTrials:
         return [one for one in figures if one.nodes == nodes] or trial.before[:1]
 
     async def _figures(self, runs: Sequence[ProgramRun], uid: int) -> list[RunFigures]:
-        """Return the figures of runs whose records are still stored."""
+        """Return time, energy and progress of those runs whose records are still stored."""
         figures = []
         for run in runs:
             try:
@@ -209,13 +209,16 @@ class AdjustmentTrials:
 def _is_control(
     trial: AdjustmentTrial, stored: StoredTrial, run: ProgramRun, offer: OfferedRun | None
 ) -> bool:
-    """Return whether a run completed with the values from before a trial since the trial began."""
+    """Return whether a run is a control: it started after the trial began and used the values from before."""
     is_later = run.start > stored.created and run.state == _COMPLETED
     return is_later and effective_values(offer) == trial.base
 
 
 def _never_requested(trial: AdjustmentTrial, stored: StoredTrial, ended: OfferedRuns) -> TrialDecision | None:
-    """Return the decision if a later run completed without requesting values; None if there is none."""
+    """Return the decision to end a trial because a later run completed without requesting values.
+
+    None: there is no such run.
+    """
     if trial.sbatch_options:
         return None
     for run, offer in ended:

@@ -1,7 +1,7 @@
 """Delivery of alerts about findings of running jobs: by e-mail, and to a command of the site.
 
-Text of an alert is data only: it is the body of a message, a value in the environment, or JSON on standard
-input. No shell sees it, and the arguments of the command are those of the configuration.
+The text of an alert is only used as data: the body of a message, a value in the environment, or JSON on
+standard input. No shell reads the text. The arguments of the command come from the configuration.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def send_mail(alert: FindingAlert, config: DiagnosisConfig) -> None:
     """Send an alert by e-mail.
 
     Raises:
-        UnavailableError: the mail server does not accept it, or the user has no address.
+        UnavailableError: the mail server does not accept the message, or the user has no address.
     """
     message = mail_message(alert, config)
     host, port = parse_listen(config.alert_smtp)
@@ -103,7 +103,7 @@ def mail_message(alert: FindingAlert, config: DiagnosisConfig) -> EmailMessage:
 def run_command(alert: FindingAlert, config: DiagnosisConfig) -> None:
     """Run the site's command for an alert, for at most `TIMEOUT_S` seconds.
 
-    It gets the alert as JSON on standard input, and its main values in the environment.
+    The command gets the alert as JSON on standard input, and its main values in the environment.
 
     Raises:
         UnavailableError: the command does not start, fails or takes too long.
@@ -134,7 +134,7 @@ def run_command(alert: FindingAlert, config: DiagnosisConfig) -> None:
 
 
 def command_environment(alert: FindingAlert) -> Mapping[str, str]:
-    """Return the whole environment of the site's command."""
+    """Return the complete environment of the site's command for an alert."""
     job, finding = alert.job, alert.finding
     return {
         "PATH": _PATH,

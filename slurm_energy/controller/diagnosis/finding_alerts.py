@@ -1,4 +1,4 @@
-"""Alerts about findings of running jobs: which ones, once each, at most as many as the site permits."""
+"""Alerts about findings of running jobs. Each is sent once, and the site limits their number per hour."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AlertKey = tuple[str, int, int, str]
 
 
 class FindingAlerts:
-    """Sends an alert once for each kind of finding of a run of a job. A failed delivery is not repeated.
+    """Sender of alerts: one for each kind of finding of a job's run. A failed delivery is not repeated.
 
     Args:
         config: returns section `diagnosis` of the current configuration.
@@ -84,9 +84,8 @@ class FindingAlerts:
     def _in_turns(self, alerts: Iterable[FindingAlert]) -> list[FindingAlert]:
         """Return alerts in an order in which users take turns.
 
-        Users with the fewest alerts in this hour come first.
-
-        The jobs of one user thus cannot use up the alerts of an hour while those of others wait.
+        Alerts of users with the fewest alerts in this hour come first. The jobs of one user thus cannot use
+        up the alerts of an hour while alerts of other users wait.
         """
         now_s = self._clock()
         while self._times and now_s - self._times[0][0] > _HOUR_S:
@@ -99,7 +98,7 @@ class FindingAlerts:
         return [alert for _, alert in sorted(turns, key=lambda turn: turn[0])]
 
     def _take(self, config: DiagnosisConfig, uid: int) -> bool:
-        """Return whether another alert is permitted now, and count it for the owner of its job."""
+        """Return whether another alert is permitted now. If so, count it for the owner of the job."""
         if len(self._times) >= config.alerts_per_hour:
             return False
         self._times.append((self._clock(), uid))

@@ -30,12 +30,12 @@ from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 
 @dataclass(frozen=True, slots=True)
 class DiagnosableRun:
-    """A run with everything that is stored about it.
+    """A run with all data that are stored about it.
 
     Attributes:
-        usage: its records and power traces.
+        usage: records and power traces of the run.
         observation: the input of the diagnosis.
-        figures: its time, energy and progress.
+        figures: time, energy and progress of the run.
     """
 
     usage: JobUsage
@@ -62,7 +62,7 @@ class RunDiagnosis:
         self._config, self._store = config, store
 
     async def observed(self, run: JobRun, uid: int) -> DiagnosableRun:
-        """Return a run of a user's job.
+        """Return a run of a user's job with its stored data.
 
         Raises:
             NotFoundError: this user has no record of this run.
@@ -71,7 +71,7 @@ class RunDiagnosis:
         return await asyncio.to_thread(_parse, run, *texts, self._config())
 
     async def change_sets(self, observed: DiagnosableRun) -> list[ChangeSet]:
-        """Return the changes that the diagnosis of a run advises."""
+        """Return the changes of settings that the diagnosis of a run advises."""
         return await asyncio.to_thread(_change_sets, observed, self._config())
 
 

@@ -1,4 +1,4 @@
-"""Findings of the running jobs of all nodes, from the last live reports: inquiry and metric."""
+"""Findings of the running jobs of all nodes, from the last live reports: HTTP route and metric."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class JobWithFindings:
     Attributes:
         cluster, job_id, restart_count, uid, user: the run of the job and its owner.
         start_s: start of the job, Unix seconds.
-        nodes: nodes on which something was found.
+        nodes: nodes that reported a finding.
         findings: the findings, the most expensive first.
     """
 
@@ -71,7 +71,7 @@ class RunningFindings:
     def jobs(
         self, is_visible: Callable[[NodeState, RunningRecord], bool] = lambda *_: True
     ) -> list[JobWithFindings]:
-        """Return the running jobs with findings, in the order of clusters and ids."""
+        """Return the running jobs with findings that are visible, sorted by cluster and job id."""
         found: dict[tuple[str, int, int], list[tuple[NodeState, RunningRecord]]] = {}
         for state, record in self._records():
             if is_visible(state, record):
@@ -85,10 +85,10 @@ class RunningFindings:
         return max(0.0, self._clock() - job.start_s)
 
     async def inquire(self, query: dict[str, str], rights: Rights) -> Mapping[str, Any]:
-        """Return the running jobs with findings that a user may see.
+        """Return the running jobs with findings that the caller may see.
 
         Raises:
-            UsageError: there are parameters.
+            UsageError: the request has parameters.
         """
         refuse_unknown(query, ())
         now_s = self._clock()
@@ -96,7 +96,7 @@ class RunningFindings:
         return {**rights.described(), "time": now_s, "jobs": [job.to_json(now_s) for job in jobs]}
 
     def families(self) -> Iterator[MetricFamily]:
-        """Yield the metric of running jobs by kind of finding."""
+        """Yield the metric that counts running jobs by kind of finding."""
         family = MetricFamily(
             "jobs_with_finding", "Running jobs with a finding of this kind.", labels=("finding",)
         )

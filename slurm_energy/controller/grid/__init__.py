@@ -1,1 +1,1 @@
-"""Carbon intensity and price of electricity in senergyctld, and the quotas that count by them."""
+"""Carbon intensity and price of electricity in senergyctld, and quotas of energy, emissions and cost."""

@@ -1,6 +1,6 @@
-"""Forecasts of the grid's series in consecutive time slots, for deferral and for the choice among clusters.
+"""Forecasts of carbon intensity, price and similar series in consecutive time slots. It needs numpy.
 
-It needs numpy.
+Deferral and the choice among clusters use them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TimeSlots:
 
     @classmethod
     def from_now(cls, now_s: float, step_s: float, count: int) -> TimeSlots:
-        """Return slots of which the first contains `now_s`."""
+        """Return consecutive slots, the first of which contains `now_s`."""
         return cls(math.floor(now_s / step_s) * step_s, step_s, count)
 
     @property

@@ -1,6 +1,6 @@
-"""The one fetcher of carbon intensities and prices: queries providers, stores values, backs off on failures.
+"""The only part that fetches carbon intensities and prices: queries providers, stores values, backs off.
 
-Values that were fetched once stay in the database, whatever the provider answers later.
+A value that was fetched once stays in the database, whatever the provider answers later.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FetchBody = Callable[[FetchRequest, str, str], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class FetchedSeries:
-    """A series to fetch, as configured.
+    """A series of carbon intensities or prices to fetch, as configured.
 
     Attributes:
         key: identity in the database.
@@ -57,7 +57,7 @@ class FetchedSeries:
         token_file: file with token or password; None: the provider needs none.
         user: user name for providers with a login.
         refresh_s: seconds between two queries.
-        backfill_s: seconds before now to fetch if they are missing.
+        backfill_s: age in seconds up to which missing past values are fetched.
     """
 
     key: SeriesKey
@@ -76,13 +76,13 @@ class FetchedSeries:
 
 @dataclass(slots=True)
 class FetchState:
-    """State of one series.
+    """State of fetching one series.
 
     Attributes:
         due_s: monotonic time of the next query.
         failures: number of failures in a row.
-        fetched: Unix time of the last success; None: there was none since the start.
-        error: last error; empty: the last query succeeded, or there was none.
+        fetched: Unix time of the last successful query; None: no query has succeeded since the start.
+        error: last error; empty: the last query succeeded, or there was no query yet.
         newest_end: end of the newest stored value in Unix time; None: unknown.
         scanned_from_s: Unix time from which missing values have been fetched since the start.
         busy: held while the series is fetched.
@@ -98,7 +98,7 @@ class FetchState:
 
 
 def configured_series(config: Config) -> list[FetchedSeries]:
-    """Return the series that the configuration asks to fetch. A configured zone comes before other zones."""
+    """Return the series that the configuration says to fetch. The site's zone comes before other zones."""
     return _series_of(carbon_settings(config)) + _series_of(price_settings(config))
 
 
@@ -139,7 +139,10 @@ class GridFetcher:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def fetch_all(self) -> list[dict[str, Any]]:
-        """Fetch every series once, at most every `MIN_MANUAL_PAUSE_S`, and return the status."""
+        """Fetch every series and return the status. Fetch nothing if the last call was very recent.
+
+        The minimum pause is `MIN_MANUAL_PAUSE_S`.
+        """
         now_s = time.monotonic()
         if now_s - self._manual_s >= MIN_MANUAL_PAUSE_S:
             self._manual_s = now_s
@@ -147,7 +150,7 @@ class GridFetcher:
         return self.status()
 
     async def fetch(self, series: FetchedSeries) -> None:
-        """Fetch the missing values of a series, and again the values of the last hours. Log a failure."""
+        """Fetch the missing values of a series. Fetch the values of the last hours again. Log a failure."""
         state = self._states.setdefault(series.key, FetchState())
         if state.busy.locked():
             return
@@ -204,7 +207,9 @@ class GridFetcher:
                 self._tasks[series] = asyncio.create_task(self.fetch(series))
 
     async def _fetch_missing(self, series: FetchedSeries, state: FetchState) -> int:
-        """Fetch and store recent values, then some of the older ones that are missing; return their number.
+        """Fetch and store recent values, then some missing older values.
+
+        Return the number of recent values.
 
         Raises:
             EnergyError: a request for recent values, or the database, failed.
@@ -231,7 +236,7 @@ class GridFetcher:
     async def _fetch_older(
         self, series: FetchedSeries, state: FetchState, token: str, recent_s: float
     ) -> None:
-        """Fetch windows before the recent values, back to `backfill_s`, that have few values or none."""
+        """Fetch values older than the recent ones, back to `backfill_s`, where few or none are stored."""
         oldest_s = math.floor((self._clock() - series.backfill_s) / _HOUR_S) * _HOUR_S
         until_s = min(recent_s, state.scanned_from_s)
         requests = 0
@@ -247,7 +252,7 @@ class GridFetcher:
     async def _fetch_window(
         self, series: FetchedSeries, state: FetchState, token: str, window: tuple[float, float]
     ) -> int:
-        """Fetch and store the values of a window; return their number."""
+        """Fetch and store the values between two times; return their number."""
         query = SeriesQuery(series.key.zone, *window, series.base_url, _currency(series))
         now = self._clock()
         body = await self._fetch(series.provider.request(query, token, now), series.subject, token)
@@ -300,7 +305,10 @@ def _series_of(settings: GridSettings) -> list[FetchedSeries]:
 
 
 def _first_recent_s(series: FetchedSeries, newest_end: float | None, now: float) -> float:
-    """Return the start of the recent values to fetch: the last day, or from the newest stored value on."""
+    """Return the start of the recent values to fetch.
+
+    If values are stored, recent values begin shortly before the end of the newest one; otherwise a day ago.
+    """
     first = now - min(series.backfill_s, _DAY_S)
     if newest_end is not None:
         first = max(now - series.backfill_s, min(newest_end, now) - OVERLAP_S)
@@ -308,7 +316,7 @@ def _first_recent_s(series: FetchedSeries, newest_end: float | None, now: float)
 
 
 def _windows(start_s: float, end_s: float, length_s: float) -> list[tuple[float, float]]:
-    """Return consecutive windows of at most `length_s` between two times."""
+    """Split the time between two times into consecutive windows of at most `length_s`."""
     windows = []
     while start_s < end_s:
         until_s = min(end_s, start_s + length_s)
@@ -322,12 +330,12 @@ def _currency(series: FetchedSeries) -> str:
 
 
 def _within(samples: list[Sample], start_s: float, end_s: float) -> list[Sample]:
-    """Return the samples that overlap the fetched time, so that a response cannot fill the database."""
+    """Return the samples that overlap the requested time, so that a response cannot fill the database."""
     return [sample for sample in samples if sample[0] < end_s and sample[1] > start_s - _DAY_S]
 
 
 def _read_secret(series: FetchedSeries) -> str:
-    """Return the first line of the token file; empty: the provider needs none.
+    """Return the first line of a provider's token file; empty: the provider needs no token.
 
     Raises:
         ConfigError: the file cannot be read, is readable by others, or has no token.

@@ -25,7 +25,7 @@ class FetchError(UnavailableError):
         what: provider and zone.
         why: the cause, without the token.
         todo: the remedy; empty if none is known.
-        retry_after_s: seconds for which the provider asks to wait; None: it does not say.
+        retry_after_s: seconds for which the provider asks to wait; None: it does not state a time.
         rejected: whether the provider rejected the token.
     """
 
@@ -46,8 +46,8 @@ class FetchError(UnavailableError):
 async def fetch_body(request: FetchRequest, subject: str, secret: str = "") -> bytes:
     """Return the body of a successful response, at most `MAX_BODY_BYTES` long.
 
-    Redirects are refused, because the token would go to another server. Proxies of the environment
-    (https_proxy) are used for https.
+    Redirects are refused, because the token would go to another server. The proxy that the environment names
+    in https_proxy is used for https.
 
     Args:
         request: the request.
@@ -55,7 +55,7 @@ async def fetch_body(request: FetchRequest, subject: str, secret: str = "") -> b
         secret: token or password, which is removed from error texts.
 
     Raises:
-        FetchError: the server does not answer, answers with another status than 200, or too much.
+        FetchError: the server does not answer, answers with a status other than 200, or sends too many bytes.
     """
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""Holding of pending jobs over the hold level of a quota. It needs numpy."""
+"""Holding of pending jobs whose quota has exceeded its hold level. It needs numpy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from slurm_energy.slurm.queue.job_update import JobUpdater
 
 
 class QuotaHolds:
-    """Holder of jobs over the hold level of a quota. Calls block for Slurm's commands: make them in a thread.
+    """Holder of pending jobs whose quota has exceeded its hold level.
+
+    Calls wait for Slurm's commands: make them in a thread.
 
     Args:
         source: reads the queue.
@@ -32,16 +34,16 @@ class QuotaHolds:
         return len(self._holds.jobs)
 
     def apply(self, standings: QuotaStandings, now_unix_s: float) -> tuple[str, ...]:
-        """Hold the pending jobs over the hold level of a quota, and release the others.
+        """Hold the pending jobs whose quota has exceeded its hold level, and release the others.
 
-        The queue is read only if a quota is over its hold level, or jobs are held.
+        The queue is read only if a quota has exceeded its hold level, or if jobs are held.
 
         Args:
             standings: use of the quotas.
             now_unix_s: the time now.
 
         Returns:
-            What failed, in one line each.
+            The failures, one line each.
 
         Raises:
             UnavailableError: slurmctld does not answer.

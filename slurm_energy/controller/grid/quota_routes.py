@@ -62,10 +62,10 @@ class QuotaRoutes:
         )
 
     async def show(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/quota`: the quotas that the caller may see, with their use now.
+        """Return the response to `GET /v1/quota`: the quotas that the caller may see, with their present use.
 
-        Operators see all. Other users see the quotas of their accounts, and of users in accounts that they
-        coordinate.
+        Operators see all quotas. Other users see the quotas of their accounts, and those of users in accounts
+        that they coordinate.
         """
         refuse_unknown(query, ())
         accounts = await self._accounts(rights)
@@ -148,7 +148,7 @@ class QuotaRoutes:
         return {"text": f"{quota.subject}: {why}"}
 
     async def _accounts(self, rights: Rights) -> dict[str, bool] | None:
-        """Return the accounts of the caller; True: the caller coordinates it. None: all."""
+        """Return the caller's accounts; the value says if the caller coordinates one. None: all accounts."""
         if rights.everything:
             return None
         name = rights.name or ""
@@ -158,7 +158,7 @@ class QuotaRoutes:
         return dict.fromkeys(own, False) | dict.fromkeys(rights.accounts, True)
 
     async def _without_use(self, accounts: Mapping[str, bool] | None, user: str) -> list[dict[str, Any]]:
-        """Return the quotas outside their custom period, and the quotas whose use could not be computed."""
+        """Return the quotas without a known use: outside their custom period, or not computable."""
         stored = await self._store.read(quotas.read_quotas, self._config().cluster.name)
         current = {use.quota for use in self._watch.standings.uses}
         return [

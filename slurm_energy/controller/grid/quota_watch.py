@@ -38,11 +38,11 @@ _BATCH_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class UsedAmount:
-    """Amount of a resource that was used.
+    """Amount of energy, emissions or cost that was used under a quota.
 
     Attributes:
         amount: amount in the unit of the quota; None: unknown.
-        basis: origin of the factor, and the PUE; empty: energy.
+        basis: origin of the factor for emissions or cost, and the PUE; empty for energy.
     """
 
     amount: float | None
@@ -50,7 +50,7 @@ class UsedAmount:
 
 
 class QuotaWatch:
-    """Watcher of the quotas.
+    """Periodic task that computes the use of the quotas and applies their effects to the queue.
 
     Args:
         config: returns the configuration.
@@ -59,7 +59,7 @@ class QuotaWatch:
         failures: log of failures; a repeated one is logged once.
         run: runs Slurm's commands.
         clock: returns Unix time.
-        holds: holder of jobs; None: one that uses squeue and scontrol, created when it is needed.
+        holds: holder of jobs; None: create one with squeue and scontrol when it is needed.
         begin_times: begin times shared with other holders of jobs; None: there are no others.
 
     Attributes:
@@ -87,7 +87,7 @@ class QuotaWatch:
         self.standings = QuotaStandings()
 
     async def loop(self) -> None:
-        """Compute the use and apply it periodically until cancelled."""
+        """Compute the use of quotas and apply the effects periodically until cancelled."""
         try:
             while True:
                 began_s = time.monotonic()
@@ -102,7 +102,7 @@ class QuotaWatch:
             self._run.stop()
 
     async def update(self) -> None:
-        """Compute the use of all quotas. On failure no quota has an effect."""
+        """Compute the use of all quotas. After a failure no quota has an effect."""
         try:
             self.standings = await self._compute()
         except EnergyError as error:
@@ -112,7 +112,7 @@ class QuotaWatch:
             self._failures.clear("quotas")
 
     def refresh(self) -> None:
-        """Make `loop` compute the use at once, after a quota was changed."""
+        """Let `loop` compute the use at once, because a quota was changed."""
         self._due.set()
 
     def status(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class QuotaWatch:
         return QuotaStandings(tuple(use for use in uses if use is not None))
 
     async def _read_accounts(self) -> None:
-        """Read the tree of accounts. Without it a quota covers only its own account."""
+        """Read the tree of accounts. Without this tree, a quota covers its own account only."""
         try:
             self._tree = await asyncio.to_thread(self._shares.current)
         except UnavailableError as error:
@@ -170,10 +170,10 @@ class QuotaWatch:
             self._failures.clear("quotas, accounts")
 
     async def _priced(self, quota: Quota, parts: list[Any], start: float, now: float) -> UsedAmount:
-        """Return emissions or cost of energy.
+        """Return the emissions or the cost of the energy used under a quota.
 
-        Where the factor of a part of the energy is unknown, the amount of the rest counts: it is a lower
-        bound, and the basis says so.
+        If the factor is unknown for a part of the energy, only the rest is counted. The amount is then a
+        lower bound, and the basis says so.
         """
         factors = await self._source.factors(start, now)
         result = await asyncio.to_thread(factors.footprint, parts)

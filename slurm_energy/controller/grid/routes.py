@@ -1,4 +1,4 @@
-"""Routes about carbon intensity and price: the factors of a window, and fetching at once."""
+"""Routes about carbon intensity and price: the factors for a time window, and a request to fetch now."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GridRoutes:
         return RouteGroup(costly={GRID_PATH: self.factors}, changes={FETCH_PATH: self.fetch})
 
     async def factors(self, query: Mapping[str, str], _: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/grid`. Everyone may ask: it has no data about jobs.
+        """Return the response to `GET /v1/grid`. It has no data about jobs, so everyone may request it.
 
         Raises:
             UsageError: a parameter is unknown or malformed.
@@ -52,7 +52,7 @@ class GridRoutes:
         return {**body, "zones": zones, "series": self._fetcher.status()}
 
     async def fetch(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Fetch all series now and return their state. Only operators may.
+        """Fetch all series now and return their state. Only operators may request this.
 
         Raises:
             ForbiddenError: the caller is no operator.

@@ -1,4 +1,4 @@
-"""The settings of one source of carbon intensities or prices, alike for both quantities."""
+"""Settings of a source of carbon intensities or prices, in one form for both quantities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class GridSettings:
-    """Settings of a source.
+    """Settings of a source of carbon intensities or prices.
 
     Attributes:
         quantity: carbon intensity or price.
@@ -25,14 +25,15 @@ class GridSettings:
         zone: zone in the provider's notation; empty: none is configured, and the provider has no default.
         other_zones: further zones to fetch.
         unit: unit of the values, `g/kWh` or a currency per kWh.
-        constant: configured value per kWh; None: none.
+        constant: configured constant value per kWh; None: no constant is configured.
         file: CSV file.
-        max_age_s: time for which a value of the file holds if no other follows; None: twice the usual step.
+        max_age_s: time for which the last value of the file applies; None: twice the usual step between
+            values.
         base_url: base URL of the provider without a slash at the end.
         user: user name for providers with a login.
-        token_file: file with token or password; None: none.
+        token_file: file with token or password; None: the provider needs none.
         refresh_s: seconds between two queries.
-        backfill_s: seconds before now to fetch if they are missing.
+        backfill_s: age in seconds up to which missing past values are fetched.
     """
 
     quantity: GridQuantity
@@ -52,11 +53,11 @@ class GridSettings:
 
     @property
     def provider(self) -> GridProvider | None:
-        """The provider to fetch from; None: the source is local."""
+        """The provider from which values are fetched; None: the source is a constant or a file."""
         return provider_of(self.quantity, self.provider_name)
 
     def key(self, zone: str = "") -> SeriesKey:
-        """Return the identity of a series in the database; without `zone`, use the zone of the site."""
+        """Return the identity of a series in the database. Without `zone`, use the zone of the site."""
         return SeriesKey(self.cluster, self.quantity, self.provider_name, zone or self.zone, self.unit)
 
 

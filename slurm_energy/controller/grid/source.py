@@ -1,4 +1,7 @@
-"""Carbon intensity, price, PUE and embodied emissions in force, from configuration, files and database."""
+"""Present and past values of carbon intensity, price, PUE and embodied emissions.
+
+They come from configuration, files and database.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +67,9 @@ class GridFactorSource:
         )
 
     async def signals(self, start_s: float, end_s: float) -> dict[str, GridSeries]:
-        """Return carbon intensity and price in a window of Unix time, without their fallbacks.
+        """Return carbon intensity and price between two times in Unix seconds, without their fallbacks.
 
-        Their names are those of `signals.SignalName`.
+        The names of the series are those of `signals.SignalName`.
 
         Raises:
             UnavailableError: the database or a CSV file cannot be read.
@@ -128,7 +131,7 @@ class GridFactorSource:
         return GridSeries(source, samples)
 
     def _file_samples(self, settings: GridSettings, path: Path) -> list[Sample]:
-        """Return the samples of a CSV file. It is read again when it has changed.
+        """Return the samples of a CSV file. The file is read again when it has changed.
 
         Raises:
             UnavailableError: the file cannot be read, and was never read before.
@@ -143,7 +146,7 @@ class GridFactorSource:
 
 
 def _hourly(source: SeriesSource, part: list[Sample], start_s: float, end_s: float) -> Sequence[Sample]:
-    """Return the samples of a part of a window, as hourly means if there are more than one per hour."""
+    """Return the given samples between two times, as hourly means if there are more than one per hour."""
     clipped = [(max(start, start_s), min(end, end_s), value) for start, end, value in part]
     return GridSeries(source, clipped).thinned(int((end_s - start_s) / _HOUR_S) + 1).samples
 

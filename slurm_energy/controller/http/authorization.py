@@ -48,11 +48,11 @@ class Rights:
 
     @property
     def visibility(self) -> Visibility | None:
-        """The restriction to apply to selections of records and jobs; None: no restriction."""
+        """The restriction of selections to records and jobs that the user may see; None: no restriction."""
         return None if self.everything else Visibility(self.uid, self.accounts)
 
     def described(self) -> dict[str, object]:
-        """Return the response fields that tell a caller whose records and jobs a response covers."""
+        """Return the response fields that state whose records and jobs a response covers."""
         accounts = {"accounts": sorted(self.accounts)} if self.scope == "accounts" else {}
         return {"scope": self.scope, **accounts}
 
@@ -62,8 +62,8 @@ class PrivilegedUsers:
     """Users with rights beyond their own jobs.
 
     Attributes:
-        agents: uids of the agents, which deliver records.
-        operators: uids that may see everything.
+        agents: uids under which agents run. Agents deliver records.
+        operators: uids of users who may see everything.
         operator_groups: gids whose members are operators.
     """
 
@@ -72,16 +72,16 @@ class PrivilegedUsers:
     operator_groups: frozenset[int] = frozenset()
 
     def is_privileged(self, uid: int) -> bool:
-        """Return whether a user is an agent or an operator; may query a directory service."""
+        """Return whether a user is an agent or an operator. The call may query a directory service."""
         listed = uid in self.agents or uid in self.operators
         return listed or not self.operator_groups.isdisjoint(gids_of(uid) if self.operator_groups else ())
 
     @classmethod
     def from_config(cls, config: ControllerConfig) -> tuple[PrivilegedUsers, list[str]]:
-        """Look up the configured users and groups.
+        """Look up the users and groups that the configuration names.
 
         Returns:
-            The privileged users, and the configured names that this host does not know.
+            The privileged users, and the configured names that are unknown on this host.
         """
         unknown: list[str] = []
         groups = [name for name in config.operators if name.startswith(GROUP_MARK)]
@@ -94,7 +94,7 @@ class PrivilegedUsers:
 
 
 class RoleCache:
-    """Cache of the user roles in Slurm's database, which are read periodically. Unknown roles count as none.
+    """Cache of the user roles in Slurm's database, read periodically. An unknown role grants no rights.
 
     Args:
         read: reads the roles; None: roles in Slurm's database grant no rights.
@@ -117,15 +117,15 @@ class RoleCache:
 
     @property
     def current(self) -> Roles:
-        """The roles.
+        """The roles of users.
 
-        There are none if the last successful read is too old, because roles may have been revoked.
+        There are no roles if the last successful read is too old, because roles may have been revoked since.
         """
         valid = self.read is not None and self._clock() - self._read_at_s <= MAX_AGE_S
         return self._roles if valid else Roles()
 
     def refresh(self) -> None:
-        """Make `loop` read the roles at once."""
+        """Let `loop` read the roles at once."""
         self._due.set()
 
     async def loop(self) -> None:
@@ -138,7 +138,7 @@ class RoleCache:
             self._due.clear()
 
     async def update(self) -> bool:
-        """Read the roles once; return whether that succeeded."""
+        """Read the roles once. Return whether the read succeeded."""
         if self.read is None:
             return True
         began_s = self._clock()

@@ -1,8 +1,9 @@
-"""Admission of connections before their credential is verified. Limits their number, duration and bytes.
+"""Admission of connections before their credential is verified: limits on their number, duration and bytes.
 
-A connection carries one request. Until its credential is decoded, the connection counts against its address.
-If an address has too many connections, the oldest one that has sent no request for a while is closed. A
-client that sends its request at once is therefore served while others hold connections open.
+A connection carries one request. Until the credential of its request is decoded, the connection counts
+against the client's address. If an address has too many connections, the oldest one that has sent no request
+for a while is closed. A client that sends its request at once is therefore served while others hold
+connections open.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class RequestHandler(Protocol):
 
 
 class ConnectionAdmission:
-    """All connections of the server. Those whose user is not yet identified are counted by address.
+    """All connections of the server. Connections whose user is not yet identified are counted by address.
 
     Args:
         clock: returns monotonic seconds.
-        limit: number of connections without an identified user above which connections that have not sent a
-            request are closed.
-        limit_per_address: the same limit for the connections of one address.
+        limit: maximum number of connections without an identified user. Above it, connections that have not
+            sent a request are closed.
+        limit_per_address: the same maximum for the connections of one address.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ConnectionAdmission:
     def connection(self, make_handler: Callable[[], RequestHandler]) -> GuardedConnection:
         """Return the protocol object of a new connection.
 
-        Its handler is created by `make_handler` when the request head is complete.
+        `make_handler` creates the handler of the connection when the request head is complete.
         """
         return GuardedConnection(self, make_handler)
 
@@ -114,7 +115,7 @@ class ConnectionAdmission:
     def mark_identified(self, handler: Any) -> None:
         """Stop counting the connection that `handler` serves, because its user has been identified.
 
-        A handler that serves none of these connections is ignored.
+        Nothing happens if `handler` serves none of the counted connections.
         """
         connection = self._by_handler.get(handler)
         if connection is not None and self._remove(connection):
@@ -124,7 +125,7 @@ class ConnectionAdmission:
     def mark_refused(self, handler: Any) -> None:
         """Read and discard the rest of the request that `handler` serves.
 
-        Otherwise its sender would not receive the refusal.
+        Otherwise the sender of the request would not receive the refusal.
         """
         if (connection := self._by_handler.get(handler)) is not None:
             connection.resume_reading(ConnectionPhase.REFUSAL)
@@ -134,7 +135,7 @@ class ConnectionAdmission:
         self._by_handler[handler] = connection
 
     def remove(self, connection: GuardedConnection, handler: Any) -> None:
-        """Remove a closed connection. `handler` is the one that served it; None: there was none."""
+        """Remove a closed connection. `handler` served this connection; None: no handler did."""
         self._remove(connection)
         self._identified.discard(connection)
         self._by_handler.pop(handler, None)
@@ -179,11 +180,9 @@ class ConnectionAdmission:
 
 
 class GuardedConnection(asyncio.BufferedProtocol):
-    """One connection.
+    """A connection that passes its request on to the HTTP server after a check of the request head.
 
-    It reads a request head of bounded size in bounded time, then passes the request on to the HTTP server.
-
-    A connection carries one request.
+    It reads a request head of bounded size in bounded time. A connection carries one request.
     """
 
     _shared_buffer: Final = memoryview(bytearray(_READ_BYTES))
@@ -216,7 +215,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the read buffer.
 
-        It has at most the size of a request head while the user is not identified.
+        While the user is not identified, the buffer has at most the size of a request head.
         """
         # All connections share one buffer: it is emptied before the event loop reads from another one.
         return self._shared_buffer[
@@ -245,7 +244,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
             self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Notify the handler that the client does not read, so that it stops writing."""
+        """Notify the handler that the client does not read, so that the handler stops writing."""
         if self._handler is not None:
             self._handler.pause_writing()
 
@@ -336,11 +335,11 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
 
 def address_key(peer: Any) -> str:
-    """Return the key under which connections of an address are counted: one for loopback, else the address.
+    """Return the key under which connections of an address are counted: the address, or one key for loopback.
 
-    A user of this host can connect from any loopback address, so these have one key. Other addresses are not
-    combined by network: all nodes of a cluster may be in one IPv6 network, and a user of one node cannot use
-    the addresses of the others.
+    All loopback addresses have one key, because a user of this host can connect from any of them. Other
+    addresses are not combined by network: all nodes of a cluster may be in one IPv6 network, and a user of
+    one node cannot use the addresses of the others.
     """
     try:
         address = ipaddress.ip_address(str(peer[0]).partition("%")[0])

@@ -1,6 +1,6 @@
-"""Processing of a request around its handler: credential, rate limit, body, signed response.
+"""Processing of a request before and after its handler: credential, rate limit, body, signed response.
 
-No routes, no SQL.
+This module contains no routes and no SQL.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Route:
     """A route of the HTTP interface.
 
     Attributes:
-        handler: returns the content of the response: an object, or the JSON text of an object in pieces,
-            without the last brace.
+        handler: returns the content of the response: an object, or pieces of the JSON text of an object
+            without its last brace.
         limiter: limits the concurrent requests of this route.
         max_body_bytes: maximum length of the request body.
         for_agents: whether only agents may use the route.
@@ -72,14 +72,14 @@ class Route:
 
 
 class RequestDispatcher:
-    """Dispatcher that passes requests with a valid credential to the handlers of their routes.
+    """Dispatcher that passes each request with a valid credential to the handler of its route.
 
     Args:
         current: returns the current configuration and the privileged users.
-        rights: returns the rights of the user with a uid; may block.
+        rights: takes a uid and returns the rights of this user; may block.
         failures: log of failures; a repeated one is logged once.
         admission: the connections; it is notified of identified users and refusals.
-        permit: raises an error while this process may not answer, because another controller is active.
+        permit: raises an error while this process must not answer, because another controller is active.
 
     Attributes:
         errors: log of unexpected errors, each of which is logged once, so that no user can fill the log.
@@ -154,7 +154,7 @@ class RequestDispatcher:
         return await asyncio.shield(lookup)
 
     async def _serve(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Answer a request of an identified user. Every response is signed, except "server busy"."""
+        """Answer a request of an identified user. Sign every response except "server busy"."""
         munge_socket = self._current()[0].cluster.munge_socket
         responder = SignedResponder(request, caller.credential, munge_socket, self._signers)
         try:
@@ -218,7 +218,7 @@ def _client_connected(request: web.Request) -> bool:
     """Return whether the client still has its end of the connection open.
 
     The event loop notices a closed connection only when it reads from the connection, and it does not read
-    during a request. This function therefore asks the kernel, so that no work is done for a disconnected
+    during a request. This function asks the kernel instead. The server thus does no work for a disconnected
     client.
     """
     transport = request.transport
@@ -240,7 +240,9 @@ def _aborted_response(request: web.Request, error: ConnectionError) -> web.Respo
 
 
 def explain_errors(errors: UnexpectedErrorLog) -> Middleware:
-    """Return a middleware that converts errors before the user is identified to one line of unsigned JSON.
+    """Return a middleware that converts errors to one line of unsigned JSON.
+
+    It is for errors that occur before the user is identified.
 
     Args:
         errors: log of unexpected errors.
@@ -273,7 +275,7 @@ def _unexpected_error(errors: UnexpectedErrorLog, request: web.Request, error: E
 
 
 async def one_request_per_connection(_: web.Request, response: web.StreamResponse) -> None:
-    """Make the response close its connection, even if the client asked to keep it open."""
+    """Close the connection after the response, even if the client asked to keep it open."""
     response.force_close()
     response.headers["Connection"] = "close"
 

@@ -1,4 +1,4 @@
-"""HTTP listener of senergyctld: address, limits of the process, and its lines in the log."""
+"""HTTP listener of senergyctld: its address, the limit on open files, and log lines about requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def application_runner(application: web.Application) -> web.AppRunner:
-    """Return the runner that serves the requests of connections that `ConnectionAdmission` has admitted."""
+    """Return the aiohttp runner for connections that `ConnectionAdmission` has admitted."""
     return web.AppRunner(
         application,
         access_log=log,
@@ -44,7 +44,7 @@ def application_runner(application: web.Application) -> web.AppRunner:
 
 
 async def listen(address: str, runner: web.AppRunner, admission: ConnectionAdmission) -> asyncio.Server:
-    """Listen for requests, which are served when their connection has been admitted.
+    """Listen for requests. A request is served when its connection has been admitted.
 
     Args:
         address: HOST:PORT of `controller.listen`.
@@ -53,7 +53,7 @@ async def listen(address: str, runner: web.AppRunner, admission: ConnectionAdmis
 
     Raises:
         UnavailableError: the address cannot be used.
-        AlreadyRunningError: another process uses it.
+        AlreadyRunningError: another process uses the address.
     """
     host, port = parse_listen(address)
     subject, handlers = f"controller.listen {address}", runner.server
@@ -78,7 +78,10 @@ def listening_addresses(listener: asyncio.Server) -> str:
 
 
 def raise_open_file_limit() -> None:
-    """Raise the process's limit on open files to the need of the connection admission, if it is lower."""
+    """Raise the process's limit on open files to the number that `ConnectionAdmission` needs.
+
+    A higher limit is left unchanged.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     enough = MAX_OPEN_FILES if hard == unlimited else min(hard, MAX_OPEN_FILES)
@@ -88,7 +91,7 @@ def raise_open_file_limit() -> None:
 
 
 def is_not_about_bad_requests(record: logging.LogRecord) -> bool:
-    """Return False for log records with stack traces about requests that are not HTTP (port scans)."""
+    """Return False for log records with stack traces about requests that are not HTTP, e.g. port scans."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 

@@ -20,9 +20,9 @@ class Caller:
     """The user who made a request.
 
     Attributes:
-        uid: uid, certified by munged.
+        uid: uid of the user, certified by munged.
         body_sha256: digest of the body according to the credential, hex digits.
-        credential: the munge credential itself, to which the response is bound.
+        credential: the munge credential. The signature of the response refers to it.
         origin: address of the host where the credential was made, see `munge.Credential`; None: unknown.
         rights: data that the user may see; only the user's own data until the rights are looked up.
     """
@@ -47,13 +47,13 @@ def identify(header: str, method: str, target: str, munge_socket: Path | None) -
     """Decode the credential of a request and return its caller.
 
     Args:
-        header: value of `Authorization`, may be empty.
+        header: value of the header `Authorization`; may be empty.
         method: HTTP method.
         target: path and query as in the request line.
-        munge_socket: munged's socket, None for the library's default.
+        munge_socket: munged's socket; None: the library's default.
 
     Raises:
-        ForbiddenError: no credential, or one that munged refuses or that was made for another request.
+        ForbiddenError: there is no credential, munged refuses it, or it was made for another request.
         UnavailableError: munged does not answer.
     """
     if not header.startswith(SCHEME):

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class RecordReader:
-    """Reads records for a caller.
+    """Reader of records on behalf of a caller.
 
     Args:
         store: the database.
@@ -46,7 +46,7 @@ class RecordReader:
     ) -> R:
         """Run a function on a database connection and return its result.
 
-        Its time is limited unless the caller is an operator.
+        The time of the function is limited unless the caller is an operator.
         """
         if caller.rights.everything:
             return await self._store.read(function, *args, **kwargs)
@@ -55,7 +55,7 @@ class RecordReader:
     async def records(
         self, caller: Caller, ids: Sequence[int], head: str, chunk: int, with_traces: bool
     ) -> Pieces:
-        """Yield a JSON object in pieces, without its last brace. Its last field is a list of records.
+        """Yield the pieces of a JSON object without its last brace. Its last field is a list of records.
 
         Args:
             caller: the user who made the request.
@@ -72,7 +72,7 @@ class RecordReader:
             yield piece
 
     async def observations(self, caller: Caller, ids: Sequence[int], head: str) -> Pieces:
-        """Yield a JSON object in pieces, without its last brace. Its last field is a list of observations.
+        """Yield the pieces of a JSON object without its last brace. Its last field is a list of observations.
 
         Args:
             caller: the user who made the request.
@@ -112,7 +112,7 @@ class JobRoutes:
         self._reader = reader
 
     async def job(self, request: web.Request, caller: Caller, _: bytes) -> ResponseContent:
-        """Return the records of a job and of its steps with traces, and the decisions about it.
+        """Return the records of a job and its steps, with their traces, and the decisions about the job.
 
         Raises:
             NotFoundError: there is no record.
@@ -128,7 +128,7 @@ class JobRoutes:
         return self._reader.records(caller, ids, head, _ATTACHMENTS_CHUNK, True)
 
     async def observation(self, request: web.Request, caller: Caller, _: bytes) -> ResponseContent:
-        """Return the observations of a job, one for each of its records that has one.
+        """Return the observations of a job: one for each record of the job that has an observation.
 
         Raises:
             NotFoundError: there is no record.
@@ -139,7 +139,7 @@ class JobRoutes:
         return self._reader.observations(caller, ids, head)
 
     async def _find(self, request: web.Request, caller: Caller, *, steps: bool) -> Sequence[int]:
-        """Return the ids of the records of the job that a request names, which the caller may see."""
+        """Return the ids of those records of the job named in a request that the caller may see."""
         job = JobSelector.parse(request.match_info["id"])
         duplicates = RecordSelection.from_query(dict(request.query)).duplicates
         requested = RecordSelection(jobs=(job,), steps=steps, duplicates=duplicates)

@@ -1,7 +1,7 @@
-"""Refusal of queries about accounts and partitions that are most likely misspelt.
+"""Refusal of queries that name an account or partition which is most likely misspelt.
 
 A name is refused if neither Slurm nor an energy record knows it. Slurm is queried at most once a minute,
-whatever users request, and only for partitions and for accounts without records.
+whatever users request. It is queried only for partitions, and for accounts without records.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NameCheck:
         While Slurm does not answer, no name is refused, because none is certain to be unknown.
 
         Raises:
-            NotFoundError: names the first unknown account or partition.
+            NotFoundError: an account or partition is unknown. The error names the first one.
         """
         if accounts:
             recorded = await self._store.read(record_queries.recorded_names, "account", accounts)
@@ -83,7 +83,7 @@ class NameCheck:
                 raise await asyncio.to_thread(_unknown_name, kind, name, slurm_names | recorded)
 
     async def _slurm_names(self, kind: str) -> frozenset[str] | None:
-        """Return Slurm's names of one kind, at most a minute old; None if Slurm did not answer."""
+        """Return the names of one kind in Slurm, at most a minute old; None: Slurm did not answer."""
         async with self._lock:
             read_s, names = self._cached.get(kind, (-_MAX_AGE_S, None))
             if self._clock() - read_s >= _MAX_AGE_S:

@@ -1,7 +1,8 @@
-"""Check that a node's records come from a host of that node, by its addresses in Slurm and the name service.
+"""Check that a node's records come from a host of that node.
 
-Several nodes may share a host, as in a test cluster. While Slurm does not answer, no sender is refused,
-except in mode `strict`.
+The addresses of the host are looked up by the node's name in Slurm and the name service. Several nodes may
+share a host, as in a test cluster. While Slurm does not answer, no sender is refused, except in mode
+`strict`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Verdict(Enum):
     Attributes:
         ALLOWED: the host has an address of the node.
         REFUSED: the host has no address of the node.
-        ABSENT: Slurm has no such node.
+        ABSENT: the node does not exist in Slurm.
         UNKNOWN: Slurm or the name service did not answer.
     """
 
@@ -72,12 +73,12 @@ class _Resolved:
 
 
 class NodeHosts:
-    """Cache of the addresses of nodes. Entries are valid for ten minutes and refreshed in the background.
+    """Cache of the addresses of nodes. Entries are valid for ten minutes; a background thread refreshes them.
 
     Args:
         run: runs sinfo.
         failures: log of failures; a repeated one is logged once.
-        resolve: returns the addresses of a host name; empty if the name service does not know it.
+        resolve: returns the addresses of a host name; empty if the name service does not know the name.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class NodeHosts:
         self._refreshing: dict[str, asyncio.Future[None]] = {}
 
     async def verdicts(self, nodes: Iterable[str], sender: Sender, mode: str) -> dict[str, Verdict]:
-        """Return for each node whether this sender may deliver its records.
+        """Return, for each node, whether this sender may deliver the node's records.
 
         `mode` is the value of `controller.record_hosts`.
         """
@@ -144,9 +145,9 @@ class NodeHosts:
         return node in self._names and (resolved is None or resolved.time_s < before_s)
 
     def _refresh(self, key: str, call: Callable[[], None]) -> asyncio.Future[None]:
-        """Start `call` in a background thread and return its future.
+        """Start `call` in a background thread and return the future of its result.
 
-        If a call with the same key is running, its future is returned instead.
+        If a call with the same key is already running, return the future of that call.
         """
         running = self._refreshing.get(key)
         if running is None:

@@ -44,7 +44,7 @@ class SlurmNodeCache:
         self._lock = asyncio.Lock()
 
     async def read(self) -> tuple[Mapping[str, NodeInSlurm], str]:
-        """Return the nodes by name, and why Slurm did not answer; empty: it did."""
+        """Return the nodes by name, and the reason why Slurm did not answer (empty: Slurm answered)."""
         async with self._lock:
             if self._clock() - self._tried_s >= MIN_AGE_S:
                 await self._refresh()
@@ -82,11 +82,10 @@ class NodeRoutes:
     async def nodes(self, query: dict[str, str], rights: Rights) -> Mapping[str, Any]:
         """Return the state of all nodes.
 
-        Users who are not operators see the states in Slurm, and whether and with which release the agents
-        report.
+        Users who are not operators see only the states in Slurm, which agents report, and with which release.
 
         Raises:
-            UsageError: there are parameters.
+            UsageError: the request has parameters.
         """
         refuse_unknown(query, ())
         in_slurm, error = await self._slurm.read()
@@ -106,7 +105,7 @@ class NodeRoutes:
         return answer | await asyncio.to_thread(self._node_list, in_slurm, rights.everything)
 
     def _node_list(self, in_slurm: Mapping[str, NodeInSlurm], everything: bool) -> dict[str, Any]:
-        """Return the key `nodes`, and `facts`, to whose entries the nodes refer by number."""
+        """Return the lists `nodes` and `facts`. Each node refers to its entry in `facts` by number."""
         cluster = self._config().cluster.name
         states = {state.node: state for state in self._live.nodes()}
         refusals = self._live.refusals() if everything else {}

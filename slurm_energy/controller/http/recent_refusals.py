@@ -1,4 +1,4 @@
-"""The last reason why live reports for a node were refused, in memory and for a limited time."""
+"""The last reason for which live reports of a node were refused, in memory and for a limited time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_NODES: Final = 10_000
 
 
 class RecentRefusals:
-    """Reasons of refusals by node.
+    """Reasons why live reports were refused, by node.
 
     Args:
         clock: returns monotonic seconds.

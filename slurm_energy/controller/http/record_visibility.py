@@ -1,4 +1,4 @@
-"""Restriction of selected records, and of the status page, to those that the caller may see."""
+"""Restriction of selections of records, and of the status page, to data that the caller may see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_energy.user_lookup import uid_of
 def restricted_selection(caller: Caller, selection: RecordSelection) -> RecordSelection:
     """Return a copy of a selection that is restricted to the records that the caller may see.
 
-    User names are replaced by uids; this lookup may query a directory service.
+    The copy has uids instead of user names. Their lookup may query a directory service.
 
     Raises:
         ForbiddenError: the selection names other users.
@@ -37,7 +37,7 @@ def restricted_selection(caller: Caller, selection: RecordSelection) -> RecordSe
 def visible_status(status: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
     """Return the entries of the status page that the caller may see.
 
-    Only operators see the use of quotas, because it is that of accounts and of other users.
+    Only operators see the use of quotas, because it includes the use of accounts and of other users.
     """
     quotas = status.get("quotas")
     if caller.rights.everything or not quotas:
@@ -46,7 +46,7 @@ def visible_status(status: Mapping[str, Any], caller: Caller) -> Mapping[str, An
 
 
 def _with_uids(selection: RecordSelection) -> RecordSelection:
-    """Return a copy of a selection in which uids replace user names; may query a directory service.
+    """Return a copy of a selection with uids instead of user names. The call may query a directory service.
 
     Names that the directory service does not know are looked up in the records.
     """

@@ -1,6 +1,6 @@
-"""The head of an HTTP request (request line and header fields).
+"""The head of an HTTP request: request line and header fields.
 
-It is checked before anything else is read.
+The head is checked before the rest of the request is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HeadError(Exception):
 
     Attributes:
         status: HTTP status of the response.
-        reason: one line.
+        reason: reason of the refusal, in one line.
     """
 
     def __init__(self, status: int, reason: str) -> None:

@@ -21,7 +21,7 @@ class BusyError(UnavailableError):
 
 
 class _UserQueue:
-    """The requests of one user: those in progress and those that wait for their turn."""
+    """The requests of one user: requests in progress, and requests that wait for their turn."""
 
     def __init__(self, concurrent: int) -> None:
         self.turns = asyncio.Semaphore(concurrent)
@@ -34,11 +34,12 @@ class RequestLimiter:
     Args:
         concurrent: maximum number of requests of one user in progress.
         waiting: maximum number of further requests of one user that wait.
-        shared: maximum number of requests of all users in progress; those of trusted users do not count.
-        trusted_concurrent: as `concurrent`, for operators and agents.
-        trusted_waiting: as `waiting`, for operators and agents.
+        shared: maximum number of requests in progress of all users together; requests of trusted users
+            (operators and agents) do not count.
+        trusted_concurrent: as `concurrent`, for trusted users.
+        trusted_waiting: as `waiting`, for trusted users.
         rest_factor: pause between two requests of an ordinary user, as a multiple of the duration of the
-            first. One user thus gets only a fraction of the processor.
+            first request. One user thus gets only a fraction of the processor.
     """
 
     def __init__(

@@ -13,11 +13,11 @@ class RequestLimits:
     """One limiter per kind of request.
 
     Attributes:
-        costly: inquiries that read many rows or compute much. Requests of ordinary users together use fewer
-            threads than exist for requests and for reading.
+        costly: inquiries that read many rows or need much computation. Together, such requests of ordinary
+            users occupy only a part of the threads for requests and for reading.
         light: inquiries that are answered from memory, and changes.
-        ingest: deliveries of records and periods. Many wait for one transaction; `ByteBudget` bounds their
-            memory.
+        ingest: deliveries of records and periods. Many deliveries wait for one transaction; `ByteBudget`
+            limits the memory for them.
         advice: inquiries of agents about settings and values of a starting job.
         groups: polls of agents for jobs on several nodes.
         power: polls of agents under power budgets.

@@ -40,7 +40,7 @@ class SignedResponder:
     Args:
         request: the request.
         credential: munge credential of the request.
-        munge_socket: munged's socket, None for the library's default.
+        munge_socket: munged's socket; None: the library's default.
         threads: executor for calls of munge.
     """
 
@@ -77,9 +77,10 @@ class SignedResponder:
         return await self.send_object(status, error_object(error))
 
     async def stream(self, pieces: Pieces) -> web.StreamResponse:
-        """Send a JSON object in pieces and sign it. `pieces` yield its text without the last brace.
+        """Send a JSON object in pieces and sign it. `pieces` yields its text without the last brace.
 
-        The first piece is computed before the status is sent, so that its error can determine the status.
+        The first piece is computed before the status is sent, so that an error in this piece can set the
+        status.
 
         Raises:
             ConnectionResetError: the client does not read, or the object can no longer be completed.
@@ -104,8 +105,8 @@ class SignedResponder:
     async def finish(self, response: web.StreamResponse) -> None:
         """Send the rest of a response and wait until the client has read it.
 
-        The kernel buffers megabytes for a client that does not read, and keeps them after the connection is
-        closed.
+        Without this wait, the kernel would buffer megabytes for a client that does not read, and would keep
+        them after the connection is closed.
 
         Raises:
             ConnectionResetError: the client does not read.
@@ -121,7 +122,7 @@ class SignedResponder:
 
 
 def _unread_bytes(request: web.Request) -> int:
-    """Return how many bytes of the response the client's host has not yet acknowledged."""
+    """Return the number of bytes of the response that the client's host has not acknowledged yet."""
     transport = request.transport
     if transport is None or transport.is_closing():
         return 0
@@ -135,7 +136,7 @@ def _unread_bytes(request: web.Request) -> int:
 def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return an error response without a signature.
 
-    It is used for unidentified clients, and where a signature would cost too much.
+    It is for clients that are not identified, and for errors for which a signature would cost too much.
     """
     return web.json_response(error_object(error), status=status, headers={**_RELEASE, **(headers or {})})
 

@@ -1,4 +1,4 @@
-"""Routes of one subject: inquiries and changes that need only the parameters and the rights of the caller."""
+"""Routes about one subject. Their handlers need only the parameters and the rights of the caller."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class RouteGroup:
 
     Attributes:
         light: inquiries that cost little.
-        costly: inquiries that read much; see "Order of service" in docs/reference/protocol.md.
-        changes: changes.
-        costly_changes: changes that read much.
+        costly: inquiries that read much data; see "Order of service" in docs/reference/protocol.md.
+        changes: requests that change something.
+        costly_changes: requests that change something and read much data.
     """
 
     light: Mapping[str, Inquiry] = field(default_factory=dict)

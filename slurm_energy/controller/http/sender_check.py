@@ -1,4 +1,4 @@
-"""Check of the items of a delivery against the addresses of their nodes."""
+"""Check that the sender of a delivery may deliver its items, by the addresses of the nodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def refuse_foreign(
         mode: value of `controller.record_hosts`.
         sources: the items.
         sender: addresses of the sender.
-        subject: what the items are, for messages: `energy record`.
+        subject: noun for an item, for messages, such as `energy record`.
     """
     if hosts is None or mode == OFF:
         return []

@@ -81,14 +81,14 @@ log = logging.getLogger(__name__)
 
 
 class ControllerServer:
-    """HTTP server of senergyctld. Its request handlers read the database and the current configuration.
+    """HTTP server of senergyctld.
 
     Attributes:
-        config: configuration; a reload replaces the object, which is never changed in place.
+        config: configuration. A reload replaces the object; it is never changed in place.
         access: privileged users; a reload replaces the object.
 
-    The function `status` returns additional entries for the status page; `permit` raises an error while no
-    request may be answered.
+    The argument `status` is a function that returns additional entries for the status page. The argument
+    `permit` is a function that raises an error while no request may be answered.
     """
 
     def __init__(
@@ -182,7 +182,10 @@ class ControllerServer:
         }
 
     def _posted_inquiries(self, limits: RequestLimits) -> dict[str, Route]:
-        """Return the routes of users whose parameters are too long for a request line, and of changes."""
+        """Return the routes for POST requests of users: large inquiries, and changes.
+
+        The parameters of a large inquiry are too long for a request line.
+        """
         return {
             "/v1/records/search": Route(self._get_records, limits.costly, MAX_SEARCH_BYTES),
             "/v1/priority/search": Route(self._get_priority, limits.costly, MAX_SEARCH_BYTES),
@@ -209,7 +212,7 @@ class ControllerServer:
         return {path: Route(*report, for_agents=True) for path, report in reports.items()}
 
     def follow_roles(self, follow: bool) -> None:
-        """Set whether user roles in Slurm's database grant rights, and read them again."""
+        """Set whether user roles in Slurm's database grant rights, and let the roles be read at once."""
         self.roles.read = read_roles if follow else None
         self.roles.refresh()
 
@@ -273,7 +276,7 @@ class ControllerServer:
 
     @staticmethod
     def _reporting(receive: Receiver) -> CallerHandler:
-        """Return the handler of a request of an agent, which is answered from its body and its sender."""
+        """Return the handler of an agent's report. `receive` gets the report's body and its sender."""
 
         async def handler(request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
             return await receive(body, _sender(request, caller))
@@ -282,7 +285,7 @@ class ControllerServer:
 
     @staticmethod
     def _asking(ask: Inquiry) -> CallerHandler:
-        """Return the handler of a request that is answered from its query parameters."""
+        """Return the handler of an inquiry. `ask` gets the query parameters and the caller's rights."""
 
         async def handler(request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
             return dict(await ask(await _query(request, body), caller.rights))
@@ -291,7 +294,7 @@ class ControllerServer:
 
     @staticmethod
     def _changing(change: Change) -> CallerHandler:
-        """Return the handler of a request that changes something, as its JSON body says."""
+        """Return the handler of a change. `change` gets the JSON body and the caller's rights."""
 
         async def handler(_: web.Request, caller: Caller, body: bytes) -> ResponseContent:
             return dict(await change(await asyncio.to_thread(read_object, body), caller.rights))
@@ -331,7 +334,10 @@ class ControllerServer:
 
 
 async def _query(request: web.Request, body: bytes) -> dict[str, str]:
-    """Return the query parameters from the request line, or from a body that is an object of strings."""
+    """Return the query parameters, from the request line or from a JSON body.
+
+    Such a body is an object whose values are strings.
+    """
     if request.method == "POST":
         query = await asyncio.to_thread(read_object, body)
         if not all(isinstance(value, str) for value in query.values()):
