@@ -33,11 +33,11 @@ class RunningJobCache:
 
     @property
     def job_ids(self) -> frozenset[int]:
-        """Ids of the jobs that were running when they were last read."""
+        """Ids of the jobs that were running at the last reading."""
         return frozenset(self._jobs)
 
     async def find(self, job_id: int, restart_count: int) -> AllocatedJob | None:
-        """Return the run of a job with this restart count; None if that run is not running in Slurm.
+        """Return the run of a job with this restart count; None: Slurm does not run it.
 
         Raises:
             UnavailableError: slurmctld does not answer.

@@ -4,8 +4,8 @@
     jobs = frames.jobs(start="now-7days", accounts=["physics"])
     jobs.groupby("user").energy_joules.sum()
 
-Every function returns a `pandas.DataFrame` whose columns have fixed names and types; `frame.attrs["units"]`
-gives the unit of each column. Unknown numbers are NaN, never 0. Times are time zone aware (UTC).
+Every function returns a `pandas.DataFrame` whose columns have fixed names and types. `frame.attrs["units"]`
+contains the unit of each column. Unknown numbers are NaN, never 0. Times are time zone aware (UTC).
 pandas is needed: `pip install 'slurm-energy[analysis]'`.
 """
 

@@ -110,12 +110,12 @@ def jobs(
         users: owners; None: all whose jobs the caller may see.
         accounts: Slurm accounts; None: any.
         partitions: partitions; None: any.
-        nodes: nodes, on one of which the job ran; None: any.
-        start: jobs that ran after this time: text as in `senergy acct` (`now-7days`), Unix seconds or a
-            datetime. None: no limit.
-        end: jobs that ran before this time, likewise.
-        duplicates: also earlier runs of requeued jobs.
-        controller: the controller to ask; None: the configured one.
+        nodes: names of nodes; a job is returned if it ran on one of them. None: any.
+        start: return only jobs that ran after this time, given as text as in `senergy acct` (`now-7days`),
+            Unix seconds or a datetime. None: no limit.
+        end: return only jobs that ran before this time, given in the same forms. None: no limit.
+        duplicates: also return earlier runs of requeued jobs.
+        controller: client of the senergyctld to query; None: the configured one.
 
     Returns:
         Data frame with `JOB_COLUMNS`.
@@ -123,7 +123,7 @@ def jobs(
     Raises:
         UsageError: a time or job id is malformed.
         UnavailableError: the controller does not answer, or pandas is missing.
-        ForbiddenError: a selected job belongs to somebody else.
+        ForbiddenError: a selected job belongs to another user.
     """
     found = _usages(
         _query(ids, users, accounts, partitions, nodes, start, end, duplicates), controller, duplicates
@@ -162,11 +162,12 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
 
     Args:
         job: a job such as `12`, `12_3`, `14+0`.
-        controller: the controller to ask; None: the configured one.
+        controller: client of the senergyctld to query; None: the configured one.
 
     Returns:
-        Data frame with one column per component and `total`, indexed by the time of the start of each
-        interval (UTC). `frame.attrs["interval_s"]` is the length of an interval.
+        Data frame with one column per component and the column `total`. The index is the start of each
+            interval
+        (UTC). `frame.attrs["interval_s"]` is the length of an interval.
 
     Raises:
         NotFoundError: there is no such job, or its trace was dropped.
@@ -190,7 +191,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
 
 
 def queue(*, controller: ControllerClient | None = None) -> Any:
-    """Return the pending jobs that the caller may see in the order of senergyctld's last ranking.
+    """Return the pending jobs that the caller may see, in the order of senergyctld's last ranking.
 
     Returns:
         Data frame with `QUEUE_COLUMNS`, and one column `term_NAME` for each weighted term of the score.

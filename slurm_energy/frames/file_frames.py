@@ -1,4 +1,4 @@
-"""Results of `senergy simulate` and `senergy sweep` in files, as data frames."""
+"""Data frames with the results of `senergy simulate` and `senergy sweep`, read from files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def simulation(folder: str | Path, table: str = "summary") -> Any:
     """Return one table of the results that `senergy simulate --out DIR` wrote.
 
     Args:
-        folder: the directory; with several variants of a scenario, the directory of one variant.
-        table: `summary` (one row per policy and seed), `jobs` or `power`. Jobs and power of all policies are
-            in one frame, with the column `policy`.
+        folder: the directory DIR. If the scenario has several variants, the directory of one variant.
+        table: `summary` (one row per policy and seed), `jobs` or `power`. The frames of jobs and of power
+            contain the rows of all policies, distinguished by the column `policy`.
 
     Returns:
         Data frame with the columns of the files; names contain units (`time_s`, `energy_joules`).
@@ -61,11 +61,11 @@ def sweep(path: str | Path) -> Any:
     """Return the points of a sweep, one row per point; row 0 is the reference.
 
     Args:
-        path: state file of `senergy sweep`, or a directory with exactly one.
+        path: state file of `senergy sweep`, or a directory that contains exactly one such file.
 
     Raises:
         NotFoundError: there is no such file.
-        UsageError: the file is not the state of a sweep, or the directory has several.
+        UsageError: the file is not the state of a sweep, or the directory contains several such files.
         UnavailableError: pandas is not installed.
     """
     place = Path(path)

@@ -11,7 +11,7 @@ from slurm_energy.errors import UnavailableError, install_extra
 
 
 class ColumnType(StrEnum):
-    """Type of a column, as pandas names it."""
+    """Type of a column; the value is pandas' name of the type."""
 
     NUMBER = "float64"
     COUNT = "Int64"
@@ -25,10 +25,10 @@ class FrameColumn:
     """A column of a data frame.
 
     Attributes:
-        name: name, which contains the unit of a quantity.
+        name: name of the column. The name of a quantity contains its unit.
         type: type of the values.
         unit: unit of the values; empty for text and counts.
-        doc: meaning.
+        doc: meaning of the values.
     """
 
     name: str
@@ -51,11 +51,12 @@ def pandas_module() -> Any:
 
 
 def typed_frame(columns: Sequence[FrameColumn], rows: Iterable[Mapping[str, Any]]) -> Any:
-    """Return a data frame with exactly these columns, also if there are no rows.
+    """Return a data frame with exactly these columns, even if there are no rows.
 
     Args:
         columns: the columns in order.
-        rows: values by column name; a missing value or None is unknown. Times are Unix seconds.
+        rows: one mapping per row, from column name to value. A missing value or None is unknown. Times are
+            Unix seconds.
     """
     pandas = pandas_module()
     listed = list(rows)

@@ -1,4 +1,4 @@
-"""Energy of a window by account, user, policy and the like: the figures of `senergy report`."""
+"""Energy in a time window by account, user, policy and other groups: the figures of `senergy report`."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ def report(
     clusters: Names = None,
     controller: ControllerClient | None = None,
 ) -> Any:
-    """Return the energy of a window by groups. Energy counts in the interval in which it was used.
+    """Return the energy in a time window by groups. Energy counts in the interval in which it was used.
 
-    Operators also get rows of the kinds `idle` and `unattributed`, so that all rows add up to the meters.
+    Operators also get rows of the kinds `idle` and `unattributed`. All rows then add up to the measured
+    energy.
 
     Args:
         by: one or more of account, user, qos, partition, policy, tag, gpu_kind and cpus.
         start: start of the window, as in `jobs`; None: yesterday 00:00.
         end: end of the window; None: now, or today 00:00 without `start`.
-        interval: all, hour, day, week or month: one row per group and interval.
-        clusters: names of clusters; None: the controller's own.
-        controller: the controller to ask; None: the configured one.
+        interval: all, hour, day, week or month. The frame has one row per group and interval.
+        clusters: names of clusters; None: only the cluster of the controller.
+        controller: client of the senergyctld to query; None: the configured one.
 
     Returns:
         Data frame with cluster, start, end, kind, the columns in `by`, and the amounts.
-        `frame.attrs["currency"]` and `["notes"]` have the currency of `cost` and remarks.
+        `frame.attrs["currency"]` is the currency of `cost`; `frame.attrs["notes"]` contains remarks.
 
     Raises:
         UsageError: an argument is malformed.

@@ -5,7 +5,7 @@
     job.wait()
     print(job.record()["energy_joules"], job.trace().total.max())
 
-It uses Slurm's commands sbatch, squeue, sacct and scancel, and asks senergyctld for records.
+This package runs Slurm's commands sbatch, squeue, sacct and scancel, and requests records from senergyctld.
 """
 
 from slurm_energy.jobs.energy_job import EnergyJob

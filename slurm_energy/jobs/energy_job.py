@@ -1,4 +1,4 @@
-"""A submitted job: its state in Slurm, and its energy record and power trace in senergyctld."""
+"""A submitted job, with its state in Slurm, and with its energy record and power trace in senergyctld."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EnergyJob:
 
     Args:
         job_id: Slurm's job id.
-        controller: the controller that `record` and `trace` ask; None: the configured one.
+        controller: client of the senergyctld that `record` and `trace` query; None: the configured one.
 
     Attributes:
         job_id: Slurm's job id.
@@ -41,7 +41,7 @@ class EnergyJob:
 
     @property
     def state(self) -> str:
-        """State as Slurm writes it, such as `RUNNING`.
+        """State of the job in Slurm's notation, such as `RUNNING`.
 
         Raises:
             NotFoundError: Slurm does not know the job.
@@ -130,7 +130,7 @@ class EnergyJob:
 
 
 def _pauses(timeout_s: float | None) -> Iterator[None]:
-    """Yield at once, and again after growing pauses until the time is over."""
+    """Yield at once, and then again after increasing pauses, until `timeout_s` is over."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
     while True:

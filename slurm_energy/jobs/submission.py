@@ -43,21 +43,21 @@ def submit(
     Args:
         script: path of a batch script, or a command as a list such as `["python", "train.py"]`.
         arguments: arguments of the script or command.
-        policy: --energy-policy.
-        cap_watts: --energy-cap, per node.
-        gpu_cap_watts: --energy-gpu-cap, per GPU.
-        slowdown_percent: --energy-slowdown.
-        model: --energy-model.
-        tag: --energy-tag.
-        tuning: --energy-tuning.
+        policy: energy policy (--energy-policy).
+        cap_watts: power limit per node (--energy-cap).
+        gpu_cap_watts: power limit per GPU (--energy-gpu-cap).
+        slowdown_percent: slowdown limit (--energy-slowdown).
+        model: value of --energy-model.
+        tag: value of --energy-tag.
+        tuning: value of --energy-tuning.
         options: other options of sbatch by long name, with `_` or `-`: `{"nodes": 2, "exclusive": True}`.
-            True is an option without a value; None and False leave it out.
+            True stands for an option without a value. None and False leave the option out.
         environment: environment variables for the job, in addition to those of this process.
-        controller: the controller that `record` and `trace` ask; None: the configured one.
+        controller: client of the senergyctld that `record` and `trace` query; None: the configured one.
 
     Raises:
         RefusedError: sbatch refused the job, for example because of an invalid flag.
-        UsageError: an option is not supported here, or two name the same flag.
+        UsageError: an option is not supported here, or two arguments set the same flag.
         UnavailableError: sbatch is missing, or slurmctld does not answer.
     """
     flags: dict[str, Option] = {

@@ -1,6 +1,6 @@
-"""Families of metrics as text, in the OpenMetrics format or the older format of Prometheus.
+"""Metric families as text, in the OpenMetrics format or the older format of Prometheus.
 
-Needs the package prometheus-client (extra `metrics`); it is imported when the first text is made.
+The package prometheus-client (extra `metrics`) is needed. It is imported when the first text is made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MetricFamily:
         help: meaning in one sentence.
         kind: gauge or counter.
         labels: names of the labels.
-        samples: value of each sample by the values of its labels.
+        samples: value of each sample; the key contains the values of the sample's labels.
     """
 
     name: str
@@ -43,16 +43,16 @@ class MetricFamily:
     samples: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def add(self, value: float | None, *labels: str) -> None:
-        """Add a sample, or add the value to the sample with the same labels.
+        """Add a sample. If a sample with the same labels exists, add the value to this sample.
 
-        An unknown value (None or not finite) is left out, because it is not 0.
+        An unknown value (None or not finite) is left out, because unknown is not 0.
         """
         if value is not None and math.isfinite(value):
             self.samples[labels] = self.samples.get(labels, 0.0) + value
 
 
 def version_family(version: str) -> MetricFamily:
-    """Return the metric that names the release of a daemon."""
+    """Return the metric whose label states the release of a daemon."""
     family = MetricFamily("build_info", "Release of the daemon.", labels=("version",))
     family.add(1.0, version)
     return family
@@ -73,11 +73,11 @@ def require_library() -> None:
 
 
 def render(families: Iterable[MetricFamily], accept: str) -> tuple[bytes, str]:
-    """Return families as text, and the content type of the text.
+    """Return metric families as text, and the content type of the text.
 
     Args:
         families: the metrics. Families without samples are left out.
-        accept: value of the Accept header of the request, which chooses the format.
+        accept: value of the Accept header of the request, which selects the format.
     """
     from prometheus_client import exposition
     from prometheus_client.openmetrics import exposition as openmetrics
@@ -90,7 +90,7 @@ def render(families: Iterable[MetricFamily], accept: str) -> tuple[bytes, str]:
 
 
 class _Collected:
-    """Registry that yields given families; the library asks registries only for `collect`."""
+    """Registry that yields the given families. prometheus-client calls only `collect` of a registry."""
 
     def __init__(self, families: Sequence[Any]) -> None:
         self._families = families

@@ -1,7 +1,8 @@
-"""HTTP listener for Prometheus: `GET /metrics`, with token and TLS, or on the loopback interface.
+"""HTTP listener for Prometheus: `GET /metrics`, either with token and TLS, or on the loopback interface.
 
-Before a client has shown the token, the listener bounds the number of connections, the bytes of a request and
-its duration. A response is at most a second old when it is sent again, so that frequent requests cost little.
+Until a client has sent the token, the listener limits the number of connections and the size and duration of
+a request. Within one second, a response is sent again without a new collection, so that frequent requests
+cost little.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Collect = Callable[[], Awaitable[Sequence[MetricFamily]]]
 
 
 class _RefusedRequestError(Exception):
-    """A request that gets no metrics; `args` are the status line and the text of the response."""
+    """Error for a request that gets no metrics. `args` contains status line and text of the response."""
 
 
 class MetricsListener:
@@ -58,7 +59,7 @@ class MetricsListener:
 
     @property
     def port(self) -> int | None:
-        """Port on which the listener listens; None if it is closed."""
+        """Port of the listener; None: the listener is closed."""
         return self._server.sockets[0].getsockname()[1] if self._server else None
 
     async def open(self) -> None:
@@ -166,7 +167,7 @@ class MetricsListener:
         return headers.get(b"accept", b"").decode("latin-1")
 
     async def _current(self) -> Sequence[MetricFamily]:
-        """Return the metrics, which are collected at most once per `CACHE_S`."""
+        """Return the metrics, and collect them again if the last collection is more than `CACHE_S` old."""
         async with self._lock:
             made_s, families = self._families
             if time.monotonic() - made_s >= CACHE_S:

@@ -86,7 +86,7 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
 
 
 def own_values(trial: AdjustmentTrial) -> dict[str, int]:
-    """Return the values of a trial by kind, without those that were in force before it."""
+    """Return the new values of a trial by kind of adjustment. Earlier values in force are not included."""
     return {one.kind.value: one.new for one in trial.proposal.adjustments}
 
 

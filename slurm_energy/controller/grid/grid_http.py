@@ -1,4 +1,4 @@
-"""HTTP requests to providers of carbon intensities and prices: bounded in bytes and time, TLS verified."""
+"""HTTP requests to providers of carbon intensities and prices: limited bytes and time, verified TLS."""
 
 from __future__ import annotations
 

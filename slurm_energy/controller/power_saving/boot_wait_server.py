@@ -1,8 +1,9 @@
 """Socket on which PrologSlurmctld waits until the nodes of a job have booted.
 
-slurmctld allocates nodes that are powered down, boots them, and then starts a batch job in a pass every 30 s
-(PERIODIC_TIMEOUT in slurmctld.h, job_time_limit in job_mgr.c, all releases up to 26.05). The end of
-PrologSlurmctld is the only other event at which it starts such a job (prolog_running_decr).
+slurmctld allocates nodes that are powered down and boots them. Afterwards, a pass every 30 s starts batch
+jobs whose nodes have booted (PERIODIC_TIMEOUT in slurmctld.h, job_time_limit in job_mgr.c, all releases up to
+26.05). The only other event at which slurmctld starts such a job is the end of PrologSlurmctld
+(prolog_running_decr).
 """
 
 from __future__ import annotations
@@ -55,17 +56,17 @@ class BootWaitServer:
     """Server of the boot socket. It replies when all nodes of a job respond, or when waiting is pointless.
 
     Args:
-        path: returns the path of the socket; None: no socket.
+        path: returns the path of the socket; None: there is no socket.
         read: reads the power states of all nodes; it is called in a thread.
         boots: last known states of the nodes.
         failures: log of failures.
         clock: returns Unix seconds.
-        poll_s: interval at which nodes are read while a job waits.
+        poll_s: seconds between two readings of the nodes while a job waits.
 
     Attributes:
         timeout_s: maximum wait in seconds.
-        slurm_uid: uid of SlurmUser, who may wait like root and the user of this process; None: unknown.
-        max_age_s: maximum age of states by which a job whose nodes are on is released at once.
+        slurm_uid: uid of SlurmUser; None: unknown. This user, root and the user of this process may wait.
+        max_age_s: maximum age of the known states for a release without a new reading, if the nodes are on.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _names(line: bytes) -> frozenset[str]:
-    """Return the nodes of a request `JOB NODES`; none if it is malformed."""
+    """Return the nodes named in a request `JOB NODES`; empty: the request is malformed."""
     try:
         job_id, hostlist = line.decode().split()
         return frozenset(expand_hostlist(hostlist)) if job_id else frozenset()

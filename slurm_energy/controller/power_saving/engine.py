@@ -53,11 +53,11 @@ class CycleReport:
     """Decisions of one cycle.
 
     Attributes:
-        plan: the decision.
-        problems: why Slurm would not power nodes down or up.
+        plan: the nodes to power down or up.
+        problems: reasons why Slurm would not power nodes down or up.
         nodes: number of nodes by activity.
-        warnings: facts that a site may not want.
-        energy: power and durations by kind of node with which was decided.
+        warnings: facts about the configuration that the site may not intend.
+        energy: power and durations by kind of node on which the decision is based.
     """
 
     plan: ClusterPlan = field(default_factory=ClusterPlan)
@@ -74,8 +74,8 @@ class PowerSavingEngine:
         run: runs Slurm's commands.
         clock: returns Unix seconds.
         boots: states of the nodes and boots in progress, shared with the boot socket.
-        away: learned power of nodes that are off, boot or shut down.
-        run_times: returns the expected run times of jobs in seconds by job id.
+        away: learned power of nodes that are off, booting or shutting down.
+        run_times: returns the expected run times of jobs in seconds, by job id.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class PowerSavingEngine:
 
     @property
     def boot_wait_s(self) -> float | None:
-        """Maximum time that PrologSlurmctld may wait for a boot, in seconds; None: not read yet."""
+        """Maximum time in seconds for which PrologSlurmctld may wait for a boot; None: not read yet."""
         return None if self._settings is None else self._settings[1].boot_wait_s
 
     def learn(self, arrivals: Sequence[NodeArrival], since: float, until: float) -> None:
-        """Store the history of the demand.
+        """Store past jobs, from which the future demand for nodes is estimated.
 
         Args:
             arrivals: node, start and end of each job on each node, in order of the start.
             since: Unix time from which the history is complete.
-            until: Unix time until which it is complete.
+            until: Unix time until which the history is complete.
         """
         self._arrivals, self._known_until = arrivals, until
         self._since = max(since, arrivals[0][1]) if arrivals else until
@@ -126,7 +126,7 @@ class PowerSavingEngine:
         Args:
             config: the configuration.
             idle_watts: lowest measured power by node.
-            headroom_watts: power that the budgets leave; infinity without a budget.
+            headroom_watts: power that the budgets leave free; infinity: there is no budget.
 
         Raises:
             UnavailableError: slurmctld does not answer or refuses a change.
@@ -155,7 +155,7 @@ class PowerSavingEngine:
         return self._settings[1:]
 
     def _observe(self, nodes: Sequence[NodePowerStatus], now: float) -> None:
-        """Record since when nodes are idle, and the progress of boots."""
+        """Record the time since which each idle node is idle, and the progress of boots."""
         idle = {one.name for one in nodes if _activity(one) is NodeActivity.IDLE}
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         self.boots.observe(nodes, now)
@@ -255,7 +255,7 @@ def fold(changes: Sequence[str] | Sequence[NodeChange]) -> str:
 
 
 def rules_of(config: PowerSavingConfig) -> PowerSavingRules:
-    """Return the parameters of the rule. `wake_probability` is raised to `risk` if it is below."""
+    """Return the parameters of the power saving rule. `wake_probability` is raised to `risk` if lower."""
     return PowerSavingRules(
         risk=config.risk,
         wake_probability=max(config.risk, config.wake_probability),

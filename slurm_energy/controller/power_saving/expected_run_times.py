@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class ExpectedRunTimes:
-    """Predictor of the run times of all jobs in the queue. It is used in one thread at a time.
+    """Predictor of the run times of all jobs in the queue. Only one thread at a time may use it.
 
     Args:
         config: energy policies and calibrations.
@@ -39,7 +39,7 @@ class ExpectedRunTimes:
         self._failures = RepeatedFailureLog(log)
 
     def read(self) -> dict[int, float]:
-        """Return the expected run time in seconds by job id; empty if it cannot be predicted now."""
+        """Return the expected run times in seconds by job id; empty: they cannot be predicted now."""
         try:
             queue = self._source.read()
             predicted = self._predictor.predict(queue)

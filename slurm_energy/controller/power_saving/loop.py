@@ -1,4 +1,4 @@
-"""Periodic power saving in senergyctld. While senergyctld is absent, Slurm boots nodes for jobs by itself."""
+"""Periodic power saving in senergyctld. While senergyctld is absent, Slurm itself boots nodes for jobs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PowerSavingLoop:
         config: returns the configuration.
         store: the database.
         live: the last live report of each node, for the power of idle nodes.
-        budget: the power budgets, of which boots need headroom.
+        budget: the power budgets. A boot needs headroom under them.
         failures: log of failures; a repeated one is logged once.
         run: runs Slurm's commands.
         clock: returns Unix seconds.
@@ -112,7 +112,7 @@ class PowerSavingLoop:
             await asyncio.sleep(settings.cycle_s)
 
     async def _measure(self) -> None:
-        """Read the power of nodes that are off, boot or shut down, and learn from it."""
+        """Read the power of nodes that are off, booting or shutting down, and learn from it."""
         while True:
             settings = self._config().power_saving
             if settings.mode != "off":
@@ -128,7 +128,7 @@ class PowerSavingLoop:
             await asyncio.sleep(settings.power_program_interval_s)
 
     async def _record_off(self) -> None:
-        """Store the times for which nodes were off, with their measured energy."""
+        """Store the periods for which nodes were off, with the measured energy of the nodes."""
         off = [name for name, (phase, _) in self._boots.away().items() if phase is PowerPhase.OFF]
         now = self._clock()
         ended = self._off.update({name: self._away.off_watts.get(name) for name in off}, now)
@@ -154,7 +154,7 @@ class PowerSavingLoop:
         return None if settings.mode == "off" else settings.boot_socket
 
     async def update(self) -> None:
-        """Run one cycle. A failure changes nothing."""
+        """Run one cycle. If it fails, nothing is changed."""
         try:
             await self._cycle()
         except EnergyError as error:
@@ -197,7 +197,7 @@ class PowerSavingLoop:
         return PowerSavingEngine(self._run, self._clock, self._boots, self._away, times.read)
 
     def _observe_power(self) -> None:
-        """Record the lowest measured power of each node, which is its power while idle."""
+        """Record the lowest measured power of each node, which is assumed to be the node's idle power."""
         for state in self._live.nodes():
             watts = _node_watts(state.watts)
             if watts is not None:
@@ -235,14 +235,14 @@ class PowerSavingLoop:
 
 
 def headroom_watts(budget: BudgetLoop) -> float:
-    """Return the least power that the enforced budgets leave for boots; infinity without a budget."""
+    """Return the smallest headroom of all enforced budgets, which limits boots; infinity: no budget."""
     if budget.config.budget.mode != "enforce":
         return math.inf
     return min((state.headroom_watts for state in budget.states), default=math.inf)
 
 
 def _node_watts(watts: Mapping[str, float | None]) -> float | None:
-    """Return the power of a node: its meter's power, else the sum of its components; None: unknown."""
+    """Return the power of a node: the value of its meter, else the sum of its components; None: unknown."""
     if watts.get(_NODE) is not None:
         return watts[_NODE]
     known = [value for name, value in watts.items() if value is not None and name != _NODE]

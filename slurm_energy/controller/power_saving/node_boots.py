@@ -1,4 +1,4 @@
-"""Last known power state of each node, and the shutdowns and boots that have ended."""
+"""Last known power state of each node, and the completed shutdowns and boots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOSE_S: Final = 3.0
 
 
 class PowerPhase(Enum):
-    """Power state of a node, as far as the readiness for jobs is concerned."""
+    """Power state of a node, with the distinctions that matter for its readiness for jobs."""
 
     READY, STOPPING, OFF, BOOTING, DOWN = range(5)
 
@@ -49,9 +49,10 @@ class PowerTransition:
 
 
 class NodeBoots:
-    """Power states of the nodes as last read, and boots in progress. Calls may come from several threads.
+    """Power states of the nodes at the last reading, and boots in progress. The methods are thread-safe.
 
-    A boot lasts from the request, by senergyctld or for a job, until slurmctld has the node as responding.
+    A boot begins with the request, made by senergyctld or by Slurm for a job. It ends when the node responds
+    to slurmctld.
     """
 
     def __init__(self) -> None:
@@ -121,13 +122,13 @@ class NodeBoots:
             return is_recent and all(phase is PowerPhase.READY for phase in phases)
 
     def is_settled(self, names: Iterable[str]) -> bool:
-        """Return whether no boot of these nodes is awaited: each is ready, down or unknown to Slurm."""
+        """Return whether no boot of these nodes is pending: each is ready, down or unknown to Slurm."""
         with self._lock:
             phases = [self._states[name][0] for name in names if name in self._states]
             return all(phase in (PowerPhase.READY, PowerPhase.DOWN) for phase in phases)
 
     def away(self) -> dict[str, tuple[PowerPhase, str]]:
-        """Return phase and kind of each node that is off, boots or shuts down."""
+        """Return phase and kind of each node that is off, booting or shutting down, by name."""
         with self._lock:
             away = (PowerPhase.STOPPING, PowerPhase.OFF, PowerPhase.BOOTING)
             return {name: state for name, state in self._states.items() if state[0] in away}
@@ -146,7 +147,9 @@ class NodeBoots:
             kind: kind of the nodes; None: all nodes.
 
         Returns:
-            The median of the kind, without boots of it that of all nodes; None: no boot has been measured.
+            The median of this kind. If no boot of this kind has been measured, the median of all nodes. None:
+                no boot
+            has been measured at all.
         """
         with self._lock:
             times = self._boots_s.get(kind) if kind is not None else None

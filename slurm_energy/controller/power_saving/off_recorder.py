@@ -1,4 +1,4 @@
-"""Times for which nodes are powered down, collected for the energy reports."""
+"""Periods for which nodes are powered down, collected for the energy reports."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ _MIN_SHARE: Final = 0.5
 
 @dataclass(slots=True)
 class _OpenPeriod:
-    """A node that is off.
+    """A period of a node that is off and whose end is not known yet.
 
     Attributes:
         since_s: start in Unix seconds.
-        readings: times and watts of the readings.
+        readings: time and power in watts of each reading.
     """
 
     since_s: float
     readings: list[tuple[float, float]] = field(default_factory=list)
 
     def energy_uj(self, until_s: float, length_s: float) -> int | None:
-        """Return the energy of a length of time, at the mean of the readings; None: too few readings."""
+        """Return the energy in `length_s` seconds at the mean power of the readings.
+
+        None: the readings cover too little of the time from the start to `until_s`.
+        """
         if not self.readings or until_s - self.readings[0][0] < _MIN_SHARE * (until_s - self.since_s):
             return None
         mean_watts = sum(watts for _, watts in self.readings) / len(self.readings)
@@ -36,7 +39,7 @@ class _OpenPeriod:
 
 
 class OffRecorder:
-    """Collector of the periods of nodes that are off."""
+    """Collector of the periods for which nodes are off."""
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenPeriod] = {}
@@ -45,7 +48,7 @@ class OffRecorder:
         """Record which nodes are off, and return the periods that have ended.
 
         Args:
-            off_watts: the nodes that are off, with their power; None: unknown.
+            off_watts: power of each node that is off, by name; None: the power is unknown.
             now: Unix seconds.
         """
         ended = []

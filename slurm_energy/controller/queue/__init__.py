@@ -1,1 +1,1 @@
-"""The live queue in senergyctld: priority cycles, interventions on jobs, routes."""
+"""The job queue in senergyctld: priority cycles, interventions on jobs, and HTTP routes."""

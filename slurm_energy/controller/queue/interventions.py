@@ -1,6 +1,6 @@
-"""Interventions on jobs in Slurm: GPU shapes assigned before the start, and preemptions.
+"""Interventions on jobs in Slurm: assignment of GPU shapes before jobs start, and preemptions.
 
-The package `priority` decides which jobs are concerned. This module queries and changes them in Slurm, a
+The package `priority` decides which jobs are changed. This module queries and changes these jobs in Slurm, a
 limited number per cycle, and records each decision.
 """
 
@@ -54,23 +54,23 @@ class JobChanger(Protocol):
     """Interface that changes jobs in Slurm, implemented by `slurm.queue.job_update.JobUpdater`."""
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
-        """Set fields of a pending job with the rights of its owner, and return Slurm's response.
+        """Set fields of a pending job with the rights of its owner. Return Slurm's response.
 
         Args:
             job_id: Slurm's job id.
             fields: values by field name, in the notation of `scontrol update`.
-            uid: the job's owner.
+            uid: uid of the job's owner.
             name: job specification for scontrol; empty: the job id.
         """
         ...
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
-        """Requeue jobs, given as job specifications for scontrol by job id. Return Slurm's response."""
+        """Requeue jobs, given by job id as job specifications for scontrol. Return Slurm's response."""
         ...
 
 
 class Interventions:
-    """Executor of the interventions that follow from each snapshot. All calls are made from one thread.
+    """Executor of the interventions that follow from a snapshot of the queue. One thread makes all calls.
 
     Args:
         config: mode, permission to preempt, interval.
@@ -97,11 +97,11 @@ class Interventions:
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 
     def begin_cycle(self) -> None:
-        """Start a cycle: discard the node resources, so that they are read again when they are needed."""
+        """Start a cycle: discard the cached node resources. They are read again when they are needed."""
         self._nodes, self._nodes_read = None, False
 
     def nodes(self) -> list[NodeResources] | None:
-        """Return the nodes' resources, read at most once per cycle; None: slurmctld did not answer."""
+        """Return the resources of the nodes, read at most once per cycle; None: slurmctld did not answer."""
         if not self._nodes_read:
             self._nodes_read = True
             try:
@@ -133,10 +133,11 @@ class Interventions:
             self._preempt(snapshot)
 
     def _differs(self, snapshot: Snapshot, choice: ShapeChoice) -> bool:
-        """Return whether a job should get another GPU shape than it has.
+        """Return whether a job should get a GPU shape other than its present one.
 
-        Its current shape is blocked for some time if a limit on generic resources prevents the start, or if
-        the job could start in it but has not done so within `START_TIMEOUT_S`.
+        The present shape is blocked for some time if a limit on generic resources prevents the start of the
+        job. It is also blocked if the job could start in this shape but has not started within
+        `START_TIMEOUT_S`.
         """
         assigned = self._assigned(snapshot, choice)
         now, startable_since = self._clock(), self._state.startable_since
@@ -194,7 +195,7 @@ class Interventions:
         )
 
     def _query_job(self, name: str) -> gpu_request.GpuRequest:
-        """Return slurmctld's current data of a job. For a job that no longer exists `pending` is False."""
+        """Return slurmctld's current data of a job. If the job no longer exists, `pending` is False."""
         try:
             return gpu_request.read_gpu_request(name, self._run)
         except UnavailableError as error:
@@ -239,9 +240,9 @@ class Interventions:
         return {} if same else fields
 
     def _restore_unrunnable(self, snapshot: Snapshot) -> None:
-        """Restore the original request of jobs that Slurm cannot run in the assigned GPU shape.
+        """Restore the original request of each job that Slurm cannot run in the assigned GPU shape.
 
-        Slurm holds such a job, with the reason BadConstraints, until its request is changed again.
+        Slurm holds such a job, with the reason BadConstraints, until the job's request is changed again.
         """
         queue, now = snapshot.queue, self._clock()
         for row, word in enumerate(queue.reason if self._state.assigned else []):

@@ -1,4 +1,4 @@
-"""The priority engine in the controller: when it runs, on which queue, and how the order is published.
+"""The priority engine in the controller: its schedule, the source of the queue, and publication of the order.
 
 The package `priority` ranks the queue. numpy is imported in the first cycle, not before.
 """
@@ -68,10 +68,10 @@ def make_pipeline(
 
 
 class PriorityLoop:
-    """Periodic ranking of the queue. Responses to requests are made from the last snapshot.
+    """Periodic ranking of the queue. Requests are answered from the last snapshot.
 
-    All work except that of the database runs in one dedicated thread, so that a long cycle delays only the
-    next cycle.
+    All work except database access runs in one dedicated thread, so that a long cycle delays only the next
+    cycle.
 
     Args:
         config: configuration at the start.
@@ -83,8 +83,9 @@ class PriorityLoop:
     Attributes:
         snapshot: result of the last cycle; None: there was none.
         quotas: returns the use of quotas, which the order takes into account.
-        deferral: deferral of jobs, whose holds do not count as waiting; None: jobs are not deferred.
-        permit: raises an error while the order may not be published.
+        deferral: deferral of jobs. Time for which it holds a job does not count as waiting. None: jobs are
+            not deferred.
+        permit: raises an error while the order must not be published.
         config: the configuration.
 
     Raises:
@@ -117,7 +118,7 @@ class PriorityLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, PriorityPipeline | None]:
-        """Return a configuration with its pipeline (None: mode off), for `adopt`. Change nothing.
+        """Return a configuration with its pipeline (None: mode off), for `adopt`. Nothing else is changed.
 
         Raises:
             ConfigError: the configuration cannot be used.
@@ -128,13 +129,13 @@ class PriorityLoop:
         return config, self._make_pipeline(config, self._history, latest.state if latest else None)
 
     def adopt(self, prepared: tuple[Config, PriorityPipeline | None]) -> None:
-        """Use the result of `prepare` from the next cycle on. A running cycle is not waited for."""
+        """Use the result of `prepare` from the next cycle on. Do not wait for a running cycle."""
         self._next, self.config = prepared, prepared[0]
         self._began_s = float("-inf")
 
     @property
     def engine_state(self) -> EngineState | None:
-        """Engine state, which is kept between cycles; None while the engine is off."""
+        """State of the priority engine, which persists from cycle to cycle; None while the engine is off."""
         return self._pipeline.state if self._pipeline else None
 
     async def loop(self) -> None:
@@ -148,7 +149,8 @@ class PriorityLoop:
     async def _wait_for_history(self) -> None:
         """Wait at the start until the history is loaded, for a limited time.
 
-        If the queue were ranked without the history, all jobs would move, and move back soon after.
+        If the queue were ranked without the history, the order of jobs would change, and change back soon
+        after.
         """
         latest = time.monotonic() + _HISTORY_TIMEOUT_S
         while self._history is not None and not self._history.loaded and time.monotonic() < latest:
@@ -254,9 +256,9 @@ class PriorityLoop:
         return problem
 
     def _check_clock(self, state: EngineState) -> None:
-        """Discard the decayed usage if the system clock was set, so that it is computed again from records.
+        """Discard the decayed usage if the system clock was set. It is then computed again from records.
 
-        Otherwise the usage would have decayed by time that never passed.
+        Otherwise the usage would have decayed for a time that has not passed.
         """
         ahead_s = time.time() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > _CLOCK_STEP_S:
@@ -267,7 +269,7 @@ class PriorityLoop:
         self._ahead_s = ahead_s
 
     async def _load_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Load the predictions of jobs that were running when senergyctld started, unless they are loaded."""
+        """Load the stored predictions of jobs that were running when senergyctld started, once."""
         mispredictions = pipeline.state.mispredictions
         if not mispredictions.loaded:
             before, cluster = time.time() - _LOOKBACK_S, self.config.cluster.name
@@ -282,7 +284,7 @@ class PriorityLoop:
             del mispredictions.unsaved[: len(started)]
 
     async def _intervene(self, pipeline: PriorityPipeline, snapshot: Snapshot) -> None:
-        """Assign GPU shapes and preempt jobs; store these decisions in the database."""
+        """Assign GPU shapes and preempt jobs. Store these decisions in the database."""
         interventions, cluster = pipeline.state.interventions, self.config.cluster.name
         if not interventions.loaded:
             before = time.time() - _LOOKBACK_S
@@ -295,7 +297,7 @@ class PriorityLoop:
                 del interventions.unsaved[: len(made)]
 
     async def _compare_with_slurm(self, snapshot: Snapshot) -> None:
-        """Compare the snapshot's order with Slurm's own order, and log the result from time to time."""
+        """Compare the order in a snapshot with Slurm's own order. Log the result from time to time."""
         correlation = await asyncio.get_running_loop().run_in_executor(
             self._thread, snapshot.correlation_with_slurm
         )

@@ -40,20 +40,20 @@ _QUEUE_AGE_S: Final = 900.0  # three times Slurm's default PriorityCalcPeriod
 
 @dataclass(slots=True)
 class PriorityPipeline:
-    """The stages for one configuration.
+    """The stages of a priority cycle for one configuration.
 
-    All members except `signature` and `stop` are used by one thread only.
+    Only one thread may use the members, except `signature` and `stop`.
 
     Attributes:
         engine: ranks the queue.
         source: reads the queue.
         publisher: publishes the order.
-        state: state of the engine, shared with the pipelines before and after a reload.
+        state: state of the engine, which the pipelines before and after a reload share.
         read_shares: reads the shares of all associations.
         interventions: assigns GPU shapes before jobs start, and preempts jobs.
-        changes: whether this program may change anything in Slurm.
+        changes: whether jobs in Slurm may be changed.
         stops: functions that `stop` calls.
-        share_error: why shares could not be read the last time, in one line; None: they were read.
+        share_error: reason why the last attempt to read the shares failed, in one line; None: it succeeded.
     """
 
     engine: PriorityEngine
@@ -72,7 +72,7 @@ class PriorityPipeline:
 
     @property
     def source_name(self) -> str:
-        """Name of the queue source, for users."""
+        """Name of the queue source, in the form for users."""
         return self.source.name if isinstance(self.source, FallbackQueueSource) else "squeue"
 
     def rank(self) -> Snapshot:
@@ -94,7 +94,7 @@ class PriorityPipeline:
         return shares
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order of a snapshot. Return the failures in one line; None without failures.
+        """Publish the order of a snapshot. Return the failures in one line; None: there were no failures.
 
         A queue.table that is missing or old also counts as a failure.
         """
@@ -115,11 +115,11 @@ class PriorityPipeline:
             self.interventions.apply(snapshot, self.engine.policy)
 
     def signature(self) -> tuple[int, ...] | None:
-        """Return a value that changes when slurmctld reports new jobs; None if it does not report them."""
+        """Return a value that changes when slurmctld reports new jobs; None: it does not report new jobs."""
         return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
     def close(self, successor: PriorityPipeline | None) -> None:
-        """End this pipeline after a reload. `successor` is the pipeline that replaces it; None: none does."""
+        """Close this pipeline after a reload. `successor` is the pipeline that replaces it, or None."""
         self.stop()
         self.publisher.close(successor.publisher if successor else None)
 
@@ -136,7 +136,7 @@ def build_pipeline(
 
     Args:
         config: configuration with a mode other than off.
-        history: history of measured runs; None: predictions do without it.
+        history: history of measured runs; None: predictions do not use it.
         state: state of the previous pipeline; None: there was none.
 
     Raises:
@@ -200,7 +200,7 @@ def _exists(path: Path) -> bool:
 
 
 def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
-    """Return a function that predicts from the history in the history's own thread; None: no history."""
+    """Return a function that predicts from the history, in the thread of the history; None: no history."""
     if history is None:
         return None
 
@@ -211,7 +211,7 @@ def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
 
 
 def _bounds_source(history: HistoryCache | None) -> BoundsSource | None:
-    """Return a function that reads lower bounds in the history's own thread; None: no history."""
+    """Return a function that reads lower bounds, in the thread of the history; None: no history."""
     if history is None:
         return None
 

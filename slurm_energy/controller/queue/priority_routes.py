@@ -1,6 +1,6 @@
 """Responses to `/v1/priority` and `/v1/shares`, as JSON text in pieces.
 
-The server identifies the caller. numpy is imported only once there is a snapshot.
+The server has identified the caller. numpy is imported only once there is a snapshot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK: Final = 200
 def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
     """Yield the response to `GET /v1/priority` in pieces, without its last brace.
 
-    An invalid query raises at the call, before the first piece.
+    If the query is invalid, the call itself raises the error, before the first piece is requested.
 
     Raises:
         UsageError: unknown parameter or bad value.
@@ -62,7 +62,7 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
 def names_without_jobs(
     priority: PriorityLoop, query: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (accounts, partitions) that the query names and that no job in the queue has."""
+    """Return those accounts and partitions in the query that no job in the queue has."""
     accounts, partitions = words(query, "account"), words(query, "partition")
     snapshot = priority.snapshot
     if snapshot is None or not (accounts or partitions):
@@ -75,7 +75,7 @@ def names_without_jobs(
 
 
 def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: EngineState | None) -> None:
-    """Raise NotFoundError for a user unknown to this host who has no queued jobs, shares or usage."""
+    """Raise NotFoundError for a user whom this host does not know and who has no jobs, shares or usage."""
     unknown = {name for name in users if uid_of(name) is None} - set(snapshot.queue.user)
     if unknown and state is not None:
         unknown -= {row["user"] for row in _share_rows(snapshot, state, None)}
@@ -129,7 +129,7 @@ def _head(priority: PriorityLoop) -> dict[str, Any]:
 
 
 def _pieces(head: Mapping[str, Any], rows: list[int], job: Callable[[int], dict[str, Any]]) -> Iterator[str]:
-    """Yield one JSON object in pieces, without its last brace.
+    """Yield a JSON object in pieces, without its last brace. Its last field is a list of jobs.
 
     A long queue is never held in memory as a whole.
 

@@ -1,1 +1,1 @@
-"""Records and sums in senergyctld: deliveries of agents, storage, enrichment, retention, reports."""
+"""Records and energy sums in senergyctld: deliveries of agents, storage, enrichment, retention, reports."""

@@ -1,7 +1,7 @@
-"""Periodic task that writes the energy of ended jobs into their AdminComment in Slurm's accounting, as JSON.
+"""Periodic task that writes the energy of ended jobs as JSON into their AdminComment in Slurm's accounting.
 
-Comments of other tools are left alone: a comment is written only if there is none, or if it consists of the
-energy flags that the job_submit module has put there.
+Comments of other tools are not changed. A comment is written only if the job has none, or if the present
+comment consists of the energy flags that the job_submit module has written.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 
 class AdminCommentWriter:
-    """Writer of comments.
+    """Writer of the AdminComments with the energy of jobs.
 
     Args:
         enabled: returns whether the site wants the comments.
         store: the database.
         run: executes Slurm's commands.
-        factors: returns the factors of emissions and cost for a window of Unix time.
+        factors: returns the factors of emissions and cost between two Unix times.
         failures: log of failures; a repeated one is logged once.
     """
 
@@ -66,10 +66,11 @@ class AdminCommentWriter:
             await asyncio.sleep(0.0 if more else interval_s())
 
     async def write(self) -> bool:
-        """Comment the jobs that ended since the last call; return whether there are more.
+        """Write comments for jobs that ended since the last call. Return whether more jobs are left.
 
         Raises:
-            UnavailableError: the database or Slurm's accounting does not answer; the next call repeats.
+            UnavailableError: the database or Slurm's accounting does not answer; the next call repeats the
+                work.
         """
         jobs, last, more = await self._store.read(ended_jobs, self._after)
         if not jobs:
@@ -89,14 +90,15 @@ class AdminCommentWriter:
 
 
 def is_free(comment: AdminComment) -> bool:
-    """Return whether a comment is empty, or only the energy flags of the job."""
+    """Return whether a comment is empty, or contains only the energy flags of the job."""
     return not comment.text or is_only_flags(comment.text)
 
 
 def comment_text(job: EndedJob, factors: GridFactors, flags: dict[str, str]) -> str:
     """Return the comment of a job: a JSON object with one key, in ASCII. Unknown values are null.
 
-    sacctmgr replaces each quotation mark by a backtick, so the texts in the object must have no backticks.
+    sacctmgr replaces each quotation mark by a backtick. The texts in the object must therefore contain no
+    backticks.
     """
     footprint = factors.footprint([(job.start, job.end, job.energy_joules)])
     elapsed_s = job.end - job.start

@@ -34,11 +34,11 @@ _COUNTS: Final = ("spooled", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """A parsed delivery.
+    """A parsed delivery of records.
 
     Attributes:
         items: valid records.
-        refusals: records that were refused, each with the reason.
+        refusals: refused records, each with the reason.
         node: the node that claims to have sent the delivery; None: not stated.
         counts: numbers of records that the sending node still stores, by the keys `spooled` and `rejected`.
     """
@@ -50,7 +50,7 @@ class _Delivery:
 
 
 class DeliveryReceiver:
-    """Receiver of deliveries from agents. It stores their records.
+    """Receiver of agents' deliveries. It stores the records in them.
 
     Args:
         config: returns the current configuration.
@@ -59,7 +59,8 @@ class DeliveryReceiver:
         hosts: addresses of nodes; None: any sender may deliver records of any node.
 
     Attributes:
-        pending_counts: numbers of `spooled` and `rejected` records by node, from the node's last delivery.
+        pending_counts: numbers of `spooled` and `rejected` records on each node, from the last delivery of
+            the node.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class DeliveryReceiver:
         self._writes = WriteBatches(self._write)
 
     def pending_counts_of(self, node: str) -> dict[str, int | None]:
-        """Return how many `spooled` and `rejected` records a node stores; None: not reported."""
+        """Return the numbers of `spooled` and `rejected` records that a node stores; None: not reported."""
         counts = self.pending_counts.get(node, {})
         return {key: counts.get(key) for key in _COUNTS}
 
@@ -105,7 +106,7 @@ class DeliveryReceiver:
     async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
     ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-        """Split records into those that the sender may deliver and refusals of the others."""
+        """Separate the records that the sender may deliver from the others. Return the others as refusals."""
         sources = [ItemSource(item.index, item.record.record_id, item.record.node) for item in items]
         mode = self._config().controller.record_hosts
         refusals = await refuse_foreign(self._hosts, mode, sources, sender, "energy record")
@@ -132,10 +133,10 @@ def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Parse a request body and return its JSON object.
+    """Parse a request body and return the JSON object in it.
 
     Raises:
-        UsageError: not a JSON object.
+        UsageError: the body is not a JSON object.
     """
     try:
         data = json.loads(body, parse_constant=_no_constant)

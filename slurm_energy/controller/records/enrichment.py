@@ -1,4 +1,4 @@
-"""Queries to Slurm's accounting about the jobs of new records: schedule, queries, storage of the answers."""
+"""Queries to Slurm's accounting about jobs with new records: schedule, queries, storage of the answers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ _UNDELAYED_QUERIES: Final = 6
 
 @dataclass(slots=True)
 class QuerySchedule:
-    """Schedule of queries about jobs whose accounting data are incomplete (open jobs).
+    """Schedule of queries about open jobs, which are jobs whose accounting data are incomplete.
 
     A new job is queried at once. slurmdbd receives a job's end some seconds late, so the first
-    `_UNDELAYED_QUERIES` queries follow at the plain interval. After them the interval doubles, up to an hour.
+    `_UNDELAYED_QUERIES` queries follow at the configured interval. After these the interval doubles, up to an
+    hour.
     """
 
     interval_s: float
     _queries: dict[JobLookup, tuple[int, float]] = field(default_factory=dict)
 
     def due(self, jobs: Sequence[JobLookup], now: float) -> list[JobLookup]:
-        """Return the jobs to query at `now`. Entries of jobs that are missing in `jobs` are removed.
+        """Return the jobs to query at `now`. Forget jobs that are not in `jobs`.
 
         Args:
             jobs: all open jobs.
-            now: monotonic seconds. If Unix seconds were used, no query would be due for some time after the
-                clock was set back.
+            now: monotonic seconds. With Unix seconds, no query would be due for some time after the clock was
+                set back.
         """
         still_open = set(jobs)
         self._queries = {job: entry for job, entry in self._queries.items() if job in still_open}
         return [job for job in jobs if self._queries.get(job, (0, now))[1] <= now]
 
     def record_query(self, jobs: Sequence[JobLookup], now: float) -> None:
-        """Record that Slurm answered a query about these jobs. Those that stay open are queried again later.
+        """Record that Slurm answered a query about these jobs. Jobs that stay open are queried again later.
 
         Args:
             jobs: the jobs in the query.
@@ -86,9 +87,10 @@ class Enrichment:
             await asyncio.sleep(self.schedule.interval_s)
 
     async def cycle(self) -> int:
-        """Query the jobs that are due, if any; return how many records were linked to accounting data.
+        """Query accounting data of the jobs that are due. Return the number of records that got such data.
 
-        After a long outage more jobs may be due than fit one query. The rest follows in the next cycles.
+        After a long outage more jobs may be due than fit into one query. The others follow in the next
+        cycles.
 
         Raises:
             EnergyError: Slurm or the database is unavailable; the next cycle retries.

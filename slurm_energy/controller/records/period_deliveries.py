@@ -1,4 +1,4 @@
-"""Deliveries of periods of nodes' energy: parsing, check of the sender, storage, a result for each period."""
+"""Deliveries of periods, each with the energy of one node: parsing, check of the sender, storage, results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READERS: Final = 2
 
 
 class PeriodReceiver:
-    """Receiver of deliveries of periods from agents. It stores them.
+    """Receiver of agents' deliveries of periods. It stores the periods.
 
     Args:
         config: returns the current configuration.

@@ -24,12 +24,12 @@ _DAY_S: Final = 86400.0
 async def drop_old_data(
     config: Callable[[], Config], store: Store, grid: GridFetcher, failures: RepeatedFailureLog
 ) -> None:
-    """Delete data every hour, as the current configuration says, until the task is cancelled.
+    """Delete old data every hour until the task is cancelled. The current configuration states the ages.
 
     Args:
         config: returns the current configuration.
         store: the database.
-        grid: deletes values of the grid.
+        grid: deletes old carbon intensities and prices.
         failures: log of failures; a repeated one is logged once.
     """
     while True:
@@ -50,7 +50,7 @@ async def drop_old_data(
 
 
 async def _drop_budget_history(kept_s: float, store: Store) -> None:
-    """Merge old samples of budgets, and drop those that are older than `kept_s` seconds."""
+    """Merge old samples of budgets, and delete those older than `kept_s` seconds."""
     now = time.time()
     while await store.write(budgets.merge_old_samples, now - budgets.FINE_KEPT_S):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Access to the database for asyncio: one thread writes, a few read, and the event loop never waits."""
+"""Access to the database for asyncio. One thread writes, a few read, and the event loop never waits."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ log = logging.getLogger(__name__)
 class Store:
     """The database with its threads. They run functions of the package `accounting` on their connections.
 
-    Only one controller writes to a database. A SQLite file has a lock file beside it. On a server, the
-    writing thread's connection holds a lock; it is taken again with each new connection.
+    Only one controller writes to a database. For a SQLite file, a lock file beside it ensures this. On a
+    database server, the connection of the writing thread holds a lock; each new connection takes the lock
+    again.
 
     Args:
         location: the database.
-        lease: lease of the active one of several controllers, without which nothing is written; None: the
+        lease: lease of the active controller, needed to write if there are several controllers; None: the
             cluster has one controller.
 
     Attributes:
-        path: the SQLite file; None: a server.
+        path: the SQLite file; None: the database is on a server.
         name: the location for messages, without a password.
 
     Raises:
@@ -93,7 +94,7 @@ class Store:
     ) -> R:
         """Run a function on the connection of the writing thread and return its result.
 
-        The function gets the connection and the other arguments.
+        The connection and the other arguments of this call are passed to the function.
 
         Raises:
             UnavailableError: the database refused, e.g. no space; nothing was changed.
@@ -113,7 +114,7 @@ class Store:
     ) -> R:
         """Run a function on the connection of a reading thread and return its result.
 
-        The function gets the connection and the other arguments.
+        The connection and the other arguments of this call are passed to the function.
 
         Raises:
             UnavailableError: the database refused.
@@ -134,7 +135,7 @@ class Store:
     ) -> R:
         """Run a function in a reading thread and return its result.
 
-        Its queries are aborted after `limit_s` seconds.
+        The database queries of the function are aborted after `limit_s` seconds.
 
         Raises:
             UnavailableError: the database refused, or the time is over.
@@ -173,9 +174,9 @@ class Store:
         return self._connection
 
     def _keep_session(self) -> None:
-        """Use the writing session regularly.
+        """Test the session of the writing thread at intervals, so that the server does not end it as idle.
 
-        A database server ends idle sessions, and another writer could then take over.
+        If the session ended, its lock would be free, and another writer could take over.
         """
         while not self._closing.wait(_KEEP_INTERVAL_S):
             try:
@@ -230,7 +231,7 @@ class Store:
 
 
 class _NoAbsence:
-    """Counterpart of `_Absence` for a SQLite file, which has no server that could fail to answer."""
+    """Counterpart of `_Absence` for a SQLite file. There is no server that could fail to answer."""
 
     def noted(self) -> AbstractContextManager[None]:
         """Context manager without effect."""
@@ -238,9 +239,9 @@ class _NoAbsence:
 
 
 class _Absence:
-    """The times in which a server does not answer. They are logged once.
+    """Record of whether the database server answers. Each change is logged once.
 
-    Requests fail at once until the server is tried again.
+    After a failure, requests fail at once until it is time to try the server again.
 
     Args:
         name: name of the database for messages.
@@ -254,10 +255,10 @@ class _Absence:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Record whether the server answers in the `with` block.
+        """Context manager that records whether the server answers in the `with` block.
 
         Raises:
-            UnavailableError: it does not answer, or did not shortly before.
+            UnavailableError: the server does not answer, or did not answer shortly before.
         """
         if self._absent and time.monotonic() < self._retry_s:
             raise self._error()

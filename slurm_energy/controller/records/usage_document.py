@@ -1,4 +1,4 @@
-"""The response to `GET /v1/usage`: sums of groups by the requested dimensions, with emissions and cost."""
+"""The response to `GET /v1/usage`: energy, emissions and cost, summed by the requested dimensions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RowKey = tuple[str, int, str, tuple[str | int | None, ...]]
 
 
 class GridRates:
-    """Emissions and cost of a microjoule: constants, and functions of time whose values are computed once.
+    """Emissions and cost per microjoule. Values that vary with time are computed once per interval.
 
     Args:
         factors: emissions and cost per kWh.
@@ -43,11 +43,14 @@ class GridRates:
 
     @property
     def vary(self) -> bool:
-        """Whether emissions or cost of energy depend on when it was used."""
+        """Whether emissions or cost of energy depend on the time at which the energy was used."""
         return bool(self._varying)
 
     def __call__(self, start: int, end: int) -> list[float | None]:
-        """Return the rates that vary, per microjoule between two times; None: unknown."""
+        """Return, for each factor that varies with time, the rate per microjoule between two times.
+
+        None: the rate is unknown.
+        """
         if (start, end) not in self._known:
             self._known[start, end] = [self._rate(factor, start, end) for factor in self._varying]
         return self._known[start, end]
@@ -55,7 +58,7 @@ class GridRates:
     def footprint(
         self, energy_uj: int, groups: Iterable[int], interval: IntervalUsage
     ) -> tuple[float | None, float | None]:
-        """Return emissions in grams and cost of the energy of groups in an interval; None: unknown."""
+        """Return emissions in grams and cost of the energy that groups used in an interval; None: unknown."""
         members = sorted(groups)
         grams, cost = (self._amount(factor, energy_uj, members, interval) for factor in self._factors)
         return grams, cost
@@ -92,13 +95,13 @@ def _varies(factor: GridFactor | None) -> TypeGuard[GridFactor]:
 def usage_rows(
     usage: WindowUsage, groups: Mapping[int, GroupKey], by: Sequence[str], rates: GridRates
 ) -> list[dict[str, Any]]:
-    """Return the rows of the response, ordered by cluster, interval, kind and dimensions.
+    """Return the rows of the response, sorted by cluster, interval, kind and dimensions.
 
     Args:
-        usage: the sums of the window.
+        usage: the sums in the requested time window.
         groups: the groups that the caller may see.
-        by: dimensions.
-        rates: emissions and cost.
+        by: dimensions by which the energy is summed.
+        rates: emissions and cost per microjoule.
 
     Raises:
         UsageError: there are too many rows.
@@ -148,7 +151,7 @@ def _sums_by_key(
 
 
 def _value(group: GroupKey, name: str) -> str | int | None:
-    """Return the value of a dimension; None: none or unknown."""
+    """Return the value of a dimension in a group; None: the group has none, or it is unknown."""
     if group.kind != JOB:
         return None
     if name == "cpus":

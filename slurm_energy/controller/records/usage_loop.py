@@ -1,4 +1,4 @@
-"""Counting of energy, CPU time and GPU time for `senergy report`, soon after it has arrived."""
+"""Summation of energy, CPU time and GPU time for `senergy report`, soon after the data have arrived."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_CATCH_UP_S: Final = 2.0
 class UsageLoop:
     """Periodic task that adds newly arrived data to the sums.
 
-    It pauses between pieces so that others can write.
+    It adds the data in pieces, and pauses between pieces so that others can write.
 
     Args:
         store: the database.
@@ -31,7 +31,7 @@ class UsageLoop:
         self._rollup = UsageRollup()
 
     async def loop(self) -> None:
-        """Count at every interval until cancelled; log failures."""
+        """Add new data at every interval until cancelled; log failures."""
         while True:
             try:
                 while await self._advance():
@@ -42,7 +42,7 @@ class UsageLoop:
             await asyncio.sleep(INTERVAL_S)
 
     async def catch_up(self) -> None:
-        """Add newly arrived data to the sums, so that a report includes it; give up after two seconds.
+        """Add newly arrived data to the sums, so that a report includes the data. Give up after two seconds.
 
         Raises:
             UnavailableError: the database refused.

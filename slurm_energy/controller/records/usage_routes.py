@@ -39,7 +39,7 @@ class UsageRoutes:
     Args:
         config: returns the configuration.
         store: the database.
-        usage: counts what has arrived.
+        usage: adds newly arrived data to the sums before a report.
         factors: emissions and cost per kWh.
         run: runs sacctmgr, for the hierarchy of accounts.
     """
@@ -62,7 +62,10 @@ class UsageRoutes:
         return RouteGroup(costly={USAGE_PATH: self.report})
 
     async def report(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/usage`. Users see their own jobs, operators all and the meter.
+        """Return the response to `GET /v1/usage`.
+
+        Users see their own jobs. Operators see all jobs. Operators, and with `controller.public_meter` all
+        users, also see idle and unattributed energy.
 
         Raises:
             UsageError: a parameter is unknown or malformed, or the response would be too long.
@@ -102,7 +105,7 @@ class UsageRoutes:
         }
 
     async def _parents(self, cluster: str) -> dict[str, dict[str, str]]:
-        """Return the parent of each account of a cluster; empty without slurmdbd."""
+        """Return the parent account of each account of a cluster; empty: there is no slurmdbd."""
         try:
             async with self._reading_shares:
                 tree = await asyncio.to_thread(self._shares.current)

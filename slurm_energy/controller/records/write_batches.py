@@ -1,7 +1,7 @@
-"""Writes of several deliveries in one transaction.
+"""Storage of several deliveries in one transaction.
 
-A commit waits for the disk. At a full hour thousands of nodes deliver at once, and one commit per delivery
-would be the limit.
+A commit waits for the disk. At a full hour thousands of nodes deliver at once. With one commit per delivery,
+the disk would limit the throughput.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ResultT = TypeVar("ResultT")
 
 
 class WriteBatches(Generic[ItemT, ResultT]):
-    """Collects deliveries while an earlier transaction runs, and stores them together.
+    """Collector of deliveries that arrive while a transaction runs. It stores them together in the next one.
 
     Args:
-        write: stores several deliveries in one transaction and returns the result of each; it raises an
-            error if nothing was stored.
+        write: stores several deliveries in one transaction and returns a result for each; it raises an error
+            if nothing was stored.
     """
 
     def __init__(self, write: Callable[[Sequence[Sequence[ItemT]]], Awaitable[Sequence[ResultT]]]) -> None:
@@ -36,7 +36,7 @@ class WriteBatches(Generic[ItemT, ResultT]):
         self._began_s = -math.inf
 
     async def add(self, items: Sequence[ItemT]) -> ResultT:
-        """Store the items of a delivery and return their result, when they are on the disk.
+        """Store the items of a delivery. Return their result when the items are on the disk.
 
         Raises:
             UnavailableError: the database refused; nothing is stored.

@@ -1,1 +1,1 @@
-"""Several senergyctld for one cluster, of which one is active."""
+"""Several senergyctld processes for one cluster, of which one is active."""

@@ -1,4 +1,4 @@
-"""This host as one of several controllers: configuration, name, policy file, place of slurmctld."""
+"""This host as one of several controllers: configuration, name, policy file, location of slurmctld."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("senergyctld")
 
 
 class ControllerHost:
-    """The state of a controller that both of its roles share.
+    """The state of a controller that its active and its passive role share.
 
     Args:
         config: configuration at the start.
@@ -62,14 +62,14 @@ class ControllerHost:
         self._written: str | None = None
 
     def presence(self, *, ready: bool = True) -> Presence:
-        """Return this controller's announcement."""
+        """Return the announcement of this controller to the other controllers."""
         return Presence(self.name, __version__, self._started, ready, self.beside)
 
     def observe_slurmctld(self) -> None:
-        """Look for the active slurmctld, at most every few seconds. The call may block for two seconds.
+        """Find out whether the active slurmctld runs on this host, at most every few seconds.
 
-        The heartbeat file of slurmctld may be on a file system that hangs, and scontrol may take long. Until
-        the observation ends, its last result remains.
+        The call may block for two seconds: the heartbeat file of slurmctld may be on a file system that
+        hangs, and scontrol may take long. Until the observation ends, the result of the last one remains.
         """
         if self._observation is None and self._clock_s() - self._observed_s >= _OBSERVE_S:
             self._observed_s = self._clock_s()
@@ -84,11 +84,11 @@ class ControllerHost:
         self.beside = self._follower.is_beside_slurmctld()
 
     def successor(self, state: LeaseState) -> str | None:
-        """Return the controller to which this active controller hands over now; None: none."""
+        """Return the controller to which this active controller should hand over now; None: to no one."""
         return self._follower.successor(state, self.name, self.beside)
 
     def write_policies(self, lines: Sequence[str]) -> None:
-        """Write the policy file if it changes.
+        """Write the policy file if its text has changed.
 
         Args:
             lines: lines about power budgets, which the active controller adds.
@@ -113,5 +113,5 @@ class ControllerHost:
         log.info("configuration read again: %s", self.config.path or "defaults")
 
     def forget_written_policies(self) -> None:
-        """Write the policy file the next time in any case, because another role has written it."""
+        """Write the policy file at the next call even without a change: another role has written it."""
         self._written = None

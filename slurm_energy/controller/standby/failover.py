@@ -1,4 +1,4 @@
-"""Alternation of senergyctld between the passive and the active role, with several controllers."""
+"""Change of senergyctld between the passive and the active role, in a cluster with several controllers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ RunActive = Callable[[Config, Store, ControllerLease, ControllerHost], "Resignat
 
 
 class Resignation:
-    """The end of the active role while the daemon continues.
+    """End of the active role while the daemon continues to run.
 
     Args:
-        config: the configuration at the end.
-        successor: controller that is to take the lease; None: another one has taken it.
+        config: the configuration at that time.
+        successor: controller that should take the lease; None: another one has already taken it.
     """
 
     def __init__(self, config: Config, successor: str | None = None) -> None:
@@ -44,10 +44,10 @@ class Resignation:
 
 
 async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> str | None:
-    """Wait until this process is to stop being the active controller.
+    """Wait until this process should stop being the active controller.
 
     Returns:
-        The controller that is to take the lease; None: another one has taken it.
+        The controller that should take the lease; None: another one has already taken it.
     """
     while True:
         lease.note_loop()
@@ -62,7 +62,9 @@ async def wait_until_resigned(lease: ControllerLease, host: ControllerHost) -> s
 
 
 def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run_active: RunActive) -> None:
-    """Be passive until the lease is free, then active until it is lost, until a signal ends the daemon.
+    """Alternate between the roles until a signal ends the daemon.
+
+    The process is passive until the lease is free. It is then active until it loses the lease.
 
     Args:
         host: this controller.
@@ -90,7 +92,7 @@ def alternate(host: ControllerHost, manager: service_manager.ServiceManager, run
 
 
 def _serve(host: ControllerHost, free: LeaseState, run_active: RunActive) -> Resignation | None:
-    """Take the lease and serve; return why the role ended (None: a signal)."""
+    """Take the lease and serve as the active controller. Return why this ended (None: a signal)."""
     location = configured_database(host.config.controller)
     lease = ControllerLease(location, host.presence, free.token)
     lease.policy_lines = free.policy_lines

@@ -1,7 +1,7 @@
 """The lease of this process while it is the active controller: fencing of writes, renewal, validity.
 
-The lease is renewed by a thread of its own, as long as the event loop works. Between the end of its validity
-and the next renewal nothing may act: another controller may have taken over.
+A separate thread renews the lease as long as the event loop works. After the lease has expired, nothing may
+act until the lease is renewed: another controller may have taken over.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ log = logging.getLogger("senergyctld")
 
 
 class ControllerLease:
-    """The lease of the active controller. It is taken with the first connection of the database's writer.
+    """The lease of the active controller. The first connection of the database's writer takes the lease.
 
     Args:
         location: the database.
-        presence: returns what this controller announces about itself.
-        expected_token: token of the free lease.
+        presence: returns this controller's announcement to the other controllers.
+        expected_token: fencing token that the lease had when it was found free.
         clock_s: returns seconds since boot, including suspended time.
 
     Attributes:
         token: fencing token; 0: the lease has not been taken.
         policy_lines: lines that this controller adds to the policy file.
-        state: the lease and the controllers at the last renewal.
-        on_loss: called in the thread of the lease when another controller has taken it.
+        state: state of the lease and of all controllers at the last renewal.
+        on_loss: called in the renewing thread when another controller has taken the lease.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ControllerLease:
         self.on_loss: Callable[[], None] = lambda: None
 
     def enter(self, connection: Connection) -> None:
-        """Fence a new connection of the writer, which holds the lock of the only writer.
+        """Fence a new connection of the writer. The connection already holds the lock of the only writer.
 
         The first connection takes the lease.
 
@@ -95,10 +95,10 @@ class ControllerLease:
         set_fence(connection, self.check)
 
     def check(self, connection: Connection) -> None:
-        """Raise an error unless this process holds the lease, by the database.
+        """Raise an error unless this process holds the lease according to the database.
 
         Raises:
-            LostLeaseError: another controller has taken it.
+            LostLeaseError: another controller has taken the lease.
         """
         try:
             controller_lease.require(connection, self._instance, self.token)
@@ -113,14 +113,14 @@ class ControllerLease:
 
     @property
     def is_valid(self) -> bool:
-        """Whether this process may act: the last renewal is recent, so nobody else can be active."""
+        """Whether this process may act: after so recent a renewal, no other controller can be active."""
         return not self._lost and self._clock_s() < self._valid_until_s
 
     def require(self) -> None:
         """Raise an error unless this process may act.
 
         Raises:
-            PassiveControllerError: another controller is active or may become so.
+            PassiveControllerError: another controller is active, or may become active.
         """
         if self._lost:
             raise PassiveControllerError(passive_reason(self.state.holder), self.state.holder)
@@ -128,20 +128,20 @@ class ControllerLease:
             raise PassiveControllerError("the database has not confirmed the lease for too long")
 
     def start(self) -> None:
-        """Start the renewals."""
+        """Start the thread that renews the lease."""
         self.note_loop(_START_S)
         self._thread = threading.Thread(target=self._renew_often, name="lease", daemon=True)
         self._thread.start()
 
     def note_loop(self, ahead_s: float = 0.0) -> None:
-        """Record that the event loop works; it may be busy with the start for `ahead_s` seconds."""
+        """Record that the event loop works. During the start it may then be busy for `ahead_s` seconds."""
         self._loop_seen_s = max(self._loop_seen_s, self._clock_s() + ahead_s)
 
     def release(self, successor: str | None = None) -> None:
-        """Stop the renewals and release the lease, so that another controller takes it at once.
+        """Stop the renewals and release the lease, so that another controller can take it at once.
 
         Args:
-            successor: controller that is to take it; None: any.
+            successor: controller that should take the lease; None: any controller.
         """
         self._closing.set()
         if self._thread is not None:
@@ -156,10 +156,10 @@ class ControllerLease:
         self._database.close()
 
     def renew(self) -> None:
-        """Renew the lease once and read the state of all controllers.
+        """Renew the lease once, and read the state of all controllers.
 
         Raises:
-            LostLeaseError: another controller has taken it.
+            LostLeaseError: another controller has taken the lease.
             UnavailableError, SQLAlchemyError: the database does not answer.
         """
         sent_s = self._clock_s()

@@ -1,4 +1,4 @@
-"""The lease and the controllers of a cluster as metrics for Prometheus, and for the status page."""
+"""State of the lease and of a cluster's controllers, as metrics for Prometheus and for the status page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lease_families(state: LeaseState, *, is_active: bool) -> Sequence[MetricFami
     """Return the metrics of a controller in a cluster with several controllers.
 
     Args:
-        state: the lease as the controller last read it.
+        state: state of the lease at the controller's last reading.
         is_active: whether the controller is the active one.
     """
     active = MetricFamily("controller_active", "Whether this senergyctld is the active one.")

@@ -1,4 +1,4 @@
-"""A passive senergyctld: it watches the lease, keeps the policy file, and refuses every request."""
+"""A passive senergyctld: it watches the lease, keeps the policy file current, and refuses every request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PassiveController:
     Args:
         host: this controller: configuration, name, policy file, observer of slurmctld.
         manager: the service manager to notify.
-        retry_s: minimum duration of the role, after a failed attempt to become active.
+        retry_s: minimum duration of the passive role, used after a failed attempt to become active.
     """
 
     def __init__(
@@ -73,7 +73,10 @@ class PassiveController:
         self._admission = ConnectionAdmission()
 
     async def run(self) -> LeaseState | None:
-        """Wait until this controller is to become active, and return the free lease; None: a signal came."""
+        """Wait until this controller should become active, and return the free lease.
+
+        None: a signal ended the wait.
+        """
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
@@ -123,10 +126,7 @@ class PassiveController:
             await asyncio.gather(*helpers, return_exceptions=True)
 
     async def _watch(self) -> bool:
-        """Announce this controller and read the lease.
-
-        Return whether this controller must now take the lease.
-        """
+        """Announce this controller and read the lease. Return whether it must take the lease now."""
         takes = False
         try:
             self._state, problem = await asyncio.to_thread(self._announce)
@@ -147,7 +147,7 @@ class PassiveController:
         return takes
 
     def _write_policies(self, lines: Sequence[str]) -> None:
-        """Keep the policy file, which slurmctld reads on this host if it becomes active."""
+        """Keep the policy file up to date. slurmctld reads it if slurmctld becomes active on this host."""
         try:
             self._host.write_policies(lines)
             self._failures.clear("policy file")
@@ -155,7 +155,10 @@ class PassiveController:
             self._failures.report("policy file", str(error))
 
     def _announce(self) -> tuple[LeaseState, str | None]:
-        """Return the lease, and the reason why this controller cannot take it; None: it can."""
+        """Announce this controller and return the lease.
+
+        Also return the reason why this controller cannot take the lease; None: it can.
+        """
         self._host.observe_slurmctld()
         with self._database.connect() as connection:
             problem = None
@@ -168,7 +171,7 @@ class PassiveController:
             return state, problem
 
     async def _end_former_writer(self) -> tuple[bool, str | None]:
-        """End the former holder's session; return whether the lock is free, and why not."""
+        """End the database session of the former holder. Return whether its lock is free, and if not, why."""
 
         def end() -> None:
             with self._database.connect() as connection:
@@ -220,7 +223,7 @@ class PassiveController:
 
 
 def _schema_problem(connection: Connection, name: str) -> str | None:
-    """Return why this release cannot use a database; None: it can, perhaps after a migration."""
+    """Return why this release cannot use a database; None: it can use it, perhaps after a migration."""
     try:
         migrations.schema_version(connection, name)
     except UnavailableError as error:

@@ -1,4 +1,4 @@
-"""The error of requests to a senergyctld that is not the active one."""
+"""The error with which a senergyctld that is not active refuses requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from slurm_energy.errors import UnavailableError
 
 
 class PassiveControllerError(UnavailableError):
-    """This senergyctld may not act now, because another one is active or may become so.
+    """Error: this senergyctld must not act now, because another one is active or may become active.
 
     Args:
         why: the reason.
@@ -19,7 +19,7 @@ class PassiveControllerError(UnavailableError):
 
 
 def passive_reason(holder: str | None) -> str:
-    """Return the reason in the error of a passive controller.
+    """Return the reason why a passive controller refuses requests, for its error.
 
     Args:
         holder: name of the active controller; None: there is none.

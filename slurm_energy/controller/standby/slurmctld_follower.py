@@ -15,7 +15,7 @@ PRECEDENCE_S: Final = 6.0
 
 
 class SlurmctldFollower:
-    """Decides which controller is to be active.
+    """Rule that selects the controller that should be active: the one on the host of the active slurmctld.
 
     Args:
         slurmctld: observer of the active slurmctld.
@@ -33,12 +33,12 @@ class SlurmctldFollower:
         return None if host is None else is_this_host(host)
 
     def successor(self, state: LeaseState, name: str, beside: bool | None) -> str | None:
-        """Return the controller to which the active one hands over now; None: none.
+        """Return the controller to which the active one should hand over now; None: to no one.
 
         Args:
-            state: the lease and the controllers.
+            state: state of the lease and of the controllers.
             name: name of the active controller.
-            beside: whether it is beside the active slurmctld.
+            beside: whether the active controller runs on the host of the active slurmctld.
         """
         better = beside_slurmctld(state, name) if beside is False else None
         if better != self._target:
@@ -49,7 +49,7 @@ class SlurmctldFollower:
 
 
 def beside_slurmctld(state: LeaseState, except_name: str) -> str | None:
-    """Return a controller, other than a given one, that can take the lease and is beside slurmctld."""
+    """Return a controller other than `except_name` that can take the lease and runs on slurmctld's host."""
     for one in state.controllers:
         presence = one.presence
         if presence.name != except_name and one.is_present and presence.ready and presence.beside_slurmctld:
@@ -58,12 +58,12 @@ def beside_slurmctld(state: LeaseState, except_name: str) -> str | None:
 
 
 def may_take(state: LeaseState, name: str, beside: bool | None) -> bool:
-    """Return whether a passive controller is to take the lease now.
+    """Return whether a passive controller should take the lease now.
 
     Args:
-        state: the lease and the controllers.
+        state: state of the lease and of the controllers.
         name: name of the passive controller.
-        beside: whether it is beside the active slurmctld; None: unknown.
+        beside: whether the passive controller runs on the host of the active slurmctld; None: unknown.
     """
     free_s = state.free_s
     if free_s is None:

@@ -1,1 +1,1 @@
-"""Learning of senergyctld from finished runs, and its advice to agents."""
+"""Learning from finished runs in senergyctld, and tuning advice to agents."""

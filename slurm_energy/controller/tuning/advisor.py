@@ -1,4 +1,4 @@
-"""Answers to agents that ask for tuning advice about their jobs: curves, pins and starting points."""
+"""Tuning advice for agents about their jobs: response curves, pins and starting points."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class _Knowledge:
     """Stored knowledge about a program.
 
     Attributes:
-        pin: pinned point; None: there is none.
-        issued: start that an earlier answer gave this job; None: there is none.
+        pin: operating point that a user or operator fixed; None: there is none.
+        issued: starting point that an earlier answer gave this job; None: there is none.
         runs: earlier runs of the program, oldest first.
         of_site: runs of the site's characterisation of the hardware, by class of reference kernel.
     """
@@ -61,14 +61,14 @@ class _Knowledge:
 
 
 class TuningAdvisor:
-    """Advisor of the agents.
+    """Adviser of the agents about the tuning of jobs.
 
     Args:
         config: returns the current configuration.
         store: the database.
         hosts: addresses of nodes; None: any agent may speak for any node.
         running: the running jobs.
-        oracle: returns the curve of a model (`--energy-model`) on a kind of hardware; None: unknown.
+        oracle: returns the response curve of a model (`--energy-model`) on a kind of hardware; None: unknown.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class TuningAdvisor:
         }
 
     async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
-        """Return the run of a job, after a check that the requesting agent's node runs it.
+        """Return the run of a job after checking that the job runs on the node of the requesting agent.
 
         Args:
             node: Slurm's name of the node.
@@ -150,7 +150,7 @@ class TuningAdvisor:
         return job
 
     async def is_running(self, job_id: int, uid: int) -> bool:
-        """Return whether Slurm runs a job of this id and user. False also if Slurm does not answer."""
+        """Return whether Slurm runs a job of this id and user. Return False also if Slurm does not answer."""
         try:
             job = (await self._running.read(_RUNNING_MAX_AGE_S)).get(job_id)
         except EnergyError:
@@ -158,7 +158,7 @@ class TuningAdvisor:
         return job is not None and job.uid == uid
 
     def fingerprint(self, run: JobRun, job: AllocatedJob, reported: str | None) -> str | None:
-        """Return the fingerprint of a job from Slurm, or else the one that a node of the job reported.
+        """Return the fingerprint of a job from Slurm, or else the one that a node of the job has reported.
 
         Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
         advice later.
@@ -175,14 +175,14 @@ class TuningAdvisor:
     async def _assign(
         self, run: JobRun, program: Program, recommended: RecurringStart, settled: IssuedStart
     ) -> IssuedStart:
-        """Store the start of a job that has none yet, and return it.
+        """Return the starting point of a job. If the job has none yet, store one for it.
 
         Args:
             run: the run of the job.
             program: the program of the job.
-            recommended: start that the earlier runs recommend.
-            settled: start to store instead if `recommended` explores while another run of the program
-                explores.
+            recommended: starting point that the earlier runs recommend.
+            settled: starting point to store instead if `recommended` explores while another run of the
+                program explores.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
@@ -192,7 +192,7 @@ class TuningAdvisor:
     def _curves(
         self, known: _Knowledge, hardware: str, workload: str | None, model: str | None
     ) -> tuple[ResponseCurve | None, list[ResponseCurve]]:
-        """Return the curve of the program, and the curves of the site's characterisation."""
+        """Return the response curve of the program, and the curves of the site's characterisation."""
         curve = program_curve(known.runs, hardware, workload) if workload else None
         if curve is None and model is not None and self.oracle is not None:
             curve = self.oracle(model, hardware)
@@ -200,7 +200,9 @@ class TuningAdvisor:
 
 
 def curve_oracle(config: Config) -> CurveOracle | None:
-    """Return a function from (model, hardware) to the oracle's curve; None if numpy is missing.
+    """Return a function that maps a model and a kind of hardware to the oracle's response curve.
+
+    None: numpy is missing.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.
@@ -215,7 +217,7 @@ def curve_oracle(config: Config) -> CurveOracle | None:
 
 
 def parse_run(stored: StoredRun) -> LearnedRun | None:
-    """Return a stored run; None if this release cannot read it."""
+    """Return a run, parsed from its stored form; None: this release cannot read it."""
     try:
         return LearnedRun.from_json(stored.body)
     except EnergyError as error:
@@ -259,7 +261,7 @@ def _load(
 async def _recommend(
     run: JobRun, known: _Knowledge, request: AdviceRequest, objective: Objective
 ) -> RecurringStart | None:
-    """Return the start that the earlier runs recommend for a job; None if they recommend none."""
+    """Return the starting point that the earlier runs recommend for a job; None: they recommend none."""
     return await asyncio.to_thread(
         recurring_start,
         known.runs,

@@ -1,4 +1,4 @@
-"""Tuning groups: one coordinator for each job on several nodes, polled by the agents of its nodes."""
+"""Tuning groups. Each job on several nodes has one coordinator, which the agents of its nodes poll."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Group:
-    """The coordinator of a job. The lock lets one poll use it at a time.
+    """A job on several nodes with its coordinator. The lock lets one poll at a time use the coordinator.
 
     Attributes:
         coordinator: the coordinator.
@@ -97,7 +97,7 @@ class TuningGroups:
         return decision.to_json()
 
     async def _check(self, poll: GroupPoll, sender: Sender) -> None:
-        """Check that the job runs on the node. A poll that fails the check changes no state."""
+        """Check that the job runs on the polling node. A poll that fails this check changes no state."""
         if self._advisor is None:
             return
         group = self._groups.get((poll.job_id, poll.restart_count))

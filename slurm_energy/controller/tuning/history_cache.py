@@ -1,6 +1,6 @@
-"""The history of measured runs in memory. It learns ended runs and answers prediction requests. No SQL.
+"""In-memory history of measured runs. It learns ended runs and answers prediction requests. No SQL.
 
-One thread owns the history. The database stores the runs from which it is built.
+One thread owns the history. The history is built from the runs that the database stores.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ class HistoryCache:
     Args:
         store: the database.
         failures: log of failures; a repeated one is logged once.
-        retention_days: `controller.history_days`; replaced on reload.
-        policy_caps: power caps of the site's energy policies, for jobs that request none; replaced on reload.
+        retention_days: value of `controller.history_days`; replaced on reload.
+        policy_caps: power caps of the site's energy policies, used for jobs that request no cap; replaced on
+            reload.
 
     Attributes:
-        model: predicts jobs that name a model and that the history cannot predict; replaced on reload.
+        model: training model. It predicts jobs that name a model and that the history cannot predict.
+            Replaced on reload.
         loaded: whether the runs in the database have been loaded.
     """
 
@@ -104,13 +106,13 @@ class HistoryCache:
         return total
 
     async def predict(self, requests: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
-        """Return a prediction as JSON for each request; None: neither history nor `model` can predict it.
+        """Return a prediction as JSON for each request; None: neither history nor `model` predicts the job.
 
         The work is split into chunks, so that other callers and the priority engine are served in between.
 
         Args:
             requests: the jobs to predict.
-            own_only: use only runs of the user of each request.
+            own_only: use only runs of the user whom the request names.
         """
         predictions: list[dict[str, Any] | None] = []
         for first in range(0, len(requests), _PREDICTION_CHUNK):
@@ -120,9 +122,9 @@ class HistoryCache:
         return predictions
 
     def run(self, function: Callable[[History], T]) -> T:
-        """Run a function on the history in its thread and return the result. It blocks the caller.
+        """Run a function on the history in the history's thread and return the result.
 
-        Never call it from the event loop.
+        The call blocks until the result is there. Never call it from the event loop.
         """
         return self._thread.submit(function, self._history).result()
 
@@ -138,7 +140,7 @@ class HistoryCache:
         self._thread.shutdown()
 
     async def _drop_old(self) -> None:
-        """Remove runs beyond the retention time or the size limits, at most once an hour."""
+        """Delete runs that exceed the retention time or the size limits, at most once an hour."""
         if time.monotonic() < self._next_drop_s:
             return
         self._next_drop_s = time.monotonic() + _FORGET_INTERVAL_S
@@ -164,7 +166,7 @@ class HistoryCache:
         return [None if prediction is None else prediction.to_json() for prediction in predictions]
 
     def _with_caps(self, request: PredictionRequest) -> PredictionRequest:
-        """Return a copy of the request that is completed with the power caps of its energy policy."""
+        """Return a copy of the request, completed with the power caps of the energy policy of the job."""
         cap, gpu_cap = self.policy_caps.get(request.policy or "", (None, None))
         return dataclasses.replace(
             request,
@@ -174,7 +176,7 @@ class HistoryCache:
 
 
 def training_model(config: Config) -> Oracle | None:
-    """Return the training model with the calibrations and hardware of the site; None if numpy is missing.
+    """Return the training model with the calibrations and hardware of the site; None: numpy is missing.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.
@@ -193,9 +195,9 @@ def read_requests(data: Any, user: str | None, *, operator: bool) -> list[Predic
 
     Args:
         data: the JSON object in the body.
-        user: name of the caller, None if this host does not know it.
-        operator: whether the caller may ask about any user's jobs. A request that names no user is then about
-            no particular user.
+        user: name of the caller; None: this host does not know the name.
+        operator: whether the caller may request predictions for jobs of any user. If such a caller names no
+            user, the request is for no particular user.
 
     Raises:
         UsageError: malformed requests.

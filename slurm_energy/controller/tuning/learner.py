@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 
 class TuningLearner:
-    """Learner of response curves. It learns from a job after the job has entered the history of runs.
+    """Learner of response curves. It uses a job once the job has been added to the history of runs.
 
     Args:
         store: the database.
         failures: log of failures; a repeated one is logged once.
         site_uids: returns the uids whose characterisation jobs describe the site's hardware.
-        retention_days: returns how long runs are kept.
+        retention_days: returns the number of days for which runs are kept.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TuningLearner:
             await asyncio.sleep(interval_s())
 
     async def learn(self) -> int:
-        """Learn the runs that have entered the history since the last call; return the number of jobs.
+        """Learn the runs that were added to the history since the last call. Return the number of jobs.
 
         Raises:
             UnavailableError: the database refused; the next call retries.
@@ -80,7 +80,7 @@ class TuningLearner:
         return [(job.key, self._learn_job_safely(job)) for job in jobs]
 
     def _learn_job_safely(self, job: UnlearnedJob) -> StoredRun | None:
-        """Learn from a job. An unexpected error is logged, so that one record does not block the others."""
+        """Learn from a job. Log an unexpected error, so that one bad record does not block other jobs."""
         try:
             return self._learn_job(job)
         except Exception:
@@ -88,9 +88,9 @@ class TuningLearner:
             return None
 
     def _learn_job(self, job: UnlearnedJob) -> StoredRun | None:
-        """Return the run of a job; None if nothing can be learned from it.
+        """Return the run of a job; None: nothing can be learned from this job.
 
-        The owner is the user in Slurm's accounting. A record that names another uid is not trusted.
+        The owner of the run is the user in Slurm's accounting. A record with another uid is not trusted.
         """
         complete = job.records == max(1, job.nodes or 1)
         uid = uid_of(job.user) if job.user else None
@@ -119,7 +119,7 @@ class TuningLearner:
         return StoredRun(owner, run.hardware, workload, run.fingerprint, run.model, job.end, run.to_json())
 
     async def _drop_old(self) -> None:
-        """Remove runs beyond the retention time or the size limits, at most once an hour."""
+        """Delete runs that exceed the retention time or the size limits, at most once an hour."""
         if time.monotonic() < self._next_drop_s:
             return
         self._next_drop_s = time.monotonic() + _DROP_INTERVAL_S

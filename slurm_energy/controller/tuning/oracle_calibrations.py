@@ -1,4 +1,4 @@
-"""Calibrations of the oracle in senergyctld: those in the configuration, and refitted ones."""
+"""Calibrations of the oracle in senergyctld: those that the configuration names, and refitted ones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 
 
 def refit_folder(config: Config) -> Path:
-    """Return the directory of the refitted calibrations."""
+    """Return the directory that contains the refitted calibrations."""
     return config.controller.state_folder / _FOLDER
 
 
 def refit_file(config: Config, kind: str) -> Path:
-    """Return the file of the refitted calibration of a kind of GPU."""
+    """Return the path of the refitted calibration of a kind of GPU."""
     return refit_folder(config) / f"{kind}.toml"
 
 
 def site_calibrations(config: Config) -> SiteCalibrations:
-    """Return the calibrations of the configuration and the refitted ones, and register the site's hardware.
+    """Register the site's hardware, and return the calibrations of the configuration and the refitted ones.
 
     A refitted calibration is used only for a kind of GPU for which the configuration has no calibration. A
     refitted file that cannot be read is left out.

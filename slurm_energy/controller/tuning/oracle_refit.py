@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 
 
 class OracleRefit:
-    """Refits calibrations in a process of its own.
+    """Periodic task that refits calibrations. Each fit runs in a separate process.
 
     Args:
         config: returns the current configuration.
         store: the database.
         failures: log of failures; a repeated one is logged once.
-        is_trusted: takes a login name and returns whether runs of this user may change a calibration; may
-            block.
+        is_trusted: takes a login name and returns whether runs of this user may change a calibration. The
+            call may block.
         changed: called after a calibration was written.
     """
 
@@ -99,7 +99,7 @@ class OracleRefit:
         return done
 
     def _requests(self, stored: Sequence[StoredRun]) -> dict[str, list[dict[str, Any]]]:
-        """Return the runs to fit by name of the kind of GPU."""
+        """Return the runs to fit, by name of the kind of GPU."""
         programs: dict[tuple[str, str, str], list[LearnedRun]] = {}
         for run in stored:
             if run.model is not None and (parsed := parse_run(run)) is not None:
@@ -144,11 +144,11 @@ class OracleRefit:
 
 
 def refittable_kind(hardware: str, config: Config) -> str | None:
-    """Return the oracle's name of a kind of GPU that may be refitted; None if it may not.
+    """Return the oracle's name for a kind of GPU; None: the calibration of this kind must not be refitted.
 
     Args:
         hardware: product name of the GPU.
-        config: configuration, whose own calibrations are never replaced.
+        config: configuration. Calibrations that it names are never replaced.
     """
     try:
         from slurm_energy.oracle.calibration_files import shipped_calibration
@@ -168,10 +168,10 @@ def refittable_kind(hardware: str, config: Config) -> str | None:
 
 
 def relative_rows(runs: Iterable[LearnedRun]) -> list[dict[str, Any]]:
-    """Return the runs of one program as rows of a refit; empty if they are too few or at too few limits.
+    """Return the runs of one program as rows for a refit, relative to untuned runs.
 
-    Only whole runs on GPUs at a power limit are used, and only if an untuned run in the same shape (nodes,
-    GPUs, CPUs) exists.
+    The result is empty if there are too few runs or power limits. Only whole runs on GPUs at a power limit
+    are used, and only if there is an untuned run in the same shape (nodes, GPUs, CPUs).
     """
     shapes: dict[str, list[LearnedRun]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Routes about the knowledge from earlier runs: `/v1/tuning` with `advice`, `forget`, `pin` and `unpin`."""
+"""Routes about results of earlier runs for tuning: `/v1/tuning` with `advice`, `forget`, `pin`, `unpin`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TuningRoutes:
 
     @property
     def routes(self) -> RouteGroup:
-        """The routes except that for agents."""
+        """The routes that users may use."""
         changes = {"forget": self.forget, "pin": self.pin, "unpin": self.unpin}
         return RouteGroup(
             costly={"/v1/tuning": self.show},
@@ -58,7 +58,7 @@ class TuningRoutes:
         return await self._advisor.advise(AdviceRequest.from_query(query), sender)
 
     async def show(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/tuning`: the programs with their curves and pins.
+        """Return the response to `GET /v1/tuning`: programs with their response curves and pins.
 
         Everyone may see the site's characterisation.
 
@@ -90,7 +90,7 @@ class TuningRoutes:
 
         Raises:
             ForbiddenError: the program belongs to another user.
-            NotFoundError: nothing was learned about it.
+            NotFoundError: there are no stored runs of this program.
         """
         owner, workload, hardware = await self._owned(body, rights)
         if workload is None and hardware is None and body.get("all") is not True:
@@ -138,7 +138,7 @@ class TuningRoutes:
         return {"unpinned": removed}
 
     async def _owned(self, body: Mapping[str, Any], rights: Rights) -> tuple[str, str | None, str | None]:
-        """Return (owner, workload, hardware) of a request that changes stored curves or pins."""
+        """Return owner, workload and hardware in a request that changes stored response curves or pins."""
         for key in body:
             if key not in (*_PROGRAM_KEYS, "point", "all", "site"):
                 raise UsageError(f"unknown key '{shown(key)}'")
@@ -185,7 +185,7 @@ def _own_name(rights: Rights) -> str:
 
 
 def _permitted_owner(user: str, rights: Rights) -> str:
-    """Return the name under which the programs of a user are stored.
+    """Return the user name under which a user's programs are stored, if the caller may change them.
 
     Raises:
         ForbiddenError: the caller is neither this user nor an operator.
@@ -214,7 +214,7 @@ def _check_range(point: OperatingPoint, runs: Iterable[LearnedRun]) -> None:
 
 
 def _programs(runs: Iterable[StoredRun], pins: Iterable[Pin]) -> list[dict[str, Any]]:
-    """Return the JSON of all programs that have runs or pins, by owner, workload and hardware."""
+    """Return all programs that have runs or pins, as JSON, sorted by owner, workload and hardware."""
     groups: dict[Program, list[StoredRun]] = {}
     for run in runs:
         groups.setdefault(Program(run.owner, run.workload, run.hardware), []).append(run)

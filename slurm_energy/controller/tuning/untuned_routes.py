@@ -1,4 +1,4 @@
-"""Route about untuned runs of programs, with which `senergy acct` compares jobs."""
+"""Route about untuned runs of programs. `senergy acct` compares jobs with them."""
 
 from __future__ import annotations
 
