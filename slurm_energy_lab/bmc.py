@@ -68,7 +68,7 @@ class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
         """Bind the UDP port of the BMC.
 
         Args:
-            watts: returns the node's current power in watts.
+            watts: function that returns the node's current power in watts.
             user: user name that may log in.
             password: password of the user.
             address: numeric IP address to bind.
@@ -123,7 +123,7 @@ class RedfishServer(ThreadingHTTPServer):
         """Bind the TCP port of the service.
 
         Args:
-            watts: returns the node's current power in watts.
+            watts: function that returns the node's current power in watts.
             user: user name that may log in.
             password: password of the user.
             address: host and port; port 0 stands for any free port.

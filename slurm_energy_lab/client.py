@@ -42,9 +42,10 @@ def run_kernel(
         full_speed_s: seconds that the kernel takes at full speed. It determines the size if `size` is None.
             If both are None, it is 10 seconds.
         job_id: Slurm's id of the job to which the kernel belongs; None for no job.
-        on_progress: called with the whole units that the kernel has completed, whenever they change.
-        signals: signals that GPUs and control group show while the kernel runs, by name; None means those of
-            the model.
+        on_progress: function that is called with the whole units that the kernel has completed, whenever
+            their number changes.
+        signals: signals that GPUs and control group show while the kernel runs, by name; None means
+            the signals of the model.
 
     Returns:
         `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and

@@ -35,8 +35,8 @@ def run_in_job(
         size: problem size; None if `full_speed_s` determines it.
         full_speed_s: seconds that the kernel takes at full speed; None for the default.
         report_progress: whether to report the completed units to the node's agent.
-        signals: signals that GPUs and control group show while the kernel runs, by name; None means those of
-            the model.
+        signals: signals that GPUs and control group show while the kernel runs, by name; None means
+            the signals of the model.
 
     Returns:
         The result as `client.run_kernel` returns it.

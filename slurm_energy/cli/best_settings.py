@@ -132,7 +132,7 @@ def known_curve(
     Args:
         args: command line, with the options of the connection.
         request: prediction request for the job.
-        notes: receives the reason why a source was not used.
+        notes: list to which the reason is added why a source was not used.
     """
     try:
         return _learned(args, request) or _modelled(args, request)

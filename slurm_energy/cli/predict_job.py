@@ -189,7 +189,7 @@ def predict(
     Args:
         args: command line; `calibration` names a file that takes precedence over all sources.
         request: prediction request for the job.
-        notes: receives the reason why a source was not used.
+        notes: list to which the reason is added why a source was not used.
         total_timeout_s: maximum duration of the request to senergyctld; None means that only each step is
             limited.
     """

@@ -158,7 +158,7 @@ def _without_password(database: str) -> str:
     """Return the location of a database unchanged if it contains no password.
 
     Raises:
-        UsageError: it contains a password.
+        UsageError: the location contains a password.
     """
     from slurm_energy.config.database_location import parse_database
 

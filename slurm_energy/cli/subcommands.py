@@ -57,7 +57,7 @@ EXTRAS = {"lab": "lab"}
 
 
 def listing() -> dict[str, str]:
-    """Return the help line of each installed subcommand by name. Those of this package come first."""
+    """Return the help line of each installed subcommand by name. Subcommands of this package come first."""
     return BUILT_IN | {name: _help_of(entry) for name, entry in _entry_points().items()}
 
 

@@ -209,7 +209,8 @@ def save(state: SweepState, path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Context manager that keeps other processes from using a state file.
 
-    The lock file beside the state file stays. If it were removed, two processes could hold a lock.
+    The lock file beside the state file stays. If it were removed, two processes could hold a lock at the same
+    time.
 
     Raises:
         AlreadyRunningError: another process uses the state file.

@@ -47,7 +47,7 @@ class RestartLoop:
         checkpoint: checkpoint file of the program.
         tasks_per_node: tasks on each node.
         probe_s: seconds in which a node must run a task.
-        run: runs a command.
+        run: function that runs a command.
         environment: environment variables.
     """
 

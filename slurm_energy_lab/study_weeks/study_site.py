@@ -171,7 +171,7 @@ class StudySite:
         return totals
 
     def job_totals(self, begin_s: float, end_s: float, partition: str) -> SiteTotals:
-        """Return true energy and work of the jobs of a partition that started in a period."""
+        """Return true energy and work of those jobs of a partition that started between two times."""
         totals = SiteTotals()
         for entry in self._started:
             if entry.job.partition == partition and begin_s <= entry.start_s < end_s:

@@ -96,7 +96,7 @@ def default_columns(release: Release | None, width: int | None) -> list[Column[A
 
     Args:
         release: see `catalogue`.
-        width: width of the terminal; None: output for programs, which has all default columns.
+        width: width of the terminal. None stands for output for programs, which has all default columns.
     """
     columns = parse_format(",".join(DEFAULT_COLUMNS), release)
     used, count = -1, 0

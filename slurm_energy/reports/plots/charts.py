@@ -54,9 +54,10 @@ class Bar:
     Attributes:
         name: name of the bar.
         color: name of a CSS variable without dashes.
-        value: length of the bar in the unit of the chart; None: unknown, no bar is drawn.
+        value: length of the bar in the unit of the chart. None means that the value is unknown and no bar is
+            drawn.
         text: text at the end of the bar.
-        change: change against the reference bar as text; empty if unknown.
+        change: change relative to the reference bar, as text; empty if unknown.
     """
 
     name: str
@@ -107,8 +108,8 @@ def power_chart(
         size: width and height of the drawing in pixels.
         stacked: whether the series are stacked as areas; otherwise they are drawn as lines.
         cap_watts: power cap, drawn as a dashed line; None if there is none.
-        top_watts: end of the power axis, so that several charts can share one scale; None: derived from the
-            series.
+        top_watts: end of the power axis, so that several charts can share one scale. With None, the series
+            determine the end.
     """
     duration = max((len(s.values) * s.interval_s for s in series), default=1.0) or 1.0
     top = top_watts or max_watts(series, stacked=stacked)

@@ -97,7 +97,7 @@ def _row(row: OverviewRow, shares: dict[str, list[float]], index: int, frame: Fr
 
 
 def _stacked_paths(shares: dict[str, list[float]], columns: int) -> Iterator[tuple[str, str]]:
-    """Yield SVG path data by category: one rectangle per run of columns with equal share and position."""
+    """Yield SVG path data by phase: one rectangle for each run of columns with equal share and position."""
     floors = [0] * columns
     exact = [0.0] * columns
     for name, values in shares.items():

@@ -84,7 +84,7 @@ def report_table(
         columns: columns of the report.
         intervals: start and end of each interval.
         tres: quantities of -T. Each has a row of its own; empty means one row per line.
-        style: how cells are written.
+        style: format of the cells.
         tree: indent accounts by their depth.
     """
     records = [(line, quantity) for line, quantity in _records(lines, tres)]
@@ -114,7 +114,7 @@ def size_table(
         intervals: start and end of each interval.
         classes: size classes.
         tres: the quantity; None means the number of jobs.
-        style: how cells are written.
+        style: format of the cells.
     """
     head = report_table(lines, columns, intervals, (), style)
     width = _SIZE_WIDTH_PERCENT if style.units.percent is PercentMode.BOTH else _SIZE_WIDTH
@@ -226,7 +226,7 @@ def amount_text(tres: Tres, value: float | None, whole: float | None, style: Cel
         tres: quantity of the amount.
         value: microjoules, seconds, grams or currency units; None if unknown.
         whole: amount relative to which the percentage is computed.
-        style: how cells are written.
+        style: format of the cells.
         decimals: decimals of energies, unless they are exact.
     """
     if value is None or (style.units.percent is not PercentMode.NONE and whole is None):
