@@ -26,8 +26,8 @@ class Category:
 
     Attributes:
         name: name of the category.
-        loss: what users no longer see after the deletion.
-        rows: tables whose rows are deleted, each with the column of the time that is compared.
+        loss: description of the information that users lose by the deletion.
+        rows: tables whose rows are deleted, each with the time column that decides whether a row is old.
     """
 
     name: str
@@ -75,7 +75,7 @@ CATEGORIES: Final = {
 def count_old(
     connection: Connection, categories: Collection[str], before: float, cluster: str | None = None
 ) -> dict[str, int]:
-    """Return the number of rows by table that `delete_old` would delete."""
+    """Return the number of rows, by table, that `delete_old` would delete."""
     counts = {}
     for table, column in _tables(categories):
         query = select(func.count()).select_from(table).where(_condition(table, column, before, cluster))
@@ -90,7 +90,7 @@ def delete_old(
     cluster: str | None = None,
     progress: Callable[[int], None] = lambda deleted: None,
 ) -> dict[str, int]:
-    """Delete the rows of the given categories that ended before a time, and return their number by table.
+    """Delete the rows of given categories that ended before a time. Return the number of rows by table.
 
     Args:
         connection: connection to the database.
@@ -125,7 +125,7 @@ def _condition(table: Table, column: str, before: float, cluster: str | None) ->
 
 
 def _counted(table: Table) -> ColumnElement[bool]:
-    """Return the condition that a row is part of the sums of `senergy report`; see `usage_rollup`."""
+    """Return the SQL condition that a row is included in the sums of `senergy report`; see `usage_rollup`."""
     if table is tables.periods:
         return table.c.usage_group.is_not(None)
     if table is tables.node_periods:

@@ -1,4 +1,4 @@
-"""Results that MariaDB's driver reads row by row, on connections that are lost meanwhile."""
+"""Handling of lost connections while MariaDB's driver reads a result row by row."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from sqlalchemy.engine import ExceptionContext
 
 
 def end_lost_streams(engine: Engine) -> Engine:
-    """Return an engine of PyMySQL whose streamed results end when their connection is lost.
+    """Configure a PyMySQL engine so that streamed results end when their connection is lost. Return it.
 
-    PyMySQL would read the rest of such a result whenever its cursor is closed, and fail with a traceback.
+    Otherwise PyMySQL would try to read the rest of such a result when its cursor is closed, and would fail
+    with a traceback.
     """
     event.listen(engine, "handle_error", _end_lost_stream)
     return engine

@@ -13,7 +13,7 @@ _CHUNK: Final = 500
 
 
 def insert_or_replace(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows; a row with the primary key of a new one takes the new values.
+    """Insert rows. If a stored row has the same primary key as a new row, it takes the new values.
 
     Args:
         connection: connection to the database.
@@ -41,7 +41,7 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
     Args:
         connection: connection to the database.
         table: the table.
-        rows: values by the name of the column.
+        rows: values of each row by column name.
     """
     if not rows:
         return
@@ -57,16 +57,16 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
 def delete_selected(
     connection: Connection, table: Table, ids: Select[int], parameters: Mapping[str, Any] | None = None
 ) -> int:
-    """Delete the rows of a table whose `id` is selected and return their number.
+    """Delete the rows of a table whose `id` a query selects. Return the number of deleted rows.
 
-    MariaDB can neither delete from a table that a subquery reads, nor limit a subquery. The selection runs as
-    a statement of its own, which has to be in the same transaction.
+    MariaDB can neither delete from a table that a subquery reads, nor limit a subquery. The selection
+    therefore runs as a separate statement, which has to be in the same transaction.
 
     Args:
         connection: connection to the database.
         table: a table with the column `id`.
-        ids: selection of values of this column.
-        parameters: values of the parameters of the selection.
+        ids: query that selects values of `id`.
+        parameters: values of the query's parameters.
     """
     selected = list(connection.execute(ids, parameters or {}).scalars())
     for first in range(0, len(selected), _CHUNK):

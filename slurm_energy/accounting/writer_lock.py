@@ -1,4 +1,7 @@
-"""The lock of the only writer of a database: senergyctld, or a command that replaces or upgrades it."""
+"""The writer lock of a database, which only one process can hold.
+
+The holder is senergyctld, or a command that replaces or upgrades the database.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 @contextmanager
 def writer_lock(database: Database) -> Iterator[None]:
-    """Context manager with which a command holds the lock of the only writer.
+    """Context manager with which a command holds the writer lock.
 
     Raises:
         AlreadyRunningError: senergyctld, or another command, holds the lock.
@@ -42,7 +45,10 @@ def writer_lock(database: Database) -> Iterator[None]:
 
 @contextmanager
 def _explained_holder(database: Database) -> Iterator[None]:
-    """Context manager that replaces senergyctld's remedies in an error by the remedy of a command."""
+    """Context manager that rewords the error of a held lock.
+
+    The remedy for senergyctld is replaced by the remedy for a command.
+    """
     try:
         yield
     except AlreadyRunningError:
@@ -51,10 +57,10 @@ def _explained_holder(database: Database) -> Iterator[None]:
 
 
 def lock_file(path: Path) -> int:
-    """Create and lock the lock file of a SQLite file, and return its descriptor; closing it unlocks.
+    """Create and lock the lock file of a SQLite file. Return its descriptor; closing it unlocks.
 
-    It is separate from the database, because closing any descriptor of the database would drop SQLite's
-    locks.
+    The lock file is separate from the database file, because closing any descriptor of the database file
+    would drop SQLite's locks.
 
     Args:
         path: the SQLite file.
@@ -80,7 +86,7 @@ def lock_file(path: Path) -> int:
 
 
 def lock_connection(connection: Connection, name: str) -> None:
-    """Take the lock of a database on a server for the life of a connection.
+    """Take the writer lock of a database on a server until the connection closes.
 
     Args:
         connection: connection to the database.
@@ -96,7 +102,7 @@ def lock_connection(connection: Connection, name: str) -> None:
 
 
 def adopt_owner(path: Path) -> None:
-    """Give a file that root created to the owner of its directory, who runs senergyctld.
+    """Change the owner of a file that root created to the owner of its directory, who runs senergyctld.
 
     Raises:
         OSError: the file or directory does not exist.

@@ -1,6 +1,6 @@
 """Past arrivals of jobs, from stored job facts.
 
-They serve to forecast how many units (GPUs or nodes) later jobs will need.
+They serve to forecast how many CPUs and GPUs jobs will need that are submitted later.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 To change the schema, change `tables.py`, write a function `_step_N(connection)` in this module and append it
 to `STEPS`. N is the version that the step produces; the numbers have no gaps. The function runs in a
-transaction on SQLite, MariaDB and PostgreSQL alike. It uses `create_tables`, `add_columns` and
-`create_indexes`, which take their definitions from `tables.py` and skip what exists, and portable statements
-(`connection.execute(sqlalchemy.text(...))` or SQLAlchemy Core). MariaDB commits each definition at once, so a
-step that was interrupted runs again: write each change so that repeating it has no effect. A step that has
-been released is never edited. A new database on a server gets all tables at once; a new SQLite file runs
-all steps, so tests of a step need no more than `prepare`.
+transaction on SQLite, MariaDB and PostgreSQL alike. It uses portable statements and the functions
+`create_tables`, `add_columns` and `create_indexes`. These functions take their definitions from `tables.py`
+and skip tables, columns and indexes that exist. Portable statements are
+`connection.execute(sqlalchemy.text(...))` or SQLAlchemy Core. MariaDB commits each definition at once, so an
+interrupted step is repeated from its start: write each change such that a repetition has no effect. A step
+that has been released is never edited. A new database on a server gets all tables at once. For a new SQLite
+file all steps run, so a test of a step only needs to call `prepare`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ADDED_COLUMNS: Final[dict[int, tuple[Column[Any], ...]]] = {
 
 
 def _step_7(connection: Connection) -> None:
-    """Add the energy of nodes in periods of time."""
+    """Add the periods: the energy of nodes in time spans."""
     create_tables(connection, tables.node_periods, tables.periods)
 
 
@@ -54,7 +55,7 @@ def _step_8(connection: Connection) -> None:
 
 
 def _step_9(connection: Connection) -> None:
-    """Add the sums of `senergy report`, and the facts about jobs by which it groups."""
+    """Add the sums of `senergy report`, and the job facts by which the report groups."""
     add_columns(connection, *_ADDED_COLUMNS[9])
     create_tables(connection, *usage_tables.ALL)
     # Jobs from before this step are grouped like jobs whose facts have changed.
@@ -99,7 +100,7 @@ SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 
 
 def columns_added_after(version: int) -> set[tuple[str, str]]:
-    """Return (table, column) for each column that a step after a schema version adds to an older table."""
+    """Return the (table, column) pairs that steps after a schema version add to existing tables."""
     later = (columns for step, columns in _ADDED_COLUMNS.items() if step > version)
     return {(column.table.name, column.name) for columns in later for column in columns}
 
@@ -144,7 +145,7 @@ def check(location: Location) -> None:
 
 
 def schema_version(connection: Connection, name: str) -> int:
-    """Return the schema version of an open database; 0: it is empty.
+    """Return the schema version of an open database; 0 if the database is empty.
 
     Args:
         connection: connection to the database.
@@ -180,7 +181,7 @@ def schema_version(connection: Connection, name: str) -> int:
 
 
 def _is_newer(connection: Connection, names: set[str]) -> bool:
-    """Return whether a newer release wrote a database on a server.
+    """Return whether a newer release of slurm-energy wrote a database on a server.
 
     Such a database may have tables that this release does not know.
     """
@@ -199,7 +200,7 @@ def create_tables(connection: Connection, *new: Table) -> None:
 
 
 def add_columns(connection: Connection, *new: Column[object]) -> None:
-    """Add the columns that do not exist yet to their tables, which exist.
+    """Add the columns that do not exist yet to the existing tables.
 
     A column that is NOT NULL needs a `server_default`.
     """
@@ -237,7 +238,7 @@ def _migrate(connection: Connection, name: str) -> None:
 
 
 def upgrade(connection: Connection, version: int, new_version: int) -> None:
-    """Run the steps from a schema version to a higher one, each in a transaction of its own."""
+    """Run the steps from a schema version to a higher version, each in a separate transaction."""
     for number in range(version, new_version):
         with transaction(connection):
             if number < len(SQLITE_STEPS):
@@ -258,7 +259,10 @@ def _run_sqlite_step(connection: Connection, number: int) -> None:
 
 
 def _create(connection: Connection) -> None:
-    """Create all tables on a server. The version is written last, so that an interruption is repeated."""
+    """Create all tables on a server.
+
+    The schema version is written last, so that an interrupted creation is repeated.
+    """
     with transaction(connection):
         create_tables(connection, tables.schema_version)
         create_tables(connection, *tables.metadata.sorted_tables)

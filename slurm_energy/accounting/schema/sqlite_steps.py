@@ -1,7 +1,7 @@
 """Steps to the schema versions 1 to 6, which only SQLite databases have had.
 
-Step i converts schema version i to i + 1. They are released and never edited. Later steps are in
-`migrations.py`.
+Step i converts schema version i to i + 1. The steps have been released and are never edited. Later steps are
+in `migrations.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All tables of the database, for SQLite, MariaDB and PostgreSQL.
 
-To change a table, see `migrations.py`. A SQLite file that passed through older schema versions has the same
-tables, columns and keys, with the types of SQLite.
+To change a table, see `migrations.py`. A SQLite file that was migrated from older schema versions has the
+same tables, columns and keys, with the types of SQLite.
 
 Text that is part of a key or an index has a bounded length (`name_text`), because MariaDB requires it. Text
 is compared and ordered by code points on every kind of database.
@@ -43,7 +43,7 @@ metadata: Final = MetaData()
 
 
 def name_text(length: int = MAX_NAME) -> TypeEngine[str]:
-    """Return the type of text that may be part of a key, of at most `length` characters."""
+    """Return the column type of text with at most `length` characters, which may be part of a key."""
     return (
         String(length)
         .with_variant(postgresql.VARCHAR(length, collation="C"), "postgresql")
@@ -52,7 +52,7 @@ def name_text(length: int = MAX_NAME) -> TypeEngine[str]:
 
 
 def long_text() -> TypeEngine[str]:
-    """Return the type of text of any length."""
+    """Return the column type of text of any length."""
     return (
         Text()
         .with_variant(postgresql.TEXT(collation="C"), "postgresql")
@@ -67,12 +67,12 @@ REAL: Final[TypeEngine[float]] = Double().with_variant(mysql.DOUBLE(asdecimal=Fa
 
 
 def row_id() -> Column[int]:
-    """Return the column `id` of a table, whose values are given by the database in ascending order."""
+    """Return the column `id` of a table. The database assigns its values in ascending order."""
     return Column("id", INTEGER, primary_key=True, autoincrement=True)
 
 
 def partial_index(name: str, *columns: str, where: str) -> Index:
-    """Return an index of the rows that fulfil a condition. MariaDB indexes all rows.
+    """Return an index of only those rows that fulfil a condition. On MariaDB it covers all rows.
 
     Args:
         name: name of the index.

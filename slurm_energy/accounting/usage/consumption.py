@@ -30,7 +30,7 @@ class ConsumptionRecord(NamedTuple):
         gpus: number of GPUs.
         job_id: Slurm's job id.
         restart_count: number of requeues before this run.
-        settled: Slurm has confirmed user and account; otherwise both may still change.
+        settled: whether Slurm has confirmed user and account. If not, both may still change.
     """
 
     row: int
@@ -46,7 +46,7 @@ class ConsumptionRecord(NamedTuple):
 
 
 def read_consumption(connection: Connection, after: int, since: float) -> list[ConsumptionRecord]:
-    """Return the consumption of whole jobs, at most `CHUNK` entries in the order of arrival.
+    """Return at most `CHUNK` entries for whole jobs (not steps), in the order of arrival.
 
     Call it again with `after` set to the `row` of the last entry until fewer than `CHUNK` entries are
     returned.
@@ -61,7 +61,7 @@ def read_consumption(connection: Connection, after: int, since: float) -> list[C
 
 
 def reread_consumption(connection: Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
-    """Return the current entries of the records with the given row ids, without those that were deleted.
+    """Return the current entries of records with the given row ids. Deleted records are omitted.
 
     Args:
         connection: connection to the database.

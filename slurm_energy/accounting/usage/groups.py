@@ -1,7 +1,6 @@
-"""Groups of the sums of `senergy report`: account, user, partition and the like of the runs of a job.
+"""Groups by which `senergy report` sums: account, user, partition and similar attributes of job runs.
 
-The group of a run depends on the stored records and facts of its job alone, not on the order in which they
-arrived.
+The group of a run depends only on the stored records and facts of its job, not on the order of their arrival.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _MAX_CACHED: Final = 50_000
 
 
 class GroupKey(NamedTuple):
-    """The attributes by which reports group; an empty text means none or unknown.
+    """Attributes by which reports group. An empty text means none or unknown.
 
     Attributes:
         cluster: name of the cluster.
         kind: `job`, `idle`, `unattributed`, `off`, `off-unmeasured` or `coverage`.
-        account, user, qos, partition, policy, tag: names.
+        account, user, qos, partition, policy, tag: names of these attributes of the job.
         uid: owner of the job; None: unknown, or not a job.
-        gpu_kind: products of the GPUs; without a record, Slurm's GRES type.
+        gpu_kind: product names of the GPUs; Slurm's GRES type if the run has no record.
         cpus: number of allocated CPUs on all nodes; None: unknown.
     """
 
@@ -57,7 +56,10 @@ class GroupKey(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest that identifies the group in the database, where NULL would never equal NULL."""
+        """Digest that identifies the group in the database.
+
+        The columns themselves cannot be compared, because NULL never equals NULL.
+        """
         return hashlib.sha256(json.dumps(list(self)).encode()).hexdigest()
 
 
@@ -68,8 +70,8 @@ class GroupedRun:
     Attributes:
         key: group of the run.
         restart_count: number of earlier requeues; None: unknown, because the run has no record yet.
-        start, end: Unix seconds; an end of None: not ended, or unknown.
-        job: row of the run's facts; None: there are none yet.
+        start, end: Unix seconds. An end of None means that the run has not ended, or that its end is unknown.
+        job: row id of the run's job facts; None: there are no facts yet.
         gpus: number of allocated GPUs.
     """
 
@@ -81,7 +83,7 @@ class GroupedRun:
     gpus: int
 
     def overlap_s(self, start: int, end: int) -> float:
-        """Return the seconds of the run between two times; at most 0 if it did not run between them.
+        """Return the seconds of the run between two times; 0 or less if it did not run between them.
 
         Clocks of nodes and of slurmctld may differ by 5 minutes.
         """
@@ -90,13 +92,13 @@ class GroupedRun:
 
 
 def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: int) -> GroupedRun | None:
-    """Return the run to which the energy of a job in a period belongs; None: none is known.
+    """Return the run to which a job's energy in a period belongs; None if no such run is known.
 
-    A job id may occur again after Slurm's ids restarted, so the times must agree.
+    Slurm may reuse a job id after its ids have restarted, so the times must agree.
 
     Args:
         runs: runs with this job id.
-        restart_count: restart count of the energy.
+        restart_count: restart count with which the energy was delivered.
         start: start of the period, Unix seconds.
         end: end of the period, Unix seconds.
     """
@@ -108,7 +110,7 @@ def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: 
 
 
 def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRun]:
-    """Return the runs of a job that are known from its records and facts, in a fixed order."""
+    """Return the runs that the records and facts of a job show, in a fixed order."""
     return runs_of_jobs(connection, [(cluster, job_id)])[cluster, job_id]
 
 
@@ -117,7 +119,8 @@ def runs_of_jobs(
 ) -> dict[tuple[str, int], list[GroupedRun]]:
     """Return the known runs of several jobs (cluster and job id); see `runs_of`.
 
-    They are read with few statements: a busy server answers each of them late, and deliveries wait meanwhile.
+    The runs are read with few statements, because a busy server answers each statement late and deliveries
+    wait meanwhile.
     """
     facts, records = (_rows_by_job(connection, statement, jobs) for statement in (_FACTS, _RECORDS))
     return {job: _runs(connection, facts.get(job, ()), records.get(job, ())) for job in jobs}
@@ -165,7 +168,7 @@ def _rows_by_job(
 
 
 def _by_run(records: Sequence[RowMapping]) -> list[list[RowMapping]]:
-    """Group the records of a job, ordered by restart count and start, by run."""
+    """Group a job's records by run. The records must be ordered by restart count and start."""
     groups: list[list[RowMapping]] = []
     by_job: dict[tuple[int, int], list[RowMapping]] = {}
     for record in records:
@@ -241,17 +244,17 @@ def _name(*names: str | None) -> str:
 
 
 class GroupIds:
-    """The row ids of groups, which are created at their first use.
+    """Row ids of groups. A group is created when it is first used.
 
-    The cache of a writer stays valid, because groups are never deleted or changed. A transaction that is
-    rolled back may remove a group from the database again; then the cache must be cleared.
+    The ids are cached. The cache stays valid, because groups are never deleted or changed. If a transaction
+    is rolled back, a new group may be missing in the database; the cache must then be cleared.
     """
 
     def __init__(self) -> None:
         self._ids: dict[GroupKey, int] = {}
 
     def id_of(self, connection: Connection, key: GroupKey) -> int:
-        """Return the row id of a group, and create the group if it is new."""
+        """Return the row id of a group. Create the group if it is new."""
         row_id = self._ids.get(key)
         if row_id is None:
             groups = usage_tables.usage_groups

@@ -1,7 +1,7 @@
-"""Sums of many groups, which a server joins to few texts.
+"""Sums of many groups, transferred as few long texts into which the server joins the numbers.
 
-A month may have a million energies and tens of thousands of sums of days. The driver of MariaDB is written in
-Python and takes 20 times as long for as many rows.
+A month may have a million energy values and tens of thousands of daily sums. The driver of MariaDB is written
+in Python and would take 20 times as long to read them as separate rows.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _GROUPS_PER_TEXT: Final = 64
 
 
 class PeriodEnergies(NamedTuple):
-    """Energies of the groups in a period.
+    """Energy of each group in one period.
 
     Attributes:
         start, end: Unix seconds.
-        groups: row ids of groups.
-        energies_uj: microjoules of each group.
+        groups: row ids of the groups.
+        energies_uj: microjoules of each group, in the same order.
     """
 
     start: int
@@ -41,7 +41,7 @@ class PeriodEnergies(NamedTuple):
 
 
 def period_energies(connection: Connection, start: int, end: int) -> Iterator[PeriodEnergies]:
-    """Yield the energies of the periods between two times in the order of the periods.
+    """Yield the energies of each period between two times, in the order of the periods.
 
     MariaDB computes later periods while earlier ones are processed. Therefore the caller must not use the
     connection before the iterator has ended.
@@ -69,7 +69,7 @@ def period_energies(connection: Connection, start: int, end: int) -> Iterator[Pe
 
 
 def day_sums(connection: Connection, start: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the groups of a UTC day and their sums, in the order of `SUM_COLUMNS`.
+    """Yield the row id and the sums of each group on a UTC day. Sums are in the order of `SUM_COLUMNS`.
 
     Args:
         connection: connection to the database.
@@ -91,7 +91,7 @@ def day_sums(connection: Connection, start: int) -> Iterator[tuple[int, tuple[in
 
 
 def _joined(connection: Connection, column: ColumnElement[int]) -> ColumnElement[str]:
-    """Return an expression of the values of a column in a group of rows, separated by commas."""
+    """Return an SQL expression that joins the values of a column in a group of rows by commas."""
     if connection.dialect.name == "postgresql":
         return func.aggregate_strings(sqlalchemy.cast(column, String), ",")
     return func.aggregate_strings(column, ",")  # with a cast, MariaDB takes 1.2 times as long
@@ -102,7 +102,7 @@ def _integers(text: str) -> list[int]:
 
 
 def _is_cut(row: tuple[int, int, str, str]) -> bool:
-    """Return whether the server may have cut a text off."""
+    """Return whether the server may have truncated a text of the row."""
     return max(map(len, row[2:])) >= MAX_JOINED_BYTES
 
 
@@ -112,7 +112,7 @@ def _period(row: tuple[int, int, str, str]) -> PeriodEnergies:
 
 
 def _reread(connection: Connection, row: tuple[int, int, str, str]) -> PeriodEnergies:
-    """Return the energies of a period, read by group."""
+    """Read the energies of a period again, one row per group."""
     of_period = (_SUMS.start == row[0], _SUMS.end == row[1], _SUMS.total_uj > 0)
     rows = connection.execute(select(_SUMS.usage_group, _SUMS.total_uj).where(*of_period)).all()
     return PeriodEnergies(*row[:2], [one[0] for one in rows], [one[1] for one in rows])

@@ -18,9 +18,9 @@ _JOULES_PER_MICROJOULE: Final = 1e-6
 def energy_parts(
     connection: Connection, cluster: str, accounts: Collection[str], user: str, start: float, end: float
 ) -> list[EnergyPart]:
-    """Return the energy of jobs by period of time, running jobs up to their last period included.
+    """Return the energy of jobs by period. Running jobs are included up to their last period.
 
-    The energy of a period at the edge of the window counts by the part of the period inside.
+    A period that is partly outside the window counts in proportion to its time inside.
 
     Args:
         connection: connection to the database.

@@ -1,7 +1,7 @@
-"""Statements about one job that the sums of `usage_rollup` need, built once.
+"""SQL statements about one job for the sums of `usage_rollup`. The statements are built once.
 
-SQLAlchemy takes longer to build a statement than SQLite to execute it. The parameters are `of_cluster` and
-`of_job`, which is the job id, or the row id of a run where a statement has no `of_cluster`.
+SQLAlchemy takes longer to build a statement than SQLite takes to execute it. The parameters are `of_cluster`
+and `of_job`. `of_job` is the job id; in a statement without `of_cluster` it is the row id of a run.
 """
 
 from __future__ import annotations

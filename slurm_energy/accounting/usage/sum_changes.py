@@ -25,19 +25,19 @@ SumKey = tuple[int, int, int]
 
 
 class SumChanges:
-    """Changes of sums that one transaction makes."""
+    """Changes that one transaction makes to the sums."""
 
     def __init__(self) -> None:
         self._by_key: dict[SumKey, Sums] = {}
 
     def add(self, key: SumKey, sums: Mapping[str, int]) -> None:
-        """Add values to the changes of a sum."""
+        """Add values to the changes of the sum with the given key."""
         total = self._by_key.setdefault(key, {})
         for name, value in sums.items():
             total[name] = total.get(name, 0) + value
 
     def apply(self, connection: Connection) -> None:
-        """Write the changes to the sums by period and by day."""
+        """Apply the changes to the tables of sums by period and by day."""
         _apply(connection, usage_tables.usage_sums, self._by_key)
         by_day = SumChanges()
         for (start, end, group), sums in self._by_key.items():
@@ -46,16 +46,19 @@ class SumChanges:
 
 
 def day_or_period(start: int, end: int) -> tuple[int, int]:
-    """Return the UTC day in which a period is; a period in several days is returned itself."""
+    """Return start and end of the UTC day that contains a period.
+
+    A period that belongs to several days is returned unchanged.
+    """
     day = start - start % DAY_S
     return (day, day + DAY_S) if end <= day + DAY_S else (start, end)
 
 
 def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) -> None:
-    """Add changes of sums to a table, and delete sums of which nothing is left.
+    """Add changes to the sums in a table, and delete sums that become zero.
 
-    Only forged or absurd energies reach the largest integer that a database stores. They must not stop the
-    sums of all other nodes.
+    Sums are limited to the largest integer that a database stores. Only forged or absurd energies reach this
+    limit, and they must not stop the sums of other nodes.
     """
     changes = {key: sums for key, sums in sorted(by_key.items()) if any(sums.values())}
     rows, empty = [], []
@@ -73,7 +76,7 @@ def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) 
 
 
 def _present_sums(connection: Connection, table: Table, keys: Iterable[SumKey]) -> dict[SumKey, Sums]:
-    """Return the sums of the given keys; a key without a row has zero."""
+    """Return the stored sums of the given keys; 0 for a key without a row."""
     present = {key: dict.fromkeys(SUM_COLUMNS, 0) for key in keys}
     wanted = list(present)
     columns = [table.c[name] for name in _SUM_KEY]

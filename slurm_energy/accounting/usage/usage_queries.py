@@ -1,8 +1,8 @@
-"""Sums of energy, time and jobs in a window, by group: the figures of `senergy report`.
+"""Sums of energy, time and jobs in a time window, by group, for `senergy report`.
 
 Sums of periods inside the window are exact. A period that reaches beyond an edge of the window contributes in
-proportion to its time inside, rounded so that adjacent windows add up to the whole period. CPU and GPU time
-is always exact.
+proportion to its time inside. The contributions are rounded so that adjacent windows add up to the whole
+period. CPU and GPU time is always exact.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ GroupSums = dict[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """A question about usage.
+    """Query for usage: a time window with its intervals, and the conditions.
 
     Attributes:
-        edges: ascending Unix seconds: the window, and the edges of the intervals inside it.
-        clusters: names; empty: all.
-        nodes: count the energy on these nodes only; empty: all nodes. CPU and GPU time are then unknown.
-        rates: returns rates per microjoule between two times, such as emissions; an unknown rate is None.
-            None instead of the function: nothing is weighted.
-        count_jobs: also count the jobs that ran.
+        edges: ascending Unix seconds: start of the window, boundaries between its intervals, end of the
+            window.
+        clusters: names of clusters; empty: all.
+        nodes: nodes whose energy is counted; empty: all nodes. With a list of nodes, CPU and GPU time are
+            unknown.
+        rates: function that returns, for a time span, rates per microjoule such as emissions; an unknown rate
+            is None. None instead of a function: no weighted sums are computed.
+        count_jobs: whether to count also the jobs that ran.
     """
 
     edges: tuple[int, ...]
@@ -64,15 +66,15 @@ class UsageQuery:
 
 @dataclass(slots=True)
 class IntervalUsage:
-    """Sums in one interval.
+    """Sums in one interval of the window.
 
     Attributes:
         start, end: Unix seconds.
-        sums: by group.
-        jobs: number of jobs by group, if the query counts them.
+        sums: sums by row id of the group.
+        jobs: number of jobs by group; empty if the query does not count jobs.
         weighted: for each rate of the query, the sum of energy times rate by group.
-        unknown: for each rate, the groups with energy at times at which the rate is unknown.
-        prorated: whether energy of a period was divided at an edge of the interval.
+        unknown: for each rate, the groups that used energy while the rate was unknown.
+        prorated: whether the energy of a period was divided at an edge of the interval.
     """
 
     start: int
@@ -84,15 +86,15 @@ class IntervalUsage:
     prorated: bool = False
 
     def add(self, group: int, values: Sequence[int]) -> None:
-        """Add sums of a group."""
+        """Add values to the sums of a group."""
         known = self.sums.get(group)
         self.sums[group] = tuple(values) if known is None else tuple(map(operator.add, known, values))
 
     def weigh(self, groups: Sequence[int], energies_uj: Sequence[int], rates: Rates) -> None:
-        """Add the emissions and cost of energy.
+        """Add the emissions and the cost of the given energies to the weighted sums.
 
         Args:
-            groups: groups of jobs.
+            groups: row ids of the groups.
             energies_uj: microjoules of each group.
             rates: emissions and cost per microjoule.
         """
@@ -111,7 +113,7 @@ _TOTAL: Final = SUM_COLUMNS.index("total_uj")
 
 @dataclass(frozen=True, slots=True)
 class NodeCoverage:
-    """First and last time of a node for which energy was delivered, in Unix seconds."""
+    """First and last Unix second for which a node delivered energy."""
 
     cluster: str
     node: str
@@ -121,11 +123,11 @@ class NodeCoverage:
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """The answer to a question about usage.
+    """Result of a usage query: the sums of a window.
 
     Attributes:
         intervals: sums by interval.
-        groups: the groups of the sums, by row id.
+        groups: the groups to which the sums refer, by row id.
         nodes: nodes that delivered energy at any time.
     """
 
@@ -165,7 +167,7 @@ def visible_groups(
 
     Args:
         groups: groups by row id.
-        visible: whose jobs the caller may see; None: those of all users.
+        visible: users and accounts whose jobs the caller may see; None: all.
         name: login name of the caller; None: unknown.
         with_meter: whether the caller may see idle and unattributed energy.
     """
@@ -181,7 +183,7 @@ def visible_groups(
 
 
 def _add_whole_periods(connection: Connection, interval: IntervalUsage, longest_s: int) -> None:
-    """Add the periods inside an interval: whole UTC days from the sums of days, the rest by period."""
+    """Add the periods inside an interval: whole UTC days from daily sums, the rest by period."""
     start, end = interval.start, interval.end
     first, last = -(-start // DAY_S) * DAY_S, end // DAY_S * DAY_S
     if first >= last:
@@ -195,7 +197,7 @@ def _add_whole_periods(connection: Connection, interval: IntervalUsage, longest_
 
 
 def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, start: int, end: int) -> None:
-    """Add the sums of a table that begin and end between two times."""
+    """Add a table's rows of sums that begin and end between two times."""
     if start >= end:
         return
     if table is usage_tables.usage_days and end - start == DAY_S:
@@ -230,14 +232,14 @@ def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, s
 def _add_across(
     connection: Connection, interval: IntervalUsage, edge: int, earliest: int, longest_s: int
 ) -> None:
-    """Add the periods inside the interval that reach across an edge between days.
+    """Add the periods inside the interval that reach across a boundary between UTC days.
 
     Args:
         connection: connection to the database.
         interval: the interval.
-        edge: the edge, Unix seconds.
-        earliest: only periods that begin at this time or later; earlier ones are counted already.
-        longest_s: length of the longest period.
+        edge: the boundary between two days, Unix seconds.
+        earliest: Unix seconds; periods that begin earlier are omitted, because they are counted already.
+        longest_s: length of the longest stored period in seconds.
     """
     days = usage_tables.usage_days.c
     rows = connection.execute(
@@ -251,7 +253,7 @@ def _add_across(
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
-    """Yield start, end, group and sums of the periods that reach beyond an edge of an interval."""
+    """Yield (start, end, group, sums) of each period that reaches beyond an edge of an interval."""
     # CPU and GPU time is read from the runs instead, which have exact times.
     sums = [literal(0) if name in _TIME_COLUMNS else _SUMS[name] for name in SUM_COLUMNS]
     columns = [_SUMS.start, _SUMS.end, _SUMS.usage_group, *sums]
@@ -264,7 +266,7 @@ def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int)
 
 
 def _parts_of_hours(start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a time span outside of the whole hours in it."""
+    """Return the parts of a time span that do not belong to whole hours inside it."""
     first, last = -(-start // HOUR_S) * HOUR_S, end // HOUR_S * HOUR_S
     if first > last:
         return [(start, end)]
@@ -291,7 +293,7 @@ def _add_times(connection: Connection, interval: IntervalUsage, start: int, end:
 def _rows_of_nodes(
     connection: Connection, query: UsageQuery, start: int, end: int, longest_s: int
 ) -> Iterator[Sequence[Any]]:
-    """Yield start, end, group and sums of the periods of the query's nodes."""
+    """Yield (start, end, group, sums) of each period of the query's nodes."""
     rows = tables.periods.c
     sums: list[ColumnElement[Any]] = [func.sum(rows[name]) for name in _ENERGY_COLUMNS]
     sums += [func.count(rows[f"{name}_uj"]) for name in _COMPONENTS]
@@ -312,7 +314,7 @@ def _rows_of_nodes(
 def _add_rows(
     interval: IntervalUsage, rows: Iterable[Sequence[Any]], rates: Callable[[int, int], Rates] | None
 ) -> None:
-    """Add rows of sums to an interval, in proportion to their time inside."""
+    """Add rows of sums to an interval. Each counts in proportion to its time inside the interval."""
     for start, end, group, *values in rows:
         inside = (max(start, interval.start), min(end, interval.end))
         parts = [_part(int(value), start, end, *inside) for value in values]
@@ -328,7 +330,7 @@ def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) 
 
 
 def _job_counts(connection: Connection, start: int, end: int) -> dict[int, int]:
-    """Return the number of runs in a window by group; runs of no full second do not count, as in sreport."""
+    """Return the number of runs in a window by group. As in sreport, runs below 1 s do not count."""
     runs = usage_tables.usage_runs.c
     rows = connection.execute(
         select(runs.usage_group, func.count())

@@ -1,14 +1,14 @@
 """Sums of energy, CPU time and GPU time by period and group, from which `senergy report` is computed.
 
 The sums are integers. They always equal the sums over the rows that have been counted, in whatever order
-periods, records and facts arrived:
+periods, records and job facts arrived. These rows are counted:
 
 - A row of `periods` with a `usage_group` is counted in the sums of that group. The rows of a node period are
   counted together, in the order of `node_periods.id`.
 - A row of `usage_runs` is counted as CPU and GPU time in the hours of its run.
 - Jobs whose records or facts changed are noted in `usage_changed_jobs`. Their rows move to other groups.
 
-`advance` does a bounded piece of this work, in one transaction.
+`UsageRollup.advance` does a limited amount of this work in one transaction.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ _SET_GROUP: Final = (
 
 
 class UsageRollup:
-    """Writer of the sums. It is used by the writing thread only."""
+    """Writer of the sums. Only the writing thread may use it."""
 
     def __init__(self) -> None:
         self._groups = GroupIds()
 
     def advance(self, connection: Connection, now: float) -> bool:
-        """Do a bounded piece of the outstanding work, and return whether there is more.
+        """Do a limited amount of the outstanding work. Return whether more work remains.
 
         Args:
             connection: connection of the writing thread.
@@ -183,7 +183,7 @@ class UsageRollup:
         runs: Sequence[GroupedRun],
         deltas: SumChanges,
     ) -> int:
-        """Move the counted energy of a job to its present groups; return the number of sums that changed."""
+        """Move a job's counted energy to its present groups. Return the number of moved energies."""
         moved, unknown = 0, False
         for row in _counted(connection, cluster, job_id):
             run = choose_run(runs, row.restart_count, row.start, row.end)
@@ -227,9 +227,9 @@ class UsageRollup:
     def _time_of(
         self, connection: Connection, job: int, run: GroupedRun
     ) -> tuple[int, int, int, int, int] | None:
-        """Return group, start, end, CPUs and GPUs of a run; None: it has not begun, or its times are wrong.
+        """Return (group, start, end, CPUs, GPUs) of a run; None if it has not begun or its times are wrong.
 
-        A running job counts until its facts were read.
+        A running job counts up to the time at which its facts were last read.
         """
         start, end, updated, state = connection.execute(TIMES_OF_JOB, {"of_job": job}).one()
         if start is None or (end is None and not state.startswith("RUNNING")):
@@ -248,7 +248,7 @@ _ENERGY_COLUMNS: Final = (
 
 
 def _is_unmeasured(row: Row[Any]) -> bool:
-    """Return whether a row of `periods` is of a node that was off and whose energy is unknown."""
+    """Return whether a row of `periods` is about a node that was off with unknown energy."""
     return bool(row.kind == OFF and row.other_uj is None)
 
 
@@ -259,7 +259,7 @@ def note_changed_jobs(connection: Connection, jobs: Iterable[tuple[str, int]]) -
 
 
 def longest_period_s(connection: Connection) -> int:
-    """Return the length of the longest counted period in seconds."""
+    """Return the length of the longest counted period in seconds, at least one hour."""
     return max(HOUR_S, _state(connection, _LONGEST))
 
 
@@ -275,7 +275,7 @@ def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
 
 
 def _energies(row: RowMapping) -> Sums:
-    """Return the energies of a row of `periods`, and for each component whether its energy is known."""
+    """Return a `periods` row's energies and, for each component with known energy, a count of 1."""
     sums: Sums = {"total_uj": row["total_uj"]}
     for name in ENERGIES:
         value = row[f"{name}_uj"]
@@ -308,13 +308,13 @@ def _add_hours(deltas: SumChanges, time: tuple[int, ...], sign: int) -> None:
 
 
 def _unknown_job(row: Row[Any], now: float) -> dict[str, Any]:
-    """Return the note of a job whose facts are unknown, so that Slurm is asked about it while it runs."""
+    """Return the table row that notes a job without facts, so that Slurm is queried while the job runs."""
     names = ("cluster", "job_id", "restart_count", "start", "end")
     return {name: row._mapping[name] for name in names} | {"since": now}
 
 
 def _note_nodes(connection: Connection, periods: Iterable[Any]) -> None:
-    """Record the first and last time for which each node delivered energy."""
+    """Record, for each node, the first and last time for which the node delivered energy."""
     new: dict[tuple[str, str], tuple[int, int]] = {}
     for period in periods:
         start, end = new.get((period.cluster, period.node), (period.start, period.end))
