@@ -17,8 +17,8 @@ _WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 def footprint_bytes(profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer) -> Any:
     """Return the bytes of device memory that a training step needs on one device.
 
-    They include weights, gradients, optimizer states, saved activations, and the context and libraries of the
-    driver.
+    The bytes include weights, gradients, optimizer states, saved activations, and the context and libraries
+    of the driver.
 
     Args:
         profile: the workload.

@@ -71,8 +71,8 @@ class NameplateOracle:
     def _cpus(self, request: PredictionRequest) -> Estimate:
         """Return the watts of the CPUs on all nodes of the job.
 
-        The lower end of the range is the power of idle cores. The upper end is the power of all CPUs of the
-        nodes, because the job may use the nodes exclusively.
+        The lower end of the range assumes idle cores. The upper end assumes that all CPUs of the nodes are
+        busy, because the job may use the nodes exclusively.
         """
         nodes = request.nodes or 1
         node_watts = 2 * self._cpu.tdp_watts if self._cpu else _NODE_TDP_WATTS

@@ -19,15 +19,17 @@ def edp_js(duration_s: Array, energy_joules: Array) -> Array:
 def eds(
     duration_s: Array, energy_joules: Array, reference_s: float, reference_joules: float, k: float
 ) -> Array:
-    """Return the energy-delay sum of each alternative, which is 1 for the reference job; lower is better.
+    """Return the energy-delay sum of each alternative; lower is better.
+
+    The energy-delay sum of the reference job is 1.
 
     Args:
         duration_s: seconds of the alternatives.
         energy_joules: joules of the alternatives.
         reference_s: seconds of the reference job, usually the same job without a power limit.
         reference_joules: joules of the reference job.
-        k: weight of time. A job that used no energy and ran k times as long as the reference would be as good
-            as the reference; above 1.
+        k: weight of time, above 1. A job that used no energy and ran k times as long as the reference job
+            would be as good as the reference job.
 
     Source: power-capping, section 3: alpha E + beta t with alpha = (k - 1) / (k E_ref), beta = 1 / (k t_ref).
     """
@@ -37,7 +39,10 @@ def eds(
 
 
 def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
-    """Return a mask of the alternatives that no other one dominates in time and energy, shape (n,)."""
+    """Return a mask of the alternatives that no other alternative dominates, shape (n,).
+
+    One alternative dominates another one if it is better in time or energy and not worse in the other.
+    """
     order = np.lexsort((energy_joules, duration_s))
     lowest_joules = np.minimum.accumulate(energy_joules[order])
     before = np.concatenate(([np.inf], lowest_joules[:-1]))

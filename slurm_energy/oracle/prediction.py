@@ -1,4 +1,4 @@
-"""The request to an oracle, the prediction that it returns, and the order in which oracles are queried.
+"""The request to an oracle, the oracle's prediction, and the order in which oracles are queried.
 
 This module holds plain data only. It does no arithmetic for any source of predictions and does not need
 numpy.
@@ -47,7 +47,7 @@ class Estimate:
 
     @classmethod
     def within(cls, mean: float, share: float) -> Estimate:
-        """Return an estimate whose range is `mean` plus and minus the fraction `share` of it (0.1: 10 %)."""
+        """Return an estimate with the range `mean` * (1 - share) to `mean` * (1 + share)."""
         return cls(mean, mean * max(0.0, 1 - share), mean * (1 + share))
 
     def to_json(self) -> dict[str, float]:
@@ -109,8 +109,8 @@ class Prediction:
     Attributes:
         duration_s: seconds from start to end.
         power_watts: mean watts of all components that `basis` names.
-        energy_joules: joules over the run. Its mean is not the product of the other two means if time and
-            power are correlated.
+        energy_joules: joules over the run. The mean energy is not the product of mean time and mean power if
+            time and power are correlated.
         source: kind of oracle that made the prediction.
         basis: one line for users that states on which data the prediction is based.
         age_s: seconds since the newest measurement behind the prediction; None: the source does not age.
@@ -147,7 +147,7 @@ class Prediction:
 
     @classmethod
     def from_json(cls, data: Any) -> Prediction:
-        """Return the prediction that the output of `to_json` describes.
+        """Convert the output of `to_json` back to a prediction.
 
         Raises:
             ValueError: `data` is not such an output.

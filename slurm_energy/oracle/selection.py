@@ -1,8 +1,8 @@
 """Selection of the best alternative when predictions are uncertain. Pure functions.
 
-The choice between power limits depends mainly on the uncertain power demand of the job: a limit that is too
-low costs far more than one that is too high. A job drawing k times the predicted power under a limit L
-behaves like the predicted job under a limit L/k.
+The choice between power limits depends mainly on the uncertain power demand of the job: too low a limit costs
+far more than too high a limit. A job drawing k times the predicted power under a limit L behaves like the
+predicted job under a limit L/k.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ From the same number on, a search fits factors of the workload.
 def expected_objective(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
     """Return the expected objective of each of n alternatives, shape (n,); lower is better.
 
-    A case is one assumption about the errors of the predictions. In each case, the objective is divided by
-    its minimum over the alternatives. The result is the mean over the cases, weighted by their probabilities.
+    A case is one assumption about the errors of the predictions. In each case, the objectives are divided by
+    their minimum over the alternatives. The result is the mean over the cases, weighted by the probabilities
+    of the cases.
 
     Args:
         values: objectives of the alternatives in each case, shape (n,) each. An infinite value excludes the
@@ -63,9 +64,9 @@ def expected_objective(values: Sequence[Array], probabilities: Sequence[float] =
 
 
 def measurement_weight(rows: float) -> float:
-    """Return the weight, 0 to 1, of the prediction that uses measurements on this kind of device.
+    """Return the weight, 0 to 1, of predictions that use measurements on the same kind of device.
 
-    The rest of the weight belongs to the prediction from other kinds of device alone. The weight is quadratic
+    The remaining weight belongs to predictions that use only other kinds of device. The weight is quadratic
     in the number of measurements, which keeps the weight of a few measurements small. The errors of few
     measurements are correlated, because they share power limits, batches and the form of the model.
 
@@ -76,12 +77,13 @@ def measurement_weight(rows: float) -> float:
 
 
 def select_alternative(values: Array, support: Array) -> int:
-    """Return the index of the alternative to select: the first one whose value is nearly the minimum.
+    """Return the index of the first alternative whose value is nearly the minimum.
 
     Args:
         values: expected objectives of n alternatives, shape (n,); lower is better.
-        support: how close the batch size of each alternative is to a measured one, 0 (far) to 1 (measured),
-            shape (n,). The tolerance shrinks as it grows.
+        support: how close the batch size of each alternative is to a measured batch size, 0 (far) to 1
+            (measured), shape (n,). The higher the support, the smaller the tolerance for values above the
+            minimum.
     """
     best = int(np.argmin(values))
     tolerance = TOLERANCE * (1.0 - float(support[best]))
@@ -89,13 +91,14 @@ def select_alternative(values: Array, support: Array) -> int:
 
 
 def select_near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
-    """Return the index of the power limit to select for a job without a measured response on this device.
+    """Return the index of the power limit for a job whose response was not measured on this device.
 
-    Its response is known from other kinds of device only.
+    The job's response to power limits is known only from other kinds of device.
 
     Args:
         values: expected objective at each of n power limits, shape (n,); lower is better.
-        cap_watts: the limits in watts, shape (n,). The design power means no limit.
+        cap_watts: the limits in watts, shape (n,). A limit equal to the design power means that there is no
+            limit.
         usual_watts: limit in watts that is best on average on other kinds of device.
     """
     candidates = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))

@@ -20,7 +20,7 @@ class SiteCalibrations:
     own: Mapping[str, Calibration] = field(default_factory=dict)
 
     def of(self, hardware: str) -> Calibration:
-        """Return the calibration of a kind of device: the site's if it has one, else the shipped one.
+        """Return the calibration of a kind of device: the site's calibration, or else the shipped one.
 
         Args:
             hardware: name of the hardware file.
@@ -32,7 +32,8 @@ class SiteCalibrations:
 def use_site(calibrations: Sequence[Path], hardware: Sequence[Path]) -> SiteCalibrations:
     """Load the site's calibration and hardware files and register the hardware.
 
-    `find_hardware` then finds the kinds of these hardware files; those of an earlier call are removed.
+    Afterwards `find_hardware` finds the kinds of device of these files. The kinds of an earlier call are
+    removed.
 
     Args:
         calibrations: files in the configuration key `oracle.calibrations`.

@@ -1,7 +1,7 @@
 """Predictions of the training steps of one workload on one kind of device, for many configurations at once.
 
-A prediction includes time, watts and their ranges. A workload with fitted factors of its own is predicted by
-the calibrated model, times the measured deviations from the model (residuals). Any other workload is
+A prediction includes time, watts and their ranges. A workload with its own fitted factors is predicted by the
+calibrated model, multiplied by the measured deviations from the model (residuals). Any other workload is
 predicted from other kinds of device (`transfer`) if the calibration contains the data for it, otherwise by
 the mean over the factors of all measured workloads.
 """
@@ -36,9 +36,10 @@ Deviation = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Configurations:
-    """Settings of n training steps of one workload on one kind of device, as columns of shape (n,).
+    """Settings of n training steps of one workload on one kind of device, as arrays of shape (n,).
 
-    They are taken from the rows of `TrainingAlternatives` that share profile, kind of device and precision.
+    The n steps are those rows of `TrainingAlternatives` that have the same profile, kind of device and
+    precision.
 
     Attributes:
         batch: samples per device and pass.
@@ -57,14 +58,14 @@ class Configurations:
 
 @dataclass(frozen=True, slots=True)
 class StepPredictions:
-    """Predictions of n training steps, as columns of shape (n,) unless stated otherwise.
+    """Predictions of n training steps, as arrays of shape (n,) unless stated otherwise.
 
     Attributes:
         step_s: seconds per update.
         power_watts: mean watts of one device.
         clock: clock during work as a share of the maximum clock.
-        spread: 5 and 95 % quantiles of measured / predicted, shape (n, 4): those of time, then those of
-            power, as in `Spread`.
+        spread: quantiles of measured / predicted, shape (n, 4): 5 and 95 % of time, then 5 and 95 % of power,
+            as in `Spread`.
     """
 
     step_s: Array
@@ -108,8 +109,8 @@ class StepPredictor:
             kind: the kind of device.
             precision: precision of matrix products.
             configurations: configurations to predict.
-            deviation: assumed error of the expected demand and of the expected host share of the job, in
-                standard deviations.
+            deviation: assumed errors of the job's expected demand and of its expected host share, in standard
+                deviations.
         """
         work = demand(
             profile, configurations.batch, precision, find_optimizer(profile.optimizer), looping=self._looping
@@ -180,7 +181,7 @@ class StepPredictor:
         )
 
     def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
-        """Return the lookup table of a workload on a kind of device. It is computed once and cached."""
+        """Return the cached lookup table of a workload on a kind of device. Compute it at the first call."""
         key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
         cached = self._tables.get(key)
         if cached is not None and cached[0] is calibration and cached[1] is profile and cached[2] is kind:
@@ -226,9 +227,9 @@ def device_of(kind: Hardware, precision: str) -> DeviceParameters:
 
 
 def support_of(calibration: Calibration, profile: WorkloadProfile, precision: str, batch: Any) -> Array:
-    """Return how close each batch size is to a measured one, from 0 (far) to 1 (measured).
+    """Return how close each batch size is to a measured batch size, from 0 (far) to 1 (measured).
 
-    It is 0 for all if the workload has no residuals in this precision. See `Residuals.support`.
+    All results are 0 if the workload has no residuals in this precision. See `Residuals.support`.
     """
     residuals = calibration.residuals.get((profile.name, precision))
     count = np.shape(batch)

@@ -35,7 +35,7 @@ _MAX_GPUS = 16
 
 @dataclass(frozen=True, slots=True)
 class TrainingAlternatives:
-    """Training jobs to predict, as columns of equal length n.
+    """Training jobs to predict, as arrays of equal length n.
 
     Attributes:
         profiles: distinct workloads.
@@ -67,7 +67,7 @@ class TrainingAlternatives:
         return len(self.profile)
 
     def groups(self) -> list[NDArray[np.int64]]:
-        """Return the row indices in groups that share profile, kind of device and precision."""
+        """Group the row indices by profile, kind of device and precision."""
         codes = (self.profile * len(self.kinds) + self.kind) * len(PRECISIONS) + self.precision
         order = np.argsort(codes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
@@ -122,7 +122,7 @@ class TrainingAlternatives:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPredictions:
-    """Predictions of n training jobs as columns of shape (n,), in the order of the alternatives.
+    """Predictions of n training jobs, as arrays of shape (n,), in the order of the alternatives.
 
     Attributes:
         step_s: seconds per update.
@@ -131,9 +131,9 @@ class TrainingPredictions:
         energy_joules: joules of all devices of the job.
         clock: clock during work as a share of the maximum clock.
         footprint_bytes: estimated device memory that the job needs.
-        fits: whether the device has this much memory.
-        spread: 5 and 95 % quantiles of measured / predicted, shape (n, 4): those of time, then those of
-            power, as in `Spread`.
+        fits: whether the memory of the device is at least `footprint_bytes`.
+        spread: quantiles of measured / predicted, shape (n, 4): 5 and 95 % of time, then 5 and 95 % of power,
+            as in `Spread`.
     """
 
     step_s: Array
@@ -168,8 +168,8 @@ class TrainingOracle:
 
         Args:
             alternatives: the alternatives.
-            deviation: assumed error of the expected demand and of the expected host share of the jobs, in
-                standard deviations. (0, 0) predicts the expected jobs.
+            deviation: assumed errors of the jobs' expected demand and of their expected host share, in
+                standard deviations. (0, 0) assumes no error.
 
         Raises:
             UsageError: a device has no unit for the requested precision.
@@ -215,7 +215,10 @@ class TrainingOracle:
         return flags
 
     def support(self, alternatives: TrainingAlternatives) -> Array:
-        """Return how close each batch size is to a measured one, 0 (far) to 1, shape (n,)."""
+        """Return how close each batch size is to a measured one, shape (n,).
+
+        The values range from 0 (far) to 1 (measured).
+        """
         support = np.zeros(len(alternatives))
         for rows in alternatives.groups():
             profile, kind, precision = alternatives.names(rows[0])
@@ -249,7 +252,8 @@ class TrainingOracle:
     def _prior_calibration(self, name: str) -> Calibration:
         """Return a kind's calibration in which `evidence` holds no measurements of this kind.
 
-        The same object is returned until the calibration is replaced. `name` is that of the hardware file.
+        The same object is returned until the calibration is replaced. `name` is the name of the hardware
+        file.
         """
         calibration = self._calibration_of(name)
         cached = self._priors.get(name)
@@ -261,8 +265,8 @@ class TrainingOracle:
     def predict(self, request: PredictionRequest) -> Prediction | None:
         """Return the prediction for one training job.
 
-        The result is None if the model or the kind of GPU is missing or unknown. Both names come from users
-        and their jobs, so only names are accepted, never a path.
+        The result is None if the model or the kind of GPU is missing or unknown. Users choose both names, so
+        only names are accepted, never a path.
         """
         model, gpu_kind = request.model or "", request.gpu_kind or ""
         if model.endswith(".json") or gpu_kind.endswith(".toml"):
@@ -341,7 +345,7 @@ def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calib
 def _assumption_notes(
     request: PredictionRequest, profile: WorkloadProfile, precision: str
 ) -> tuple[str, ...]:
-    """Return the values assumed for attributes missing in the request, as one text; empty tuple if none."""
+    """Return one note on the values assumed for attributes missing in the request; empty if none."""
     parts = []
     if not request.samples:
         parts.append(f"one epoch of {profile.dataset or 'its data set'}")
@@ -376,7 +380,7 @@ def default_precision(kind: Hardware) -> str:
 def common_precision(kinds: Sequence[Hardware]) -> str:
     """Return TF32 if all kinds have a unit for it, otherwise FP32.
 
-    So all alternatives have the same precision.
+    This way all alternatives have the same precision.
     """
     return "tf32" if all(kind.tf32_flops_per_s for kind in kinds) else "fp32"
 

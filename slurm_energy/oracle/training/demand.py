@@ -57,7 +57,7 @@ class StepDemand:
 def demand(
     profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer, *, looping: bool = False
 ) -> StepDemand:
-    """Return the demand of a training step of one workload at one or many batch sizes.
+    """Return the demand of a training step of a workload at one or many batch sizes.
 
     Args:
         profile: profile of the workload.
@@ -93,7 +93,7 @@ def demand(
 
 
 def _amount(batch: Any, *parts: Affine) -> Any:
-    """Return the sum of affine functions at a batch size, at least 0.
+    """Return the value of a sum of affine functions at a batch size, at least 0.
 
     Far from the traced batch sizes, an affine function may become negative.
     """

@@ -1,4 +1,4 @@
-"""Selection of the sets of factors that predict a workload: its own set, or all measured sets.
+"""Selection of the sets of factors that predict a workload: the workload's own set, or all sets.
 
 A set of factors (`Scalars`) describes how one workload deviates from the model on one kind of device. Pure
 functions.
@@ -31,10 +31,10 @@ def members(
 ) -> list[Scalars]:
     """Return the sets of factors that predict a workload; the predictions of several sets are averaged.
 
-    A workload that was never measured on this kind of device may resemble any measured one. Its members are
-    the factors of all measured workloads, and neutral factors. The host's seconds per sample are meaningless
-    for other samples, so their ratio to the device's seconds (`Calibration.supply_ratios`) is applied
-    instead.
+    A workload that was never measured on this kind of device may resemble any measured workload. It is
+    predicted by the factors of all measured workloads and by neutral factors. The host's seconds per sample
+    are not transferable to another workload's samples. Therefore their ratio to the device's seconds per
+    sample (`Calibration.supply_ratios`) is transferred instead.
 
     Args:
         calibration: calibration of the kind of device.

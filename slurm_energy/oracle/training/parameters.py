@@ -89,7 +89,7 @@ class Theta:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Factors of one workload on one kind of device, by which it deviates from the model (S in the thesis).
+    """Factors by which a workload deviates from the model on one kind of device (S in the thesis).
 
     The defaults are neutral; they apply to a workload that was never measured. Source: thesis, 4.3.5.2 and
     Table 4.2 (ALBERT); the other factors are additions to the thesis.
@@ -148,7 +148,8 @@ class Calibration:
         hardware: name of the hardware file.
         theta: parameters of the device, plain numbers.
         workloads: by profile name, the factors of the workloads measured on the device.
-        supply_ratios: by profile name, the host's seconds per sample over the device's, at batch size 32.
+        supply_ratios: by profile name, the host's seconds per sample divided by the device's seconds per
+            sample, at batch size 32.
         residuals: by profile name and precision, the measured deviations from the model.
         saturation: name of the saturation function, a key of `SATURATIONS`.
         measured_spread: error range of predictions for the workloads in `workloads`.
@@ -156,10 +157,10 @@ class Calibration:
         basis: one line that states the data of the fit.
         fitted_unix_s: time of the fit in Unix seconds; None: unknown.
         rows: number of measurements.
-        transfer: information from these measurements for predictions for other kinds of device. None: there
-            are too few measurements.
-        evidence: data from which workloads that are not in `workloads` are predicted (`oracle.transfer`).
-            None: such workloads are predicted by the mean over all factors in `workloads`.
+        transfer: what these measurements contribute to predictions for other kinds of device. None: there are
+            too few measurements.
+        evidence: data for predictions of workloads that are not in `workloads` (`oracle.transfer`). None:
+            such workloads are predicted by the mean over all factors in `workloads`.
     """
 
     hardware: str

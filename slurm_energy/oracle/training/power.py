@@ -13,7 +13,9 @@ _HALVINGS = 8
 
 
 def phase_watts(static_watts: Any, tdp_watts: Any, utilisation: Any, scale: Any) -> Any:
-    """Return the watts of a device in one phase of a step: static watts plus a share of the dynamic range.
+    """Return the watts of a device in one phase of a step.
+
+    They are the static watts plus a share of the range from static watts to design power.
 
     Args:
         static_watts: watts without work.
@@ -58,12 +60,12 @@ def _weighted_memory_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
 def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1.0) -> Any:
     """Return the utilisation of a device during work, which determines its power.
 
-    It is the sum of the compute time, weighted by parameters and by the square of the voltage V at the clock,
-    and of the weighted memory time, divided by the working time.
+    The utilisation is a weighted sum of compute time and memory time, divided by the working time. The weight
+    of the compute time contains the square of the voltage V at the clock.
 
     The reason for V^2: an operation switches the same number of transistors at any clock, each at the voltage
-    of that clock. Its energy is therefore proportional to V^2. The energy of memory does not depend on the
-    clock.
+    of that clock. The energy of an operation is therefore proportional to V^2. The energy of memory does not
+    depend on the clock.
 
     Args:
         times: parts of the step at the maximum clock.
@@ -134,8 +136,8 @@ def clock_under(
 def step_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
     """Return the mean watts of one device over a step, at most its design power.
 
-    They are the mean over work, communication and waiting for the host (thesis, Eq. 4.15). `clock` is a share
-    of the maximum clock.
+    The mean includes work, communication and waiting for the host (thesis, Eq. 4.15). `clock` is a share of
+    the maximum clock.
     """
     static_watts = theta.static_share * tdp_watts
     total_s, busy_s = step_s(times, theta, clock), device_s(times, theta, clock)

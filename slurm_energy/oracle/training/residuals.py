@@ -27,9 +27,10 @@ _SUPPORT_DOUBLINGS = 0.5
 class Residuals:
     """Table of factors by which the predictions for one workload in one precision are multiplied.
 
-    A factor is a measured value divided by the predicted one, with noise removed as far as possible. Between
-    the entries of the table, the factors are linear in the logarithm of the batch size and in the power
-    limit. Beyond the outermost limits they are constant, and beyond the outermost batch sizes they are 1.
+    A factor is a measured value divided by the predicted value, with noise removed as far as possible.
+    Between the entries of the table, the factors are interpolated linearly in the logarithm of the batch size
+    and in the power limit. Beyond the outermost limits the factors are constant. Beyond the outermost batch
+    sizes they are 1.
 
     Attributes:
         batches: batch sizes in rising order. The first and last `EXTRAPOLATION_NODES` are not measured.
@@ -66,9 +67,10 @@ class Residuals:
         return np.asarray(time), np.asarray(power)
 
     def support(self, batch: Any) -> Array:
-        """Return how close each batch size is to a measured one, from 0 (far) to 1 (measured).
+        """Return how close each batch size is to a measured batch size, from 0 (far) to 1 (measured).
 
-        It falls linearly with the logarithm of the batch size and reaches 0 at a distance of half a doubling.
+        The result falls linearly with the distance in the logarithm of the batch size. It reaches 0 at a
+        distance of half a doubling, a factor of sqrt(2).
 
         Args:
             batch: samples per device and step, an array. The result has its shape.

@@ -50,10 +50,10 @@ def saturation_product(dims: tuple[Any, ...], references: tuple[Any, ...], funct
 
 
 def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
-    """Return the share of the peak rate that an operation reaches.
+    """Return the fraction of the peak rate that an operation reaches.
 
     Args:
-        beta: share that a large operation reaches.
+        beta: fraction of the peak rate that a large operation reaches.
         saturated: result of `saturation_product`.
         scalars: further factors.
 
@@ -71,7 +71,7 @@ def operation_s(flops: Any, peak_flops_per_s: Any, share: Any, factor: Any) -> A
     Args:
         flops: number of operations.
         peak_flops_per_s: peak rate of the unit.
-        share: share of the peak rate that the operations reach.
+        share: fraction of the peak rate that the operations reach.
         factor: factor on the time.
 
     Source: thesis, Eq. 4.9.
@@ -243,7 +243,7 @@ def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
     Args:
         times: parts of the step at the maximum clock.
         theta: parameters of the device.
-        clock: share of the maximum clock. Operations slow down with it; memory does so only below
+        clock: share of the maximum clock. Operations slow down with the clock; memory slows down only below
             `theta.memory_knee`.
     """
     slowed = 1.0 / np.minimum(1.0, clock / theta.memory_knee)

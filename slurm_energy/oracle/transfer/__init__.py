@@ -1,6 +1,7 @@
 """Predictions for kinds of device with few measurements or none. Needs numpy; reads no files.
 
 The training model with default parameters has a few quantities per workload and batch that differ between
-devices: the latent quantities (`prior.LATENTS`). Their expected values are learned from other kinds of
-device; these are the prior. A Gaussian process corrects them by the measurements on the device itself.
+devices: the latent quantities (`prior.LATENTS`). The prior consists of the expected values of these
+quantities, which are learned from other kinds of device. A Gaussian process corrects the expected values by
+the measurements on the device itself.
 """

@@ -1,4 +1,4 @@
-"""Evidence on a kind of device: expectations from other kinds, corrected by linearised measurements.
+"""Evidence on a kind of device: expectations from other kinds, and linearised measurements.
 
 The module fits the evidence to measurements and holds the result.
 """
@@ -49,10 +49,11 @@ class Evidence:
     """Data from which a kind of device with few measurements or none is predicted.
 
     Attributes:
-        prior: what measurements on other kinds of device contribute.
+        prior: information that measurements on other kinds of device contribute.
         models: profile name of the workload of each measurement on this kind.
-        columns: by name in `COLUMNS`, one value per measurement. They include the slopes of the model at the
-            most likely latent quantities, so that no profile is needed to use them.
+        columns: by name in `COLUMNS`, an array with one value per measurement. The columns include the slopes
+            of the model at the most likely latent quantities. Therefore predictions need no profiles of the
+            measured workloads.
     """
 
     prior: Transfer
@@ -112,8 +113,8 @@ def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it; at most `MAX_ROWS` evenly spaced rows are used.
-        prior: knowledge from other kinds.
+        rows: measurements on this kind of device; at most `MAX_ROWS` evenly spaced rows are used.
+        prior: knowledge from other kinds of device.
     """
     rows = _thin(rows)
     if not rows:
@@ -152,7 +153,7 @@ def latent_values(
         name: latent quantity, one of `LATENTS`.
 
     Returns:
-        Two arrays of shape (n,); all latent quantities are logarithms.
+        Values and standard deviations, shape (n,) each. All latent quantities are logarithms.
     """
     positions, posterior = _step_positions(hardware, rows, evidence.prior), evidence.posterior()
     own_variance = latent_covariance(positions, positions)[name].diagonal()
@@ -181,7 +182,7 @@ def _linearise(
         latents: values at which the model is linearised.
 
     Returns:
-        The linearised model, and the observed minus the expected logarithms.
+        The linearised model, and the differences between the observed and the expected logarithms.
     """
     seconds, watts, slowdown = response.logarithms(**latents)
     slopes = response.slopes(latents)

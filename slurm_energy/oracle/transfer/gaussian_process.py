@@ -1,9 +1,10 @@
 """The Gaussian process over latent quantities: covariances and posterior. Pure functions.
 
-The logarithms of time and power are linear in the latent quantities near their current values (extended
-Kalman filter). Therefore time and power of a step, and every latent quantity, are jointly normal. A slope
-over the slowdown and a rough term are added; both decrease with the distance in batch and limit (Matern,
-3/2). Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
+Near the current values of the latent quantities, the logarithms of time and power are linear in these
+quantities (extended Kalman filter). Therefore the logarithms of time and power of a step, and every latent
+quantity, are jointly normal. Two terms are added: a slope over the slowdown, and a rough term. The covariance
+of both decreases with the distance in batch and limit (Matern, 3/2). Source: Rasmussen and Williams, Gaussian
+Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Linearised:
 
     Attributes:
         positions: positions of the steps.
-        slopes: by latent quantity, its effect on the logarithms of time and of power, shape (n,) each.
-        slowdown: logarithm of the maximum clock over the current one.
+        slopes: derivatives of the logarithms of time and of power by each latent quantity, shape (n,) each.
+        slowdown: logarithm of the maximum clock divided by the current clock.
     """
 
     positions: StepPositions
@@ -117,9 +118,10 @@ class Posterior:
 
     Args:
         at: the observed steps, linearised at the most likely latent quantities.
-        residuals: logarithm of observed over expected time and power, shape (2, n); NaN: not observed.
-        scores: quantiles of the scores of time and of power between kinds of device (`ranges.SCORE_LEVELS`).
-            A score is an error in predicted standard deviations.
+        residuals: logarithms of the ratios observed / expected of time and power, shape (2, n); NaN: not
+            observed.
+        scores: quantiles (`ranges.SCORE_LEVELS`) of the scores of time and of power in predictions from other
+            kinds of device. A score is an error divided by the predicted standard deviation.
     """
 
     def __init__(
@@ -147,10 +149,10 @@ class Posterior:
 
     @cached_property
     def quantiles(self) -> Array:
-        """Standard deviations from the mean to the ends of the ranges of time and power, shape (2, 1).
+        """Half widths of the ranges of time and power in standard deviations, shape (2, 1).
 
-        The degrees of freedom are the observations of the quantity (of both quantities if it was never
-        observed).
+        The degrees of freedom are the number of observations of the quantity (time or power), or of both
+        quantities if this one was never observed.
         """
         columns = zip(self._scores, self._own_scores, self._counts, self._scatters, strict=True)
         return np.array([[half_width(*column)] for column in columns])
@@ -167,7 +169,7 @@ class Posterior:
         return mean
 
     def latent_root(self, latents: Array, name: str) -> Array:
-        """Return a matrix R, by which the observations reduce the uncertainty of a latent quantity.
+        """Return a matrix R that states how the observations reduce the uncertainty of a latent quantity.
 
         The posterior covariance of the quantity at n positions is its prior covariance minus R^T R.
 
@@ -184,10 +186,10 @@ class Posterior:
         return root
 
     def predict(self, at: Linearised) -> tuple[Array, Array]:
-        """Return the predicted logarithms of time and power of n steps, and the variance removed.
+        """Return predicted logarithms of time and power of n steps, and the reduction of their variance.
 
-        Both arrays have the shape (2, n). The logarithms are relative to the linearised model, and the
-        posterior variance is the prior variance minus the removed one.
+        Both arrays have the shape (2, n). The logarithms are relative to the linearised model. The posterior
+        variance is the prior variance minus the reduction.
         """
         between = covariance(at, self.at)[:, self.observed]
         explained = np.square(self._inverse_root @ between.T).sum(axis=0)
@@ -209,7 +211,7 @@ def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
 def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Array:
     """Return the scores of the observations in `own`, each predicted from the others in `own`.
 
-    A score is an error in predicted standard deviations (`ranges`).
+    A score is an error divided by the predicted standard deviation (`ranges`).
 
     Args:
         full: prior covariance of all observations with noise.
@@ -244,8 +246,8 @@ def _latent_block(
         latents: covariance of each latent quantity between the steps, shape (n, m).
         first: the n steps.
         second: the m steps.
-        row: quantity observed of `first` (0: time, 1: power).
-        column: quantity observed of `second`.
+        row: quantity that was observed of the steps `first` (0: time, 1: power).
+        column: quantity that was observed of the steps `second`.
     """
     return np.asarray(
         sum(

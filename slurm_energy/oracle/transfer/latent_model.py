@@ -45,7 +45,7 @@ class LatentModel:
         """Return the seconds per step, mean watts of a device, and clock as a share of the maximum clock.
 
         `demand`, `supply` and `idle` are the latent quantities of these names in `prior.LATENTS`. The results
-        have their shape.
+        have the shape of these arguments.
         """
         factor = np.exp(demand)
         static = np.minimum(DEFAULTS.static_share * factor, _MAX_STATIC)
@@ -70,7 +70,7 @@ class LatentModel:
         return np.log(seconds), np.log(watts), -np.log(clock)
 
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """Return the derivatives of the logarithms of time and power by each latent quantity, by its name.
+        """Return the derivatives of the logarithms of time and power, by name of the latent quantity.
 
         Args:
             latents: values of demand, supply and idle at which the derivatives are taken, shape (n,) each.

@@ -1,4 +1,7 @@
-"""Lookup tables that predict many alternatives of one workload on one kind of device fast. Pure functions."""
+"""Lookup tables for fast predictions of many alternatives of one workload on one kind of device.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _UNCERTAIN_LATENTS: Final = ("demand", "supply")
 
 @dataclass(frozen=True, slots=True)
 class LookupTable:
-    """Predicted quantities of one workload on one kind of device at B batch sizes and C power limits.
+    """Table of predictions of a workload on a kind of device, at B batch sizes and C power limits.
 
     Attributes:
         batches: logarithms to base 2 of the batch sizes, in rising order, shape (B,).
@@ -62,7 +65,7 @@ class LookupTable:
 
         Args:
             batch: samples per device and pass, shape (n,).
-            deviation: deviation from the most likely demand and supply in standard deviations, along the
+            deviation: deviations from the most likely demand and supply, in standard deviations along the
                 columns of `root`.
         """
         row = np.log2(batch)

@@ -62,8 +62,8 @@ class WorkloadOffsets:
 
     Attributes:
         batches: samples per device and step, in rising order.
-        time: logarithm of measured over predicted seconds at each batch size.
-        supply: logarithm of the host's seconds over the device's at each batch size.
+        time: logarithm of the ratio measured / predicted seconds at each batch size.
+        supply: logarithm of the ratio of the host's seconds to the device's seconds at each batch size.
     """
 
     batches: Sequence[float]
@@ -71,7 +71,9 @@ class WorkloadOffsets:
     supply: Sequence[float]
 
     def at(self, quantity: str, batch: Array) -> Array:
-        """Return the offset `time` or `supply` at any batch sizes. It is constant beyond the measured ones.
+        """Return the offset `time` or `supply` at given batch sizes.
+
+        Beyond the measured batch sizes the offset is constant.
 
         Args:
             quantity: `time` or `supply`.
@@ -90,8 +92,8 @@ class Transfer:
         cap_share: power limit with the least mean energy-delay product, as a share of the design power.
         workloads: offsets by profile name. A workload without an entry is expected to follow the default
             model.
-        time_scores: quantiles of the errors of predicted times between kinds of device, in predicted standard
-            deviations (`ranges.SCORE_LEVELS`).
+        time_scores: quantiles (`ranges.SCORE_LEVELS`) of the errors of times predicted from other kinds of
+            device, in predicted standard deviations.
         power_scores: the same quantiles for power.
     """
 

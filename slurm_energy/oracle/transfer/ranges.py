@@ -1,8 +1,16 @@
 """Half width of the 90 % range of a prediction, in predicted standard deviations. Pure functions.
 
 A score is the absolute error of the logarithm of a prediction, divided by the predicted standard deviation.
-The half width is the 90 % quantile of the scores that measurements not yet taken would have. Two estimates of
-it are averaged:
+The half width is the 90 % quantile of the scores that future measurements would have. It is the geometric
+mean of two estimates.
+
+The first estimate is Student's t for normal errors, scaled up if the observations scatter more than the prior
+predicts.
+
+The second estimate is a conformal quantile of a pool of scores. The pool contains the scores of the
+observations, each predicted from all other observations, and the scores between other kinds of device. This
+estimate assumes no distribution, but is based on few scores. Source: Vovk et al., Algorithmic Learning in a
+Random World, section 2.2.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ def prior_half_width(scores: Sequence[float]) -> float:
     """Return the half width of the 90 % range, in predicted standard deviations, without observations.
 
     Args:
-        scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
+        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
     """
     return float(np.interp(COVERAGE, SCORE_LEVELS, scores))
 
@@ -44,11 +52,11 @@ def prior_half_width(scores: Sequence[float]) -> float:
 def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: float) -> float:
     """Return the half width of the 90 % range of time or power, in predicted standard deviations.
 
-    It is the geometric mean of the estimates by Student's t and by the conformal quantile.
+    The result is the geometric mean of the estimates by Student's t and by the conformal quantile.
 
     Args:
-        scores: quantiles at `SCORE_LEVELS` of the scores between other kinds of device.
-        own_scores: scores of the observations of the quantity, each predicted from all others.
+        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
+        own_scores: scores of the observations of the quantity, each predicted from all other observations.
         count: number of observations behind `scatter`.
         scatter: ratio of observed to expected scatter of the observations.
     """
@@ -59,16 +67,16 @@ def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: 
 
 
 def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
-    """Return the value that the score of a new row does not exceed with probability `COVERAGE`.
+    """Return the score that a new measurement does not exceed with probability `COVERAGE`.
 
-    It is a quantile of the pooled scores of both sources.
+    The result is a quantile of the pool of both kinds of scores.
 
-    Its rank among n scores is COVERAGE (n + 1). The scores between kinds of device have the total weight
-    `SCORES_WEIGHT`.
+    The rank of this quantile among n scores is COVERAGE (n + 1). The scores between kinds of device have the
+    total weight `SCORES_WEIGHT`.
 
     Args:
-        scores: quantiles at `SCORE_LEVELS` of the scores between other kinds of device.
-        own_scores: scores of the observations, each predicted from all others, shape (n,).
+        scores: quantiles (`SCORE_LEVELS`) of the scores of predictions between other kinds of device.
+        own_scores: scores of the observations, each predicted from all other observations, shape (n,).
     """
     if not len(own_scores):
         return prior_half_width(scores)

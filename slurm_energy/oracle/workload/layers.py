@@ -16,7 +16,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def _shape(module: Any, data: Any) -> tuple[int, int]:
-    """Return the number of time steps and of sequences in the input `data` of a recurrent layer."""
+    """Return the numbers of time steps and sequences in the input `data` of a recurrent layer."""
     if data.dim() == 2:
         return data.shape[0], 1
     steps, batch = data.shape[:2]
@@ -26,8 +26,8 @@ def _shape(module: Any, data: Any) -> tuple[int, int]:
 def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[OperationCost]:
     """Return the costs of all operations of a recurrent layer.
 
-    They are one matrix product for the inputs of all time steps, then a small product and pointwise
-    operations for each time step.
+    The operations are one matrix product for the inputs of all time steps, and a small matrix product and
+    pointwise operations for each time step.
     """
     steps, batch = _shape(module, inputs[0])
     gates = _GATES[module.mode.split("_")[0]] * module.hidden_size

@@ -21,7 +21,7 @@ class OperationCost:
     """Cost of one operation of a network in the forward and the backward pass.
 
     Attributes:
-        unit: unit of the device that runs its main operations: `gemm` (matrix products), `conv`
+        unit: unit of the device that runs the main part of the operation: `gemm` (matrix products), `conv`
             (convolutions) or `alu`.
         forward_flops: floating-point operations on that unit in the forward pass; a multiply-add counts as 2.
         backward_flops: the same in the backward pass.
@@ -76,7 +76,7 @@ class Tally:
     def mean_dim(self, unit: str, axis: str) -> float:
         """Return the mean size of the operations of a unit along an axis, weighted by forward operations.
 
-        It is 0 if the unit has no operations. Source: thesis, Eq. 4.6.
+        The result is 0 if the unit has no operations. Source: thesis, Eq. 4.6.
         """
         flops = self.sums.get(f"{unit}_flops_forward", 0.0)
         return self.sums.get(f"{unit}_{axis}_weighted", 0.0) / flops if flops else 0.0

@@ -28,7 +28,8 @@ def size(tensor: Any) -> float:
 def traffic(tensor: Any) -> float:
     """Return the memory traffic of reading a tensor, in elements of four bytes.
 
-    An element of another size counts in proportion: one of a mask less, one of an index tensor more.
+    An element of another size counts in proportion to its bytes: an element of a mask counts less, an element
+    of an index tensor more.
     """
     return size(tensor) * _DTYPE_WEIGHT.get(str(getattr(tensor, "dtype", "")), 1.0)
 
@@ -92,7 +93,7 @@ def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> O
 
 @handles_operator("aten.bmm")
 def batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a batch of matrix products, e.g. the two of attention (thesis, Eq. 4.3)."""
+    """Return the cost of a batch of matrix products, e.g. of those in attention (thesis, Eq. 4.3)."""
     (count, rows, inner), columns = args[0].shape, args[1].shape[2]
     return product(args[0], args[1], rows, columns, inner, count)
 
@@ -138,7 +139,7 @@ def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> 
 
 @handles_operator("aten.convolution", "aten._convolution")
 def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a convolution, with any number of dimensions and groups, or of its transpose.
+    """Return the cost of a convolution or transposed convolution, of any dimensions and groups.
 
     A multiply-add counts as two operations.
     """
@@ -186,8 +187,8 @@ def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Opera
 def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Return the cost of a layer normalisation whose rows fit into the cache.
 
-    The forward pass reads the input once. The backward pass reads input and gradient twice, for the gradient
-    of the input and for those of the weights.
+    The forward pass reads the input once. The backward pass reads input and gradient twice: for the gradient
+    of the input, and for the gradients of the weights.
     """
     from dataclasses import replace
 
@@ -213,7 +214,8 @@ def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
 def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Return the cost of copying rows from the table of an embedding.
 
-    The backward pass clears a gradient of the table's size and then adds the gradients of the rows to it.
+    The backward pass clears a gradient with the size of the table, and then adds the gradients of the rows to
+    this gradient.
     """
     table, indices = args[:2]
     gradient = 1.0 if needs_gradient(table) else 0.0

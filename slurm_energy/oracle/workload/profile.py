@@ -12,7 +12,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """A quantity of one step: `fixed + per_sample * batch`."""
+    """A quantity of a training step that is affine in the batch size: `fixed + per_sample * batch`."""
 
     fixed: float
     per_sample: float
@@ -43,17 +43,19 @@ class WorkloadProfile:
         parameters: number of scalar weights.
         trainable: weights that the optimizer updates.
         parameter_tensors: trainable tensors; a looping optimizer launches kernels for each.
-        optimizer: name of the usual optimizer.
-        dataset: the usual training set.
+        optimizer: name of the optimizer that usually trains this network.
+        dataset: name of the training set that is usual for this network.
         samples_per_epoch: samples in the training set; None: unknown.
         shared_weights: whether layers use the same weights repeatedly (ALBERT in the thesis).
         gemm_flops_forward: operations of matrix products in the forward pass. The other `*_flops_*` count the
             operations of other kinds, forward or backward.
-        read_forward: elements read in the forward pass. The other `read_*` and `write_*` have the same form.
+        read_forward: elements read in the forward pass. The other attributes `read_*` and `write_*` have the
+            same form.
         kernels_forward, kernels_backward: kernels launched in the forward and the backward pass.
         elements: elements of generic operations.
         saved: elements saved by the forward pass for the backward pass.
-        gemm_m: mean rows of matrix products, weighted by operations; equally the other `gemm_*` and `conv_*`.
+        gemm_m: mean number of rows of matrix products, weighted by operations. The other `gemm_*` and
+            `conv_*` sizes have the same form.
     """
 
     name: str

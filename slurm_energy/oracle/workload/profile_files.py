@@ -1,4 +1,4 @@
-"""Profile files of workloads (JSON): those of the package and those of users."""
+"""Profile files of workloads (JSON), from the package and from users."""
 
 from __future__ import annotations
 

@@ -18,14 +18,15 @@ OperatorHandler = Callable[[tuple[Any, ...], dict[str, Any], Any], OperationCost
 
 @dataclass(frozen=True, slots=True)
 class LayerHandler:
-    """Cost functions of a whole layer, whose operators are not counted.
+    """Cost functions of a whole layer. The operators inside the layer are not counted.
 
     Attributes:
-        work: function of the module, its positional inputs and its output that returns all operations of one
-            call.
-        output: function of the module and its inputs that returns an output of the right shape on the inputs'
-            device; None: the module's own forward runs, and its operators are not counted.
-        saved: function of module, inputs and output that returns the elements saved for the backward pass.
+        work: function that returns all operations of one call, given the module, its positional inputs and
+            its output.
+        output: function that returns an output of the right shape on the inputs' device, given the module and
+            its inputs. None: the module's own forward runs, and its operators are not counted.
+        saved: function that returns the number of elements saved for the backward pass, given module, inputs
+            and output.
     """
 
     work: Callable[[Any, tuple[Any, ...], Any], list[OperationCost]]
@@ -38,7 +39,7 @@ _layers: dict[str, LayerHandler] = {}
 
 
 class UnknownOperationError(UsageError):
-    """Error for a model that runs an operator without a handler."""
+    """Error: a model runs an operator for which no handler is registered."""
 
     def __init__(self, operator: str, layer: str) -> None:
         super().__init__(
@@ -61,7 +62,7 @@ def handles_operator(*names: str) -> Callable[[OperatorHandler], OperatorHandler
 
 
 def handles_layer(*classes: str) -> Callable[[LayerHandler], LayerHandler]:
-    """Return a function that registers a handler for module classes by name, e.g. `LSTM`."""
+    """Return a function that registers a handler for PyTorch module classes by name, e.g. `LSTM`."""
 
     def register(handler: LayerHandler) -> LayerHandler:
         _layers.update(dict.fromkeys(classes, handler))

@@ -1,7 +1,7 @@
-"""Tracing of a PyTorch module: one forward pass on the `meta` device gives its workload profile.
+"""Tracing of a PyTorch module: a forward pass on the `meta` device yields the workload profile.
 
-The trace needs PyTorch, but neither weights nor a GPU. The registered functions return the cost of every
-operator and of every registered layer.
+The trace needs PyTorch, but neither weights nor a GPU. Registered functions (`registry`) return the cost of
+every operator and of whole layers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def profile_module(module: Any, inputs: Callable[[int], Any], labels: ProfileLab
 
     Raises:
         UnknownOperationError: an operator has no handler.
-        EnergyError: the model cannot be traced; names the layer.
+        EnergyError: the model cannot be traced. The message names the layer.
     """
     find_optimizer(labels.optimizer)
     first, second = (_one_pass(module, inputs(batch)) for batch in BATCHES)
@@ -113,8 +113,8 @@ def _one_pass(module: Any, inputs: Any) -> dict[str, float]:
 def _named_tensors(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and tensors of all weights and buffers of a module.
 
-    A tensor that the module uses under several names is yielded once; `functional_call` replaces all its
-    uses.
+    A tensor that the module uses under several names is yielded once, because `functional_call` replaces all
+    uses of the tensor.
     """
     yield from module.named_parameters()
     yield from module.named_buffers()
@@ -196,7 +196,8 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
 def _layer_hooks(module: Any, counting: _CountingMode) -> Iterator[None]:
     """Context manager that reports the start and end of each layer of a PyTorch module to `counting`.
 
-    It also replaces the `forward` of layers with a handler. Both changes are undone at the end.
+    For layers with a registered handler, it also replaces the method `forward`. At the end, all changes are
+    undone.
     """
     undo = []
     for name, layer in module.named_modules():
