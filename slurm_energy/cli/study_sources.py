@@ -71,7 +71,8 @@ def sources(args: argparse.Namespace, timezone: str, deployed_s: float | None = 
             if getattr(args, name):
                 raise UsageError(f"--{name}", "given without --jobs", "give both, or neither")
         window = _window(args, deployed_s)
-        # Relative times mean another window on another day: its partial work must not be continued.
+        # A relative time means a different window on each day. Work on the window of another day must not be
+        # continued.
         options = {"start": args.starttime, "end": args.endtime, "day": datetime.now().date().isoformat()}
         return StudySources(lambda: _site(args, *window), {}, options)
     for name in ("starttime", "endtime"):

@@ -129,7 +129,7 @@ class SweepState:
             lists = [tuple(data[key]) for key in ("options", "arguments")]
             points = tuple(SweepPoint(tuple((n, v) for n, v in pairs)) for pairs in data["points"])
             runs = [SweepRun.from_json(item) for item in data["runs"]]
-            # Keys that states of earlier releases lack.
+            # The state files of earlier releases lack the following keys.
             preset, programs = data.get("preset", ""), tuple(data.get("programs", ()))
             repetitions = data.get("repetitions", 0)
         except (KeyError, TypeError, ValueError) as error:

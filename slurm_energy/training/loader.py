@@ -59,7 +59,7 @@ class _ShareSampler:
             self.plans.append(StepPlan(self.epoch, step, counts, active, len(indices) == batch))
             rank = self._session.ranks.rank
             start = sum(counts[:rank])
-            # A rank without samples loads one that does not count, so that all ranks run ahead equally.
+            # A rank without samples loads a sample that does not count, so that all ranks run ahead equally.
             yield indices[start : start + counts[rank]] or indices[:1]
 
     def __len__(self) -> int:

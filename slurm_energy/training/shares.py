@@ -313,7 +313,7 @@ def _deadlines(order: Sequence[int], costs: Sequence[RankCost], total: int) -> I
     for start, end in itertools.pairwise(points):
         for part in range(8):
             point = start + (end - start) * part / 8
-            # The next ends of ranks after the point, so that all samples still fit.
+            # The next time after the point at which each rank completes a sample: all samples still fit.
             for rank in order[:_ALL_SUBSETS_UP_TO]:
                 yield costs[rank].seconds(_capacity(costs[rank], point) + 1)
 

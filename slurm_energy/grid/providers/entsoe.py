@@ -115,7 +115,7 @@ class EntsoeCarbon(GridProvider):
         if document is None:
             return []
         _require(document, "GL_MarketDocument")
-        # A series with outBiddingZone_Domain is consumption, as of pumps.
+        # A series with outBiddingZone_Domain is consumption, for example of pumped storage.
         series = [
             one
             for one in document.all("TimeSeries")

@@ -171,8 +171,8 @@ def _advice(diagnosis: Diagnosis, settings: Sequence[Note]) -> list[str]:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    # A character of two columns counts twice while the text is divided, perhaps within it, which takes one
-    # column more. No text contains NUL.
+    # While the text is wrapped, a placeholder (NUL, which no text contains) follows each character of two
+    # columns. A line may break between the two. It then needs one more column, which the width leaves free.
     width = WIDTH if text.isascii() else WIDTH - 1
     counted = "".join(one + _SECOND_COLUMN * (display_width(one) - 1) for one in text)
     lines = textwrap.wrap(counted, width, initial_indent=first, subsequent_indent=rest)

@@ -35,7 +35,7 @@ class ReportKind(StrEnum):
     DEFERRAL_SAVINGS = "DeferralSavings"
 
 
-# As in sreport, an abbreviation stands for the first of these that it fits.
+# As in sreport, an abbreviation stands for the first word in this table that begins with it.
 _REPORTS: Final = {
     "cluster": (
         ReportKind.ACCOUNT_BY_USER,
@@ -88,7 +88,7 @@ _SIZES: Final = frozenset({ReportKind.SIZES_BY_ACCOUNT})
 _TOP: Final = frozenset({ReportKind.TOP_USAGE})
 _TREE: Final = frozenset({ReportKind.ACCOUNT_BY_USER})
 _METERED: Final = _CLUSTER_REPORTS - {ReportKind.UTILIZATION}
-# In the order in which sreport compares them.
+# The words are in the order in which sreport compares them.
 _WORDS: Final = (
     _Word("all_clusters", 1, False, _OF_USAGE),
     _Word("AcctAsParent", 2, False, _SIZES),
