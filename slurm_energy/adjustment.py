@@ -78,7 +78,10 @@ KINDS: Final[Mapping[AdjustmentKind, KindProperties]] = {
 """All kinds of adjustments."""
 
 PROGRAM_KINDS: Final = frozenset(kind for kind, properties in KINDS.items() if not properties.option)
-"""Kinds whose values the program asks for. Those of the others are options of sbatch."""
+"""Kinds whose values the program requests while it runs.
+
+The values of all other kinds are options of sbatch.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,10 @@ _PACKAGE_OF_EXTRA: Final = {
     "metrics": "slurm-energy",
     "trace": "",
 }
-"""Package with the requirements of an extra; empty: none. The other extras need slurm-energy-analysis."""
+"""Package with the requirements of an extra; empty: no package.
+
+All other extras need slurm-energy-analysis.
+"""
 
 
 def package_prefix() -> Path | None:

@@ -34,7 +34,7 @@ MAX_PERIOD_JOBS: Final = 4096
 """Maximum number of jobs in a period. An agent closes a period before it has more."""
 MAX_PERIOD_COMPONENTS: Final = 1024
 MAX_MICROJOULES: Final = 2**62
-"""Bound of each energy. It fits into the integers of every database."""
+"""Maximum of each energy in microjoules. It fits into the integers of every database."""
 MAX_UNIX_S: Final = 2**40
 _MAX_NAME, _MAX_UID, _MAX_ID = 255, 2**32 - 1, 2**63 - 1
 _COMPONENT = re.compile(r"cpu|dram|other|gpu\[\d{1,3}\]")
@@ -149,7 +149,7 @@ class NodePeriod:
 
 
 UNKNOWN_KEYS: Final = "unknown_keys"
-"""Key of a stored period with the unknown keys of its components, by name, and of its jobs, by run."""
+"""Key of a stored period for unknown keys: those of its components, by name, and of its jobs, by run."""
 _SIMPLE_KEYS: Final = (
     *("cluster", "node", "start", "end"),
     *("late_seconds", "uncertain_seconds", "period_id"),

@@ -33,7 +33,7 @@ MAX_EXTRA_KEYS: Final = 64
 MAX_EXTRA_DEPTH: Final = 16
 """Maximum nesting depth of the value of an unknown key; databases limit the depth of JSON."""
 MAX_SETTING_TEXT: Final = 16_384
-"""Maximum length of the texts of a setting, which may list every CPU."""
+"""Maximum length of a text in a setting. Such a text may list every CPU."""
 _MAX_NAME, _MAX_TEXT = 256, 1024
 _MAX_CPUS, _MAX_UID = 1_000_000, 2**32 - 1
 _COMPONENT = re.compile(r"cpu|dram|other|node|gpu\[\d{1,3}\]")

@@ -6,9 +6,9 @@ import unicodedata
 from typing import Any
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Also the full-width forms, which some editions of spreadsheets take for the ASCII characters."""
+"""Characters that begin a formula. Some editions of spreadsheets also interpret the full-width forms."""
 _IGNORED_STARTS = ("\t", "\r", "\n")
-"""Characters that a spreadsheet drops before it looks for a formula."""
+"""Characters that a spreadsheet removes before it searches for a formula."""
 
 
 def escape_controls(text: str) -> str:

@@ -16,7 +16,7 @@ MODES: Final = ("off", "advise", "on")
 MAX_POINTS: Final = 256
 """Maximum number of measured operating points in a record."""
 MAX_PROBES: Final = 10_000
-"""Maximum number of probes in a record. A longer count is cut."""
+"""Maximum number of probes in a record. A higher number is reduced to this maximum."""
 MAX_KEYS: Final = 64
 MAX_DEPTH: Final = 8
 _MAX_TEXT: Final = 1024

@@ -47,9 +47,9 @@ def process_pool(
         raise UnavailableError("worker processes", f"no semaphores ({error.strerror})", todo) from None
     earlier = set(multiprocessing.active_children())
     try:
-        pool.submit(int)  # the first task starts all processes that are forked
+        pool.submit(int)  # the first task starts all worker processes that are forked
     except OSError as error:
-        # They wait for tasks, and the interpreter would wait for them before it ends.
+        # The workers wait for tasks, and the interpreter would wait for the workers before it exits.
         for process in set(multiprocessing.active_children()) - earlier:
             process.kill()
         pool.shutdown()

@@ -16,10 +16,10 @@ DISTRIBUTIONS: Final = ("least-edp", "equal", "proportional", "deadline-first")
 ADMISSIONS: Final = ("licenses", "hold", "off")
 
 SCOPES: Final = ("cluster", "partition", "nodes", "account", "user", "qos")
-"""Keys of `[[budgets]]` that name what a budget covers; each table has exactly one."""
+"""Keys of `[[budgets]]` that name the scope of a budget. Each table has exactly one of them."""
 
 SOURCES: Final = ("watts", "schedule", "calendar", "signal")
-"""Keys of `[[budgets]]` that give the limit; each table has exactly one."""
+"""Keys of `[[budgets]]` that give the limit. Each table has exactly one of them."""
 
 _BUDGET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _LICENSE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")

@@ -34,7 +34,7 @@ PARAMETERS: Final = {
         )
     ),
 }
-"""Parameters of a URL by kind of database; the driver gets them unchanged."""
+"""Parameters of a URL by kind of database. They are passed to the driver unchanged."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 
 

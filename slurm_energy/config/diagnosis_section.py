@@ -14,9 +14,9 @@ from slurm_energy.config.value_checks import between, key, parsed_by
 from slurm_energy.errors import UsageError
 
 ALL_KINDS: Final = "all"
-"""Entry of `alerts` for every kind of finding."""
+"""Entry of `alerts` that stands for all kinds of findings."""
 MAIL_TO_USER: Final = "user"
-"""Value of `alert_mail` for the owner of the job."""
+"""Value of `alert_mail` that stands for the owner of the job."""
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}(@[A-Za-z0-9][A-Za-z0-9.-]{0,253})?", re.ASCII)
 _DOERRICH = "Dörrich et al.: variation of the time per sample"
 _KAUR = "Kaur et al.: alarm at 90 % of the GPU memory"

@@ -14,7 +14,7 @@ from slurm_energy.config.value_checks import key
 NODE_SECTIONS: Final = ("agent", "node_power", "bounds", "metrics")
 """Sections whose keys a node type may set."""
 CLUSTER_KEYS: Final = frozenset({("metrics", "controller_listen")})
-"""Keys of these sections that concern no node."""
+"""Keys of these sections that concern the cluster and not single nodes."""
 TYPE_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _PART: Final = re.compile(r"[A-Za-z0-9_.+-]*(?:\[[0-9,-]+\][A-Za-z0-9_.+-]*)*")
 _RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")

@@ -19,7 +19,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "policies": (),
     "edp": (),
 }
-"""Sections that decide what a flag means, with the keys that count; empty: all keys."""
+"""Sections that decide the meaning of a flag, with the keys that count; empty: all keys count."""
 SHARED_SECTIONS: Final = frozenset(_PARTS)
 
 

@@ -27,10 +27,13 @@ _TIME_LIMIT_MARGIN = 1.1
 _BATCH_FACTOR = 2
 _TIME_OUT_S = 600.0
 _SAVED_PARTS = 10
-"""Checkpoints in a job that has to end early: a twentieth of its time is lost on average."""
+"""Number of checkpoints in a job that has to end early.
+
+On average, a twentieth of the job's time is then lost.
+"""
 _MEMORY_MARGIN = 1.25
 _MIN_GAIN = 0.03
-"""Minimum gain, as a share of the job's time or energy, for which something is advised."""
+"""Minimum gain for which advice is given, as a fraction of the job's time or energy."""
 
 _Adviser = Callable[[JobView, JobFinding], Iterator[FindingAdvice]]
 

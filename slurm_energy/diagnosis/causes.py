@@ -64,7 +64,7 @@ CONSEQUENCES: Final[Mapping[FindingKind, tuple[FindingKind, ...]]] = {
 }
 """Kinds of findings that a kind explains."""
 MIN_EXPLAINED: Final = 0.25
-"""A finding explains another only if its lost time is at least this share of the other's."""
+"""Minimum lost time of a finding that explains another one, as a fraction of the other's lost time."""
 
 
 def ordered(findings: Sequence[JobFinding]) -> tuple[JobFinding, ...]:

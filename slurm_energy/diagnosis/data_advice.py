@@ -15,7 +15,10 @@ from slurm_energy.diagnosis.trials.change_set import AdvisedChange
 
 _SPARE_WORKERS = 1.1
 _MIN_UNTHROTTLED = 0.1
-"""A job that its quota stops for longer needs at most ten times the CPUs."""
+"""Minimum fraction of the time in which a quota lets a job run.
+
+Below it, the advice stays at ten times the CPUs.
+"""
 _VERIFY_DATA = "phase data of the next run: senergy diagnose"
 _VERIFY_RUN = "duration and energy of the next run: senergy job OLD NEW --html FILE"
 
@@ -92,7 +95,7 @@ def _workers_for_serial_loader(view: JobView, finding: JobFinding) -> Iterator[F
     fact, cpus = finding.evidence[0], view.mean("cpu_allocated_cores")
     use, gpus_per_node = view.cpu_use, len(view.busy_gpus) / max(1, len(view.observation.nodes))
     if fact.threshold is not None or cpus is None or use is None or not gpus_per_node:
-        return  # all CPUs are busy
+        return  # all CPUs are busy already
     workers = math.floor(cpus * (1 - use / 100) / gpus_per_node)
     if workers < 1 or finding.seconds_lost is None:
         return
@@ -181,7 +184,7 @@ def more_cpus(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
     elif (needed := _loader_cpus(view, cpus)) is not None:
         factor, source = needed / cpus, "step times and CPU use of this job, if the loader scales"
     else:
-        return  # pressure does not say how many tasks wait
+        return  # the pressure signal does not contain the number of waiting tasks
     wanted = math.ceil(factor * cpus)
     if wanted <= cpus:
         return

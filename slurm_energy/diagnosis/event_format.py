@@ -32,13 +32,13 @@ COUNTER: Final = 3
 """Kind of a record: a value from this instant on; the duration is 0."""
 
 GPU_THREAD: Final = 0xFFFF
-"""Thread of events that the GPU has timed. Thread 0 is the first thread that recorded an event."""
+"""Thread number of events that the GPU has timed. Thread 0 is the first thread that recorded an event."""
 
 HEADER_BYTES: Final = 8192
 MAX_NAMES: Final = 120
 MAX_NAME_BYTES: Final = 63
 DEFAULT_CAPACITY: Final = 1 << 20
-"""Default of the maximum of records in a file: 32 MiB."""
+"""Default of the maximum number of records in a file: 32 MiB."""
 MAX_CAPACITY: Final = 1 << 26
 
 RECORD: Final = struct.Struct("<QQdHHHH")
@@ -96,7 +96,7 @@ class EventFileHeader:
 
 
 RawEvent = tuple[int, int, float, int, int, int, int]
-"""The fields of an `Event` as a plain tuple, which readers of millions of events create faster."""
+"""Fields of an `Event` as a plain tuple. Readers of millions of events create tuples faster than objects."""
 
 
 class Event(NamedTuple):

@@ -21,7 +21,7 @@ from slurm_energy.diagnosis.waiting_power import waiting_power
 
 _RARELY = 98.0
 _NO_WORK = 0.5
-"""A GPU that is busy in few intervals, and for this percentage of the time or less, does no work."""
+"""Maximum percentage of busy time with which a GPU that is busy in few intervals counts as idle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,12 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 
 MAX_FINDINGS: Final = 4
-"""Findings of a job on a node in a report, the most expensive ones."""
+"""Maximum number of findings of a job on a node in a live report. The most expensive ones are reported."""
 MAX_TITLE: Final = 120
-"""Characters of a title. With it a finding has at most 250 bytes as JSON, if its text is ASCII."""
+"""Maximum number of characters of a title.
+
+A finding with an ASCII title then has at most 250 bytes as JSON.
+"""
 _KEYS: Final = ("kind", "title", "time_share", "joules_lost", "confidence")
 _KINDS: Final = frozenset(kind.value for kind in FindingKind)
 

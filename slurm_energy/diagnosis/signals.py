@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Final
 
 MAX_POINTS: Final = 720
-"""Maximum number of values per series; beyond it neighbours are merged and the interval doubles."""
+"""Maximum number of values per series. In a longer series, neighbours are merged and the interval doubles."""
 
 
 SHARED_MARKS: Final = ("(shared ", "(whole GPU")
-"""Parts of the source of a series whose values include the use by other jobs."""
+"""Beginnings of remarks in the source of a series whose values include use by other jobs."""
 
 
 class SignalScope(StrEnum):
@@ -108,7 +108,10 @@ SIGNALS: Final[Mapping[str, Signal]] = _registry(
     Signal("infiniband_receive_bytes_per_s", "B/s", _INTERFACE, "received: port counters"),
     Signal("infiniband_transmit_bytes_per_s", "B/s", _INTERFACE, "sent: port counters"),
 )
-"""All signals by name. An observation keeps series of other names: a newer release may have sampled them."""
+"""All signals by name.
+
+An observation also keeps series of unknown names, which a newer release may have sampled.
+"""
 
 
 @dataclass(frozen=True, slots=True)

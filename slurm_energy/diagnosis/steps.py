@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 BINS_PER_OCTAVE: Final = 8
-"""Bins of a histogram per factor of 2. A percentile deviates by at most 2^(1/16) - 1 = 4.4 %."""
+"""Histogram bins per factor of 2. A percentile deviates by at most 2^(1/16) - 1 = 4.4 %."""
 MIN_BIN, MAX_BIN = -160, 160
-"""First and last bin: 1 microsecond and 12 days. Durations beyond are counted in these bins."""
+"""First and last bin: 1 microsecond and 12 days. Shorter and longer durations are counted in these bins."""
 STANDARD_PHASES: Final = (
     "step",
     "data",
@@ -23,8 +23,11 @@ STANDARD_PHASES: Final = (
     "checkpoint",
     "evaluation",
 )
-"""Phases that the rules know. `step` is a whole iteration: it contains the time of the phases inside it.
-Checkpoint and evaluation may run inside or between steps. Other names are sections of the user."""
+"""Phases that the rules know.
+
+`step` is a whole iteration and contains the time of the phases inside it. Checkpoint and evaluation may run
+inside or between steps. All other names are sections of the user.
+"""
 
 Hint = bool | int | float | str
 

@@ -196,7 +196,7 @@ def _signals(observation: JobObservation) -> Iterator[SignalSummary]:
                 by_scope.setdefault((scope, where, series.name), []).append(series)
     for (scope, where, name), members in by_scope.items():
         if name == "power_watts" and scope != "part":
-            continue  # components have different meanings: only their energies can be added
+            continue  # the components differ in meaning, so that only their energies can be added
         distribution = distribution_of(value for series in members for value in series.values)
         if distribution is not None:
             unit = SIGNALS[name].unit if name in SIGNALS else ""

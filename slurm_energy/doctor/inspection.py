@@ -35,13 +35,13 @@ from slurm_energy.slurm import conf_files, munge
 from slurm_energy.validation import check_file
 
 Ask = Callable[[Config], Mapping[str, Any]]
-"""Requests a daemon's status; raises EnergyError if the daemon does not answer."""
+"""Function that requests a daemon's status, or raises EnergyError if the daemon does not answer."""
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _OBSERVATION_S, _MAX_WAIT_S = 0.5, 4.0
 _ATTEMPTS, _FAST_READING_S = 3, 0.002
 _MAX_TIMING_UNCERTAINTY = 0.01
-"""Maximum timing uncertainty of the readings, as share of the time between them."""
+"""Maximum timing uncertainty of the readings, as a fraction of the time between them."""
 
 _AGENT_LINK = "etc/systemd/system/multi-user.target.wants/senergyd.service"
 """Link that `systemctl enable senergyd` creates."""

@@ -27,7 +27,7 @@ _PAUSE_S: Final = 1.0
 _SCRIPT: Final = f"echo $SLURM_JOB_ID; exec sleep {_SLEEP_S}"
 
 Records = Callable[[int], Sequence[Mapping[str, Any]]]
-"""Returns the records of a job; raises NotFoundError while there is none."""
+"""Function that returns the records of a job, or raises NotFoundError while there are none."""
 
 
 def run_measured_job(nodes: Iterable[NodeFindings], records: Records) -> GroupCheck:

@@ -12,11 +12,11 @@ from slurm_energy.doctor.verdict import CheckState
 from slurm_energy.quantities import is_number
 
 WAITING_TOLERANCE_S: Final = 900.0
-"""Records are delivered within seconds. Older ones wait for a reason."""
+"""Age in seconds up to which waiting records are normal. Usually records are delivered within seconds."""
 ANNOUNCEMENT_TOLERANCE_S: Final = 600.0
-"""An agent that has run for so long has seen the begin of the jobs of its node."""
+"""Minimum uptime in seconds of an agent that has seen the start of all jobs on its node."""
 _AGENT_RETRY_S: Final = 240.0
-"""Maximum pause of an agent that could not reach senergyctld."""
+"""Maximum pause in seconds before an agent that could not reach senergyctld tries again."""
 _REPORT_INTERVAL_S: Final = 30.0
 _LATE_S: Final = 15.0
 
@@ -42,7 +42,7 @@ class NodeResult:
 
 
 NodeCheckFunction = Callable[[ClusterFindings, NodeFindings], NodeResult | None]
-"""Returns the result of a check of one node; None: the check does not apply to the node."""
+"""Function that returns the result of a check of one node; None: the check does not apply to the node."""
 
 
 def _agent(cluster: ClusterFindings, node: NodeFindings) -> NodeResult | None:

@@ -37,9 +37,9 @@ from slurm_energy.slurm.release import Release
 CHECK_MODULE: Final = "senergy_submit"
 POLICY_FILE: Final = "/run/senergyctld/policies"
 AGENT_SOCKET: Final = "/run/senergy/agent.sock"
-"""Paths that energy.so uses without arguments, spank/energy.c."""
+"""Paths that energy.so uses if it has no arguments, see spank/energy.c."""
 TRUSTED_UIDS: Final = {0}
-"""Owners of files that slurmd and slurmctld execute with their rights."""
+"""Permitted owners of files that slurmd and slurmctld execute with their own rights."""
 
 _MODULE_FOLDER: Final = re.compile(r"[\"']([^\"';]+)/\?\.lua")
 _LARGEST_SCRIPT_BYTES: Final = 1 << 20

@@ -19,7 +19,7 @@ BUILT_IN = {
     "auto": "measure; the next runs get permitted adjustments from the diagnosis",
 }
 AUTO = "auto"
-"""Built-in policy whose programs senergyctld adjusts; it changes no setting of the hardware."""
+"""Built-in policy that lets senergyctld adjust programs. It changes no setting of the hardware."""
 OBJECTIVES = ("edp", "ed2p", "energy")
 """Built-in policies that name an objective of tuning instead of settings."""
 

@@ -44,7 +44,10 @@ LIMIT_FLAGS = (
     "ENERGY_GPU_CLOCK",
     "ENERGY_POWER_PROFILE",
 )
-"""Flags that fix a setting. They contradict `monitor`, and without a policy they request the policy `cap`."""
+"""Flags that fix a setting.
+
+They contradict `monitor`. Without --energy-policy, they request the policy `cap`.
+"""
 _WORD = re.compile(r"[A-Za-z0-9_.:/+-]{1,64}")
 
 

@@ -177,7 +177,7 @@ def _powersave(target: CpuTarget, policy: CpufreqPolicy) -> None:
     target.low_khz = policy.hardware_range_khz[0]
     if target.governor and policy.powersave_is_static:
         return
-    # In active mode the governor does not hold the lowest frequency, so the upper bound has to.
+    # In active mode the governor does not keep the lowest frequency. Therefore the upper bound enforces it.
     target.high_khz = policy.hardware_range_khz[0]
     target.preference = "power" if "power" in policy.preferences else None
 

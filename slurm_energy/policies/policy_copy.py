@@ -22,9 +22,13 @@ from slurm_energy.protocol.policy_file_requests import FIRST_LINE, PublishedPoli
 from slurm_energy.trusted_files import check_folder, read_trusted, replace_public
 
 FRESH_S: Final = 900.0
-"""Time for which a copy is used without a confirmation by senergyctld."""
+"""Seconds for which a copy is used without a confirmation by senergyctld."""
 MAX_FRESH_S: Final = 86400.0
-"""A copy that is fresh for longer was written while the clock was ahead. energy.so does not use it either."""
+"""Maximum seconds for which a copy can be fresh.
+
+A copy that is fresh for longer was written while the clock was ahead. energy.so does not use such a copy
+either.
+"""
 _ISSUED, _FRESH = "issued", "fresh-until"
 _LOCK_TIMEOUT_S: Final = 10.0
 _LOCK_PAUSE_S: Final = 0.1

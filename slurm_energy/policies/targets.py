@@ -23,8 +23,10 @@ from slurm_energy.devices.settings import (
 from slurm_energy.policies.caps import LimitRange
 
 _MIN_PACKAGE_FRACTION = 0.3
-"""Lowest limit of a package as a fraction of its highest, where the hardware names no lowest limit. Below it
-the clocks are at their minimum, and a lower limit has no effect."""
+"""Minimum limit of a package as a fraction of its maximum limit, if the hardware states no minimum.
+
+Below this limit the clocks are at their minimum, and a lower limit has no effect.
+"""
 _BASE_FREQUENCY_TOLERANCE = 1.05
 
 

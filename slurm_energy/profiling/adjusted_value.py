@@ -22,7 +22,7 @@ from slurm_energy.profiling.progress import socket_path
 log = logging.getLogger("slurm_energy")
 
 _WAIT_S: Final = 0.5
-"""Maximum time for which a program waits, in all: senergyd asks senergyctld meanwhile."""
+"""Maximum total time in seconds that a program waits, during which senergyd queries senergyctld."""
 _POLL_S: Final = 0.02
 _MAX_RESPONSE_BYTES: Final = 4096
 

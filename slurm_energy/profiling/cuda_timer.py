@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 _MAX_PENDING: Final = 512
 _ANCHOR_NS: Final = 60_000_000_000
-"""Age at which another event becomes the reference; elapsed times are 32-bit floats of milliseconds."""
+"""Age in ns at which a new event becomes the reference. Elapsed times are 32-bit floats of milliseconds."""
 
 
 class Mark(NamedTuple):

@@ -21,12 +21,15 @@ log = logging.getLogger("slurm_energy")
 _TIMEOUT_S = 1.0
 _RETRY_AFTER_S = 5.0
 _MAX_IDLE_S = 30.0
-"""A connection that was idle for longer is replaced, because the agent closes it after a minute."""
+"""Idle time after which a connection is replaced. The agent closes a connection after a minute."""
 _MAX_PENDING = 64
-"""Maximum of requests without a response. Beyond it the agent could block while it sends responses."""
+"""Maximum number of requests without a response.
+
+With more requests, the agent could block while it responds.
+"""
 _MAX_RESPONSE_BYTES = 1 << 20
 _SAME_CLOCK_S = 60.0
-"""A sample further away was timed by another clock: a container can have its own."""
+"""Maximum difference of two times of the same clock. A container can have a clock of its own."""
 _Result = TypeVar("_Result")
 
 
@@ -247,7 +250,7 @@ class AgentEnergyReader(EnergyReader):
         except EnergyError:
             raise
         except BaseException:
-            self.close()  # a late response must not be taken for that of the next request
+            self.close()  # a late response must not be taken for the response to the next request
             raise
         return request.reading
 

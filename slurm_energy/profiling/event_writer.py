@@ -41,7 +41,7 @@ EVENTS_SIZE_KEY: Final = "SENERGY_EVENTS_MIB"
 _PERIOD_S: Final = 2.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_WAITING: Final = 1 << 18
-"""Maximum of events in memory. Further ones are lost and counted in the header."""
+"""Maximum number of events in memory. Further events are lost, and their number is stored in the header."""
 _MAX_FILES: Final = 100
 _Event = tuple[int, int, float, int, int, int]
 
@@ -90,7 +90,7 @@ class EventWriter:
             process.rank,
             capacity=capacity,
         )
-        # The thread of the program and the writing thread each change attributes of their own.
+        # The program's thread and the writing thread change different attributes.
         self._written = 0
         self._lost = 0
         self._place: tuple[int | None, str] = (process.rank, "")
@@ -189,7 +189,7 @@ class EventWriter:
             status = os.fstat(self._descriptor)
             self._file = (status.st_dev, status.st_ino)
         elif not self._is_own_file(self._descriptor):
-            # A program that closes all descriptors may have got this number for a file of its own.
+            # A program that closes all descriptors may have got this number for another file.
             self._descriptor = None
             raise ValueError("the program closed the file")
         events = [self._waiting.popleft() for _ in range(len(self._waiting))]

@@ -45,7 +45,7 @@ class TrainerWatch(_callback_class()):  # type: ignore[misc]
         recorder.hint("marks_checkpoints", True)
         accumulated = getattr(args, "gradient_accumulation_steps", 1)
         self._samples = float(batch_size * accumulated) if isinstance(batch_size, int) else NO_VALUE
-        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the optimizer
         self._close()
         self._marks = StepMarks(TorchPhases(model, optimizer))
 

@@ -13,7 +13,7 @@ from slurm_energy.profiling.step_recorder import recorder
 _REPORT_NS: Final = 500_000_000
 _COLLECT_NS: Final = 2_000_000_000
 _MAX_STEPS: Final = 1024
-"""Steps after which the statistics are computed before their time, to bound the memory and the pause."""
+"""Maximum number of steps between two computations of statistics. It bounds the memory and the pause."""
 
 
 class LoopReport:

@@ -53,7 +53,7 @@ class _Process:
         return self.reader
 
     def reset_after_fork(self) -> None:
-        self.lock = threading.Lock()  # another thread of the parent may have held the old one
+        self.lock = threading.Lock()  # another thread of the parent may hold the old lock
         if self.reader is not None and self.reader.name == "agent":
             self.reader.close()  # the child's copy of the descriptor; the parent's stays open
         self.reader = None

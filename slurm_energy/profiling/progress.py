@@ -26,13 +26,13 @@ _RETRY_AFTER_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 0.02
 _LOCK_TIMEOUT_S: Final = 0.02
 _MAX_IDLE_S: Final = 30.0
-"""A connection that was idle for longer is replaced, because the agent closes it after a minute."""
+"""Idle time after which a connection is replaced. The agent closes a connection after a minute."""
 _MAX_UNANSWERED: Final = 8
 _MAX_RESPONSE_BYTES: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 4096
 _DOCUMENT_INTERVAL_S: Final = 10.0
 _ENVELOPE_BYTES: Final = 512
-"""Room for the other fields of a message with a document."""
+"""Bytes reserved for the other fields of a message with a document."""
 _FIRST_DOCUMENT_BYTES: Final = 3 * 1024
 _MAX_DOCUMENT_BYTES: Final = 1 << 20
 _Item = TypeVar("_Item")
@@ -229,7 +229,7 @@ class ProgressReporter:
         """Return the document about the steps if one is due and the agent accepts documents, else None."""
         limit = self._max_document_bytes
         if not self._units and not limit:
-            limit = _FIRST_DOCUMENT_BYTES  # only a response tells the agent's limit
+            limit = _FIRST_DOCUMENT_BYTES  # the agent states its limit only in a response
         if self.document_source is None or limit <= _ENVELOPE_BYTES or not self._document_is_due(now):
             return None
         self._next_document_s = now + _DOCUMENT_INTERVAL_S

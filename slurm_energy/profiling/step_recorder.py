@@ -61,9 +61,9 @@ class StepRecorder:
         self._has_new = False
         self._failed = False
         self.untimed_steps = 0
-        """Steps since the last one whose phases were timed, of the loops that have ended."""
+        """Number of steps, in loops that have ended, since the last step whose phases were timed."""
         self.next_timed_ns = 0
-        """Earliest end of a wait for data after which the phases of a step are timed again."""
+        """Time from which on the phases of a step are timed, if its wait for data ends after this time."""
 
     def add(
         self, name: str, start_ns: int, end_ns: int, value: float = NO_VALUE, thread: int = 0, weight: int = 1
@@ -83,7 +83,7 @@ class StepRecorder:
         self._waiting.append((name, start_ns, end_ns, value, thread or threading.get_ident(), weight))
         if end_ns >= self._next_ns or len(self._waiting) >= _MAX_WAITING:
             self.collect()
-            progress(0)  # sends the document if it is time
+            progress(0)  # sends the document if it is due
 
     def add_section(self, name: str, start_ns: int, end_ns: int) -> None:
         """Record a section of the profiler. Unlike `add`, this method opens no connection to the agent."""
@@ -165,7 +165,7 @@ class StepRecorder:
         writer, waiting = self._writer, self._waiting
         waiting.clear()
         self.__dict__.update(StepRecorder().__dict__)
-        # A loop that goes on in the child has the method of this deque.
+        # A loop that continues in the child still has the method of this deque.
         self._waiting, self.append_step = waiting, waiting.append
         self._is_fork = True
         if writer is not None:

@@ -24,7 +24,7 @@ from slurm_energy.diagnosis.steps import (
 OTHER_PHASE: Final = "other"
 """Name of all phases beyond the maximum number of names."""
 PAUSES: Final = ("checkpoint", "evaluation")
-"""Phases that do not count as part of a step, also where they run inside it."""
+"""Phases that do not count as part of a step, even if they run inside a step."""
 
 _MAX_INTERVALS: Final = 720
 _FIRST_INTERVAL_NS: Final = 1_000_000_000
@@ -306,7 +306,7 @@ class StepStatistics:
         excesses = {name: ns - self._expected.get(name, ns) for name, ns in self._in_step.items()}
         phase = max(excesses, key=excesses.__getitem__, default="")
         if excesses.get(phase, 0.0) < excess_ns / 2:
-            phase = ""  # no phase explains the greater part
+            phase = ""  # no phase accounts for the greater part
         at_s = (start_ns + self._unix_offset_ns) * 1e-9
         outlier = StepOutlier(at_s, duration_ns * 1e-9, expected_ns * 1e-9, phase)
         entry = (excess_ns, self._outlier_count, outlier)

@@ -28,7 +28,7 @@ from slurm_energy.profiling.timeline_inputs import EventInput, ProfileInput, ope
 _PROGRESS_EVENTS: Final = 16_384
 _Item = ScannedEvent | ScannedValue
 Progress = Callable[[int, int], None]
-"""Consumer of the processed and the total bytes."""
+"""Function that receives the number of processed bytes and the total number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ PROFILE_SUFFIXES: Final = (".json", ".json.gz")
 MAX_FILES: Final = 65_536
 _PIECE_BYTES: Final = 1 << 18
 _FIRST_RECORDS: Final = 256
-"""Records among which the earliest event is sought: a record is written when its event ends."""
+"""Number of records among which the earliest event is searched. Records are in the order of their ends."""
 
 
 @dataclass(frozen=True, slots=True)

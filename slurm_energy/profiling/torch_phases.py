@@ -31,7 +31,7 @@ _MAX_DEPTH: Final = 3
 _MAX_ITEMS: Final = 8
 _TIMED_EVERY_NS: Final = 250_000_000
 _LONG_STEP_NS: Final = 80_000_000
-"""Each step of this length is timed."""
+"""Minimum length, in ns, of a step that is always timed."""
 
 
 class _Hook:
@@ -65,7 +65,7 @@ class _Hook:
         self._call = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A saved or copied model gets a function without effect that every Python has.
+        # A saved or copied model gets a function without effect that exists in every Python.
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
@@ -235,7 +235,7 @@ class TorchPhases:
 
     def _begin_forward(self, module: Any, *_: Any) -> None:
         is_evaluation = self._optimizers and not module.training
-        # In the backward pass a forward pass recomputes activations.
+        # In the backward pass, a forward pass only recomputes activations.
         if self._weight and self._backward_ns is None and not is_evaluation:
             self._forward_ns = _now()
             self._marks["forward"] = self._mark()
@@ -261,7 +261,7 @@ class TorchPhases:
             self._add("backward", self._backward_ns, _now(), self._marks.get("backward"))
             self._backward_ns = None
             if self._has_exchange:
-                # The model waits for the gradients of other ranks in a callback that comes before this one.
+                # The model waits for the gradients of other ranks in a callback that runs before this one.
                 self._at_end_of_backward(self._end_exchange)
                 self._exchange_ns = _now()
                 self._marks["communication"] = self._mark()

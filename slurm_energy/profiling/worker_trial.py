@@ -22,13 +22,16 @@ from slurm_energy.profiling.step_recorder import recorder
 log = logging.getLogger("slurm_energy")
 
 _MIN_STEPS: Final = 8
-"""Steps of an epoch that is judged."""
+"""Minimum number of steps of an epoch that is evaluated."""
 _DATA_SHARE: Final = 0.1
-"""Share of the step time spent waiting for data from which processes are added, as threshold `data_share`."""
+"""Minimum fraction of the step time spent waiting for data at which processes are added.
+
+It equals `data_share`.
+"""
 _SPARE_WORKERS: Final = 1.1
 _MIN_GAIN: Final = 0.03
 _CONFIDENCE: Final = 2.0
-"""Standard errors of the mean step time that a gain exceeds."""
+"""Number of standard errors of the mean step time that a gain must exceed."""
 _DEFAULT_PREFETCH: Final = 2
 
 
@@ -118,7 +121,7 @@ def _is_faster(before: EpochTimes, after: EpochTimes) -> bool:
 
 
 _TRIALS: weakref.WeakKeyDictionary[Any, WorkerTrial] = weakref.WeakKeyDictionary()
-"""Trials by loader: `watch` is called once per epoch."""
+"""Trials by loader. A trial spans several calls of `watch`, one per epoch."""
 
 
 def trial_of(loader: Any, max_workers: int) -> WorkerTrial | None:

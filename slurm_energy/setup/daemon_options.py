@@ -13,7 +13,7 @@ from typing import Final
 
 _ENVIRONMENT_FILES: Final = ("etc/default/{}", "etc/sysconfig/{}")
 _MAX_BYTES: Final = 1 << 16
-_SLURM_USER: Final = "slurm"  # another SlurmUser may be one of the service accounts, which prove nothing
+_SLURM_USER: Final = "slurm"  # another SlurmUser may be a service account, whose processes prove nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from slurm_energy.setup.conf_text import raw_lines
 
 NOTE: Final = "slurm-energy setup"
-"""Text that marks each comment of setup in a file of the site."""
+"""Text in every comment that setup adds to a file of the site."""
 _ASSIGNMENT: Final = re.compile(
     r"(?P<head>\s*(?P<key>[\w.]+)\s*=\s*\"?)(?P<value>[^\s#\"\\]*)(?P<rest>.*)", re.DOTALL
 )

@@ -20,7 +20,7 @@ from slurm_energy.trusted_files import check_folder
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 ENCODING: Final = "latin-1"
-"""Decodes every byte to one character, so that a text that is written back is unchanged."""
+"""Encoding that maps every byte to one character, so that a text is unchanged when it is written back."""
 
 _ACCESS_LIST: Final = "system.posix_acl_access"
 

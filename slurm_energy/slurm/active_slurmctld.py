@@ -26,7 +26,7 @@ _BEAT: Final = struct.Struct("!QQ")
 _DEFAULT_STATE: Final = "/var/spool"
 _DEFAULT_TIMEOUT_S: Final = 120
 _LATE_S: Final = 30.0
-"""Time beyond SlurmctldTimeout after which a heartbeat says nothing; also the tolerated offset of clocks."""
+"""Time beyond SlurmctldTimeout after which a heartbeat is outdated. It is also the tolerated clock offset."""
 _PING: Final = re.compile(r"Slurmctld\([^)]*\) at (\S+) is (UP|DOWN)")
 
 

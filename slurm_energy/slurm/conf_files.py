@@ -25,7 +25,7 @@ _PAIR: Final = re.compile(
 _WHOLE_LINES: Final = frozenset(
     ("nodename", "nodeset", "partitionname", "downnodes", "frontendname", "switchname")
 )
-"""Keys that begin a line about nodes or partitions. The other keys of such a line are not global settings."""
+"""Keys that begin a line about nodes or partitions. All other keys of such a line are not global settings."""
 _COMMENT: Final = re.compile(r"^((?:[^\\#]|\\.)*)#.*$")
 _CONTINUED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 _MAX_INCLUDES: Final = 64

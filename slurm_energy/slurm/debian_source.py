@@ -132,6 +132,6 @@ def _apt_get(apt: Path) -> list[str]:
         "Dir::Etc::sourceparts": str(apt / "parts"),
         "Dir::State::lists": str(apt / "lists"),
         "Dir::Cache": str(apt / "cache"),
-        "APT::Sandbox::User": "root",  # the directories above are not the user _apt's
+        "APT::Sandbox::User": "root",  # the directories above do not belong to the user _apt
     }
     return ["apt-get", "-q", *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]

@@ -188,7 +188,7 @@ def _write(state: PluginState, own_lines: str) -> None:
     text = "".join(lines) or _UNUSED
     try:
         atomic_file.write(state.include, (_HEAD + text).encode(), mode=0o644)
-        state.include.chmod(0o644)  # all users' commands read it, and the umask may be strict
+        state.include.chmod(0o644)  # the commands of all users read the file, and the umask may be strict
     except PermissionError:
         raise ForbiddenError(str(state.include), "cannot be written", "run it as root") from None
     except OSError as error:

@@ -178,7 +178,7 @@ class _Tree:
         visited = {row.account for row in self._tops}
         for row, norm in parts:  # the list grows during the loop
             if row.user or (row.shares is None and row not in self._tops):
-                continue  # the children of a `parent` association are already part of its level
+                continue  # the children of an association with `Share=parent` are already part of its level
             level = self._level(row.account, visited)
             total = sum(below.shares for below in level if below.shares is not None)
             for below in level:

@@ -115,7 +115,7 @@ def _cpus(env: Mapping[str, str]) -> int | None:
     if not (counts and node and nodes):
         return None
     try:
-        if hostlist.is_uniform(counts):  # all nodes have the same count: the position does not matter
+        if hostlist.is_uniform(counts):  # all nodes have the same count, so that the position does not matter
             return hostlist.count_at(counts, 0)
         position = hostlist.node_position(node, nodes)
         return None if position is None else hostlist.count_at(counts, position)

@@ -70,7 +70,7 @@ def node_position(node: str, hostlist: str) -> int | None:
     Raises:
         UsageError: not a host list, or one of more than a million nodes.
     """
-    if not _NAME.fullmatch(node):  # it would be parsed as a host list of its own
+    if not _NAME.fullmatch(node):  # such a name would be parsed as a host list
         return None
     _check_ranges(hostlist, "host list")
     offset = 0

@@ -16,7 +16,7 @@ MIN_RESERVED: Final = 1
 """Minimum count in a reservation of licenses: Slurm 26.05 refuses 0."""
 
 BUDGET_PREFIX: Final = "senergy_budget"
-"""Begin of the names of the reservations that withhold power from jobs."""
+"""Prefix of the names of the reservations that withhold power from jobs."""
 
 _ITEM: Final = re.compile(r"\s*(?P<name>[^\s:=*@]+)\s*(?:[:=*](?P<count>\d{1,32}))?\s*", re.ASCII)
 _POOL: Final = re.compile(r"(?:^|\s)(LicenseName|Total|Used|Reserved|Remote)=(\S*)")

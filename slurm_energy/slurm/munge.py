@@ -101,7 +101,7 @@ def open_credential(credential: str, socket: Path | None = None) -> Credential:
             context.check(code, "credential refused")
             content = ctypes.string_at(payload.value, length.value) if payload.value else b""
         finally:
-            # munge also fills it for expired, rewound and replayed credentials.
+            # munge fills the payload also for expired, rewound and replayed credentials.
             _free(payload)
         return Credential(content, uid.value, gid.value, context.origin())
 

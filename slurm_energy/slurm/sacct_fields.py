@@ -19,7 +19,7 @@ CUT: Final = "cut"
 WIDEN: Final = "widen"
 """Numbers and durations are never cut; the row becomes wider."""
 DATE: Final = "date"
-"""Times are treated as `date_overflow` says."""
+"""Times that are longer than the column are printed as `date_overflow` describes."""
 
 
 @dataclass(frozen=True, slots=True)

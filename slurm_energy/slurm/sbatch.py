@@ -16,7 +16,7 @@ _HINT: Final = 'Try "sbatch --help"'
 """Part of the last line that sbatch prints after an unknown option."""
 _JOB_ID = re.compile(r"(\d{1,18})(?:;\S*)?\s*", re.ASCII)
 _IGNORED_VARIABLES: Final = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_HOLD", "SBATCH_TEST_ONLY")
-"""Variables with which one submission would not be one job that starts by itself."""
+"""Environment variables because of which a submission would not be one job that starts by itself."""
 
 
 class RefusedError(UsageError):

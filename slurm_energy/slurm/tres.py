@@ -15,9 +15,9 @@ _GPUS: Final = re.compile(
 _MEMORY: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGTPE]?)", re.ASCII)
 _UNITS: Final = "KMGTPE"
 MAX_GPUS: Final = 1 << 31
-"""Maximum number of GPUs of a job, with which number of GPUs times number of nodes stays within 64 bits."""
+"""Maximum number of GPUs of a job. With it, the product of GPUs and nodes fits into 64 bits."""
 MAX_MEMORY_MIB: Final = 1 << 50
-"""Maximum memory of a job; more counts as this."""
+"""Maximum memory of a job in MiB. Larger values are reduced to this maximum."""
 
 
 @dataclass(frozen=True, slots=True)

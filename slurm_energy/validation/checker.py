@@ -60,7 +60,7 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (slurm_settings.check_users, _CONTROLLER),
     (slurm_settings.check_access, _CONTROLLER),
 )
-"""All checks, each with the daemons that run it. If a user checks a file, all of them run."""
+"""All checks, each with the daemons that run it. If a user checks a file, all checks run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from slurm_energy.validation.budget_nodes import NodesOfSlurm
 from slurm_energy.validation.check_context import CheckContext
 
 _CHECKS_OF_NODES = (node_power.check, metrics.check)
-"""Checks of sections that a node type may change, repeated with the values of each type."""
+"""Checks of sections that a node type may change. They are repeated with the values of each type."""
 
 
 def check(context: CheckContext) -> Iterator[Finding]:

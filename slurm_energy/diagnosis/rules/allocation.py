@@ -14,11 +14,11 @@ from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.signals import ObservedSeries
 
 _Activity = list[tuple[float, float, bool]]
-"""Start, end and activity of equal intervals in order of time."""
+"""Start, end and activity of consecutive intervals of equal length."""
 _USED_CORES = 0.2
-"""CPUs that tasks of the job use at least on a node that works."""
+"""Minimum number of CPUs that tasks of the job use on a node that works."""
 _MAX_GAP = 3.5
-"""Maximum time without a known value inside a stretch, in intervals."""
+"""Maximum length of a gap of unknown activity inside an idle period, in intervals."""
 
 
 def idle_time(view: JobView) -> Iterator[JobFinding]:

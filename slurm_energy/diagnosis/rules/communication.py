@@ -14,7 +14,7 @@ _MIN_RANKS_FOR_MEDIAN = 4
 _BUSY_WHILE_WAITING = 80.0
 _UNEVEN_GPUS = 0.75
 _MAX_STEP_RATIO = 1.1
-"""Maximum ratio of the step counts of ranks that take steps together."""
+"""Maximum ratio of the largest to the smallest step count of ranks that take their steps together."""
 _ONE_SIDED = 0.5
 """Ranks that are spread evenly around the median have uneven work. Stragglers lie on one side only."""
 _NETWORKS = ("infiniband_transmit_bytes_per_s", "network_transmit_bytes_per_s")

@@ -17,14 +17,14 @@ _CAUSES = {
     FindingKind.DATA_STALL: "the data pipeline is too slow",
 }
 LOADER_STARTS: Final = "loader_starts"
-"""Fact of a finding: the time that the loader's processes take to start in each epoch."""
+"""Name of a fact in a finding: the time that the loader's processes take to start in each epoch."""
 _READS = ("block_read_bytes_per_s", "network_receive_bytes_per_s", "infiniband_receive_bytes_per_s")
 _SERIAL_LOADER_CORES = (0.75, 1.7)
-"""CPU use per GPU, in cores, of a program whose single process loads the data."""
+"""Range of the CPU use per GPU, in cores, of a program in which a single process loads the data."""
 _MIN_EXPLAINED = 0.5
-"""Minimum wait of the loader for CPUs, over the wait for data, if other work explains the wait for data."""
+"""Minimum wait of the loader for CPUs, as a fraction of the wait for data, if other work is the cause."""
 _EVEN_USE = 1.25
-"""Maximum 90th percentile of the use of a GPU over its mean, if the use is even over time."""
+"""Maximum ratio of the 90th percentile to the mean of the use of a GPU, if the use is even over time."""
 
 
 def data_stalls(view: JobView) -> Iterator[JobFinding]:

@@ -15,7 +15,7 @@ from slurm_energy.diagnosis.summary import total_joules
 from slurm_energy.quantities import format_duration
 
 _MIN_LOST = 60.0
-"""Runs that were lost within a minute cost nearly nothing."""
+"""Minimum run time in seconds of a lost run that counts. Shorter lost runs cost almost nothing."""
 _FAILED = ("FAILED", "NODE_FAIL", "BOOT_FAIL")
 TIMED_OUT: Final = ("TIMEOUT", "DEADLINE")
 """States of jobs that reached a limit of their time."""
@@ -68,7 +68,7 @@ def unfinished_work(view: JobView) -> Iterator[JobFinding]:
     if context.is_interactive or not (is_late or context.state in TIMED_OUT):
         return
     if max(idle_tail_s(view) or 0.0, hang_s(view)) >= view.threshold("idle_tail"):
-        return  # the work was done, or the program hung
+        return  # the work was completed, or the program hung
     lost_s, facts = _lost_work(view)
     share = lost_s / view.elapsed_s
     if 100 * share < view.threshold("lost_work"):

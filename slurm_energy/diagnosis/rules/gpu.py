@@ -13,9 +13,9 @@ _FULL_USE = 95.0
 _BATCH_BUSY = 35.0
 _DATA_WAIT_LIMIT = 25.0
 _BURSTS = 1.8
-"""90th percentile of the use of a GPU over its mean, if requests arrive by chance."""
+"""Ratio of the 90th percentile to the mean of the use of a GPU if requests arrive at random."""
 _HELD_MEMORY = 50.0
-"""GPU memory in use, in percent, of a service that holds its model ready."""
+"""Minimum GPU memory in use, in percent, of a service that holds its model ready."""
 
 
 def unused_gpus(view: JobView) -> Iterator[JobFinding]:

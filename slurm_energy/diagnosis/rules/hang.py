@@ -12,7 +12,7 @@ from slurm_energy.diagnosis.signals import ObservedSeries
 from slurm_energy.quantities import format_duration
 
 _BUSY = 90.0
-"""Minimum use, in percent, of a GPU with a kernel that waits: such a kernel never ends."""
+"""Minimum use, in percent, of a GPU that runs a waiting kernel. Such a kernel never ends."""
 _USUAL_PERCENTILE = 90.0
 
 

@@ -15,14 +15,14 @@ from slurm_energy.diagnosis.observation import NodeObservation
 from slurm_energy.diagnosis.steps import StepOutlier
 
 WRITE_STALLS: Final = "write_stalls"
-"""Fact of a finding: number of stretches with writes and idle GPUs."""
+"""Name of a fact in a finding: the number of periods with writes and idle GPUs."""
 _WRITES = ("block_write_bytes_per_s", "network_transmit_bytes_per_s", "infiniband_transmit_bytes_per_s")
 _IDLE_BUSY = 30.0
 _MIN_STALLS = 3
 _MIN_WORKING = 0.2
-"""Minimum share of intervals in which GPUs work."""
+"""Minimum fraction of the intervals in which GPUs work."""
 _BURST = 2.0
-"""Minimum rate of writes in a stall over the rate while GPUs work, in which gradients are sent."""
+"""Minimum rate of writes in a stall, divided by the rate while GPUs work and send gradients."""
 
 
 def checkpoint_stalls(view: JobView) -> Iterator[JobFinding]:

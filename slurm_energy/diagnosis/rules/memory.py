@@ -12,7 +12,7 @@ from slurm_energy.slurm.exit_status import ExitStatus
 
 _OVER_TIME = ", and more over time."
 _GROWTH = 1.05
-"""Factor by which memory grows from the second to the last quarter if it grows steadily."""
+"""Minimum ratio of the memory use in the last quarter to that in the second quarter, if it grows steadily."""
 
 
 def memory_pressure(view: JobView) -> Iterator[JobFinding]:

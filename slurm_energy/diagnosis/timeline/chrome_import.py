@@ -17,9 +17,9 @@ from slurm_energy.diagnosis.timeline.window import MAX_UNIX_S, TimeWindow
 
 MAX_HEAD_EVENTS: Final = 10_000
 MAX_HEAD_BYTES: Final = 4 << 20
-"""Maximum part of a trace that is examined for its clock."""
+"""Maximum number of bytes of a trace that are examined to determine its clock."""
 _MIN_UNIX_US: Final = 1e15
-"""Times after September 2001 in microseconds are Unix times; no host has been up for so long."""
+"""Minimum microseconds that count as Unix time (September 2001). No host has been up for so long."""
 GPU_CATEGORIES: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 """Categories by which the PyTorch profiler marks events of a GPU."""
 _TIMED_PHASES: Final = frozenset("XBEiIRC")

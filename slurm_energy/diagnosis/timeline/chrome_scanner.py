@@ -81,7 +81,7 @@ def decompressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
     data = start
     while True:
         while data:
-            if inflater.eof:  # a file may consist of several compressed parts
+            if inflater.eof:  # a file may consist of several gzip members
                 inflater = zlib.decompressobj(wbits=31)
             try:
                 content = inflater.decompress(data, _PIECE_BYTES)

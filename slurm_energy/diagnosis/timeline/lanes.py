@@ -12,7 +12,10 @@ from typing import Final
 from slurm_energy.diagnosis.timeline.trace_text import json_text
 
 _FIRST_THREAD: Final = 1 << 24
-"""Thread numbers begin above all process numbers, because equal numbers denote the main thread."""
+"""First thread number.
+
+It is above all process numbers, because an equal number would denote the main thread.
+"""
 MAX_LANES: Final = 100_000
 
 

@@ -15,11 +15,13 @@ from slurm_energy.diagnosis.timeline.window import NANOSECONDS, TimeWindow
 
 COLUMNS: Final = 480
 MAX_ROWS: Final = 64
-"""Maximum number of rows; more processes share rows with their neighbours."""
+"""Maximum number of rows. If there are more processes, neighbouring processes share rows."""
 STEP, OTHER = "step", "other"
 CATEGORIES: Final = (*(name for name in STANDARD_PHASES if name != STEP), OTHER, STEP)
-"""Distinguished phases, in the order in which a row stacks them. Sections of users are `other`. `step`
-is the part of the steps that no phase inside them explains."""
+"""Categories in the order in which a row stacks them.
+
+Sections of users are `other`. `step` is the part of the steps that no phase inside them accounts for.
+"""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from slurm_energy.diagnosis.timeline.window import EventTally, TimeWindow
 
 MAX_PROFILE_LANES: Final = 2048
 MAX_OPEN: Final = 4096
-"""Maximum number of events of a trace that have begun and not ended."""
+"""Maximum number of open events of a trace, which have begun but not ended."""
 _MAX_US: Final = 1e18
 _FLOW_IDS: Final = 1 << 32
 

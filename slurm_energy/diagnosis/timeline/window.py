@@ -8,7 +8,7 @@ from typing import Final
 
 NANOSECONDS: Final = 1_000_000_000
 MAX_UNIX_S: Final = 4e9
-"""Times beyond the year 2096 are errors."""
+"""Maximum Unix time in seconds. Later times, beyond the year 2096, count as errors."""
 
 
 @dataclass(frozen=True, slots=True)

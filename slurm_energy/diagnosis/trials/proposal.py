@@ -19,7 +19,7 @@ _DIVIDING: Final = frozenset(
         AdjustmentKind.CPUS_PER_TASK,
     }
 )
-"""Kinds whose value divides the time that is lost: the first part of a change gains most."""
+"""Kinds whose value divides the lost time. The first part of such a change gains most."""
 
 
 @dataclass(frozen=True, slots=True)

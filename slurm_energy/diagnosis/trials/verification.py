@@ -19,27 +19,28 @@ from slurm_energy.adjustment import KINDS, Adjustment, AdjustmentKind
 from slurm_energy.diagnosis.trials.proposal import AdjustmentProposal
 
 MAX_TRIAL_RUNS: Final = 3
-"""Runs with an adjustment after which it is decided, if they can show the predicted gain."""
+"""Number of runs with an adjustment after which a trial is decided, if these can show the predicted gain."""
 MAX_NOISY_RUNS: Final = 6
-"""The same, if the noise of these runs exceeds the predicted gain."""
+"""Number of runs after which a trial is decided if the noise exceeds the predicted gain."""
 ASSUMED_NOISE: Final = 0.02
-"""Relative standard deviation of time and energy between runs, assumed before any are known."""
+"""Relative standard deviation of time and energy between runs, assumed before it can be measured."""
 _CONTENTION_NOISE: Final = 0.1
-"""Assumed noise of a run that other work delays all the time. The delay is known only approximately."""
+"""Additional noise of a run that other work delays all the time. The delay is known only approximately."""
 _CONFIDENCE: Final = (9.92, 5.84, 4.60, 4.03, 3.71, 3.50)
-"""Standard errors by which a difference exceeds the noise: Student's t at 99.5 %, 2 to 7 degrees of freedom.
+"""Standard errors by which a significant difference exceeds the noise.
 
-The noise is known from earlier jobs to two degrees, and each run beyond the first of both groups adds one.
+The values are Student's t at 99.5 % for 2 to 7 degrees of freedom. The noise is known from earlier jobs with
+two degrees of freedom. Each run beyond the first run of both groups adds one.
 """
 _SAME_WORK: Final = 0.02
-"""Relative difference of the reported units up to which two runs did the same work."""
+"""Maximum relative difference of the reported progress of runs that did the same work."""
 _SAME_ACTIVITY: Final = 0.1
-"""The same of the time to the last activity, for runs that report no units."""
+"""Maximum relative difference of the time to the last activity of such runs, if they report no progress."""
 _MIN_OWN: Final = 0.05
-"""Minimum share of the time and energy of a run that remains without the delay by other work."""
+"""Minimum fraction of the time and energy of a run that remains after subtracting the delay by other work."""
 _MIN_RATIO: Final = 0.01
 _MIN_TAIL: Final = 0.02
-"""Share of its time for which a run that a time limit ended was idle, if the limit did not cut its work."""
+"""Minimum idle time at the end of a run, as a fraction, if its time limit did not cut off its work."""
 _ENDED_WELL: Final = "COMPLETED"
 _TIMED_OUT: Final = "TIMEOUT"
 

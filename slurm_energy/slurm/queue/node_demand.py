@@ -20,13 +20,13 @@ _FIELDS: Final = (
     *("ArrayTaskID", "JobID", "StartTime"),
 )
 _WAITING: Final = frozenset({"NONE", "PRIORITY", "RESOURCES", "BEGINTIME", "CLEANING"})
-"""Reasons of pending jobs that start as soon as nodes are free or their begin time has come."""
+"""Reasons of pending jobs that start as soon as nodes are free or their begin time is reached."""
 _MAX_TASKS: Final = 10_000
 _MAX_NODES: Final = 1_000_000
 _MAX_TIME_DIGITS: Final = 12
 _RESERVED: Final = re.compile(r"(?:^| )(StartTime|EndTime|NodeCnt|PartitionName)=([^ ]*)")
 _OVERDUE_SHARE: Final = 0.1
-"""Remaining time of a job that has exceeded its expected run time, as a share of its run time so far."""
+"""Remaining time assumed for a job beyond its expected run time, as a fraction of its run time so far."""
 _UNLIMITED_S: Final = 365 * 86400.0
 
 

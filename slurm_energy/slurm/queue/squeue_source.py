@@ -52,7 +52,10 @@ _LEAST_PRIORITY: Final = 1
 _SHARING: Final = "OverSubscribe"
 _EXCLUSIVE: Final = "Exclusive"
 _EXCLUSIVE_RELEASE: Final = (26, 5)
-"""Release since which squeue has the field `_EXCLUSIVE`. `_SHARING` is then NO for shared nodes, too."""
+"""First release in which squeue has the field `_EXCLUSIVE`.
+
+From then on, `_SHARING` is NO for shared nodes too.
+"""
 _WHOLE_NODES: Final = {
     _SHARING: frozenset({"NO", "USER", "MCS", "TOPO"}),
     _EXCLUSIVE: frozenset({"NODE", "USER", "MCS", "TOPO"}),

@@ -22,8 +22,8 @@ HELD, DEPENDENT, FIXED, REQUEUE = 1, 2, 4, 8
 NODE_CPUS_SHIFT: Final = 8
 """Position of the CPUs per node in `bits`.
 
-They are those of the partition's largest node if a pending job takes its nodes whole, else 0. Older plugins
-write 0.
+If a pending job takes whole nodes, this is the number of CPUs of the largest node of its partitions; else it
+is 0. Older plugins write 0.
 """
 TEXTS: Final = ("account", "partition", "qos", "name", "reason", "tres", "gres", "flags")
 """The strings of an entry, in their order in the heap. `lengths` has the length of each in bytes.
@@ -86,10 +86,10 @@ ENTRY: Final = np.dtype(
 `heap_offset` counts from the start of the heap in a snapshot, and from the end of the entry in a journal.
 """
 RECORD: Final = np.dtype([("bytes", "<u4"), ("zero", "<u4"), ("checksum", "<u8")])
-"""Head of each record in a journal, which an entry and its strings follow.
+"""Head of each record in a journal.
 
-`bytes` is the size of the whole record, a multiple of 8. `checksum` covers the record, with 0 in place of the
-checksum.
+An entry and its strings follow the head. `bytes` is the size of the whole record, a multiple of 8. `checksum`
+covers the record, with 0 in place of the checksum.
 """
 
 
