@@ -39,7 +39,7 @@ class AdjustmentClient:
         self._failures = RepeatedFailureLog(log)
 
     def wake(self) -> None:
-        """Look for jobs without values. Call it in the event loop."""
+        """Look for jobs without values soon. Call this method in the event loop."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -54,7 +54,7 @@ class AdjustmentClient:
         await self._work(self._values.answer, request, await self._ask(request))
 
     async def _ask(self, request: ValuesRequest) -> dict[str, Any] | None:
-        """Return the controller's response to a request. Return None if the controller did not respond."""
+        """Return the controller's response to a request; None if the controller did not respond."""
         try:
             response = await request_controller(
                 self._cluster(), lambda client: client.get(VALUES_PATH, request.parameters())

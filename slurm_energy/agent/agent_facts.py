@@ -1,4 +1,4 @@
-"""State of this node and of its agent, for the live reports. The module `protocol.node_states` defines it."""
+"""State of this node and of its agent for the live reports, as `protocol.node_states` defines it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class AgentFacts:
         self._reading: asyncio.Task[str] | None = None
 
     def counts(self) -> dict[str, float]:
-        """Return numbers about the agent. Call it in the worker thread."""
+        """Return the counts for the next report, for example of spooled records.
+
+        Call this method in the worker thread.
+        """
         spool, periods = self._jobs.spool.state(), self._jobs.period_spool.state()
         numbers = {
             "uptime_s": round(time.monotonic() - self._started_s),

@@ -1,6 +1,6 @@
 """Client that reports the power of the node and the energy of its running jobs to the controller.
 
-Nothing waits for it. A report that fails is not repeated; the next one replaces it.
+Nothing waits for a report. A failed report is not sent again, because the next report replaces it.
 """
 
 from __future__ import annotations

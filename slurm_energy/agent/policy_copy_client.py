@@ -1,7 +1,7 @@
 """Client that keeps this node's copy of the policy file current, see `policies.policy_copy`.
 
 Responses to live reports name the digest of the current file. The file is requested only if the copy has
-another digest, or if no response has confirmed it for a while.
+another digest, or if no response has confirmed the copy recently.
 """
 
 from __future__ import annotations

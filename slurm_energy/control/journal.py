@@ -144,10 +144,10 @@ class SettingsJournal:
         Nothing is written if no entry changes. An entry that exists already keeps its original value.
 
         Args:
-            changed: new entries, and entries that replace those of the same key.
+            changed: new entries, and entries that replace present entries with the same key.
             deleted: keys of the entries to delete.
-            sync: whether the file must survive a power failure. New originals must survive it. Ceilings and
-                current values need not, because a reboot resets power limits.
+            sync: whether the file must survive a power failure. This is needed for new originals. It is not
+                needed for ceilings and current values, because a reboot resets power limits.
 
         Raises:
             OSError: the file cannot be written. The journal is unchanged, and the caller must not write to

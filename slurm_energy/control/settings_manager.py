@@ -29,8 +29,8 @@ class SettingsManager:
     Args:
         devices: devices of the node.
         journal: original values and claims.
-        allocations: function that returns the allocation of each running job, by job as `JOBID.RESTART`.
-            None: every job in the journal counts as running.
+        allocations: function that returns the allocation of each running job, by job as `JOBID.RESTART`. If
+            the argument is None, every job in the journal counts as running.
 
     Attributes:
         journal: the journal.
@@ -154,10 +154,10 @@ class SettingsManager:
     def check_restored(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
         """Check for given settings whether the hardware holds their original values; write nothing.
 
-        Use it for settings without a journal entry.
+        Use this method for settings without a journal entry.
 
         Args:
-            outcomes: outcomes of the settings, with their originals.
+            outcomes: outcomes of the settings, which contain the original values.
 
         Returns:
             One result per setting. Settings whose knob or original cannot be read have no result.

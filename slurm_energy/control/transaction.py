@@ -75,7 +75,7 @@ class SettingsTransaction:
         return self.entries.get(key) or self.journal.entries.get(key)
 
     def merged_value(self, entry: JournalEntry) -> str | None:
-        """Return the value that results from the claims on a knob and from its ceiling.
+        """Return the value that results from the claims on a knob and from the knob's ceiling.
 
         None if no running job requests a value and there is no ceiling.
         """
@@ -138,8 +138,8 @@ class SettingsTransaction:
     def request_dependents(self, keys: Iterable[str]) -> None:
         """Schedule a rewrite of every knob that a write to `keys` may alter as a side effect.
 
-        A dependent knob for which no job requests a value is not rewritten. Its journal entry is only marked,
-        so that its new value is not taken for a change by another program.
+        A dependent knob for which no job requests a value is not rewritten. The journal entry of such a knob
+        is only marked, so that the knob's new value is not taken for a change by another program.
         """
         for key in keys:
             for dependent in self.devices.knobs[key].dependents_at(self.current.get(key, "")):
@@ -195,7 +195,7 @@ def write_and_verify(knob: Knob, outcome: SettingOutcome, current: str) -> Setti
     Args:
         knob: knob to write.
         outcome: outcome that holds the requested value.
-        current: current value; nothing is written if it is equivalent to the requested one.
+        current: current value. If it is equivalent to the requested value, nothing is written.
     """
     requested = outcome.requested
     if knob.readable and knob.is_equivalent(requested, current):

@@ -35,7 +35,9 @@ _preferred: dict[tuple[str, ...], int] = {}
 
 
 class ControllerClient:
-    """Client of the senergyctld of a cluster. Threads may share it; each request uses a new connection.
+    """Client of the senergyctld of a cluster.
+
+    Threads may share a client, because each request uses a new connection.
 
     If there are several URLs, a request is sent to one controller after another until the active controller
     answers. Later requests of the process begin with that controller. A request may therefore reach two
@@ -98,8 +100,8 @@ class ControllerClient:
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a POST request with a JSON body and return the JSON object of the response.
 
-        It raises the same errors as `get`. After an UnavailableError it is unknown whether senergyctld has
-        processed the body. An agent therefore sends its records again.
+        The method raises the same errors as `get`. After an UnavailableError it is unknown whether
+        senergyctld has processed the body. For this reason an agent sends its records again.
 
         Args:
             path: for example `/v1/records`.

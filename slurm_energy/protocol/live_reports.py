@@ -41,9 +41,9 @@ class LiveReport:
     Attributes:
         cluster, node: Slurm's names.
         time: time of the report in Unix seconds.
-        watts: power of the node by component, None if unknown. A node with a node meter also has the
-            component `node`, its whole power.
-        records: the running jobs, and their running steps.
+        watts: power of the node by component, None if unknown. If the node has a node meter, the component
+            `node` is the power of the whole node.
+        records: records of the running jobs and of their running steps.
         counts: numbers about the agent, see `node_states`.
         facts: facts about the node as canonical JSON, see `node_states`; None if they are the same as in an
             earlier report.
@@ -103,7 +103,9 @@ class LiveReport:
 
 
 def readable_records(items: Sequence[Any]) -> Iterator[tuple[EnergyRecord, Any]]:
-    """Yield the records of a report, each with its JSON value. Records of a newer schema are left out.
+    """Yield the records of a report, each with the JSON value from which it was read.
+
+    Records of a newer schema are left out.
 
     Raises:
         UsageError: a value is not a record.

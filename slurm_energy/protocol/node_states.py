@@ -1,4 +1,4 @@
-"""State of a node in its live reports, from which `senergy doctor --cluster` checks the whole cluster.
+"""State of a node in its live reports. `senergy doctor --cluster` checks the cluster from these states.
 
 `facts` change rarely, for example releases, plugins, sources and configuration. They are sent when they
 change, when senergyctld requests them, and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers that

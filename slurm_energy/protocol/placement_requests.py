@@ -41,8 +41,8 @@ class PlacementQuery:
             here.
         data_bytes: bytes of data that must be transferred if the job runs on another cluster.
         policy: placement policy; empty for the configured policy.
-        reserve: count the job in the expected load of the chosen cluster, because it is about to be
-            submitted.
+        reserve: whether the job is about to be submitted, so that it counts in the expected load of the
+            chosen cluster.
     """
 
     cpus: int

@@ -25,7 +25,10 @@ _MAX_TAIL_BYTES: Final = 4096
 
 
 class ProofError(UnavailableError):
-    """A response lacks a valid proof that senergyctld made it; its contents must not be used."""
+    """A response has no valid proof that senergyctld made it.
+
+    The contents of the response must not be used.
+    """
 
 
 class ResponseSeal:
@@ -44,8 +47,8 @@ class ResponseSeal:
     def update(self, part: bytes) -> None:
         """Add the next part of the body to the proof.
 
-        The body is a JSON object with at least one key. Pass it without its closing brace, which `tail`
-        returns.
+        The body is a JSON object with at least one key. Pass the body without the closing brace. The method
+        `tail` returns this brace.
         """
         self._digest.update(part)
 

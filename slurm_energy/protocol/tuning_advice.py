@@ -1,6 +1,6 @@
 """The request of an agent for tuning advice about one of its jobs: `GET /v1/tuning/advice`.
 
-The agent builds the request and senergyctld parses it. The answer is described in docs/reference/protocol.md.
+The agent builds the request and senergyctld parses it. docs/reference/protocol.md describes the response.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ _SYNC_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The last decision and the time until which its limits are valid.
+    """The controller's last decision, and the time until which the limits of the decision are valid.
 
     Attributes:
         decision: the decision.
-        boot_id: identifier of the boot in which it was applied.
+        boot_id: identifier of the boot in which the decision was applied.
         until_s: end of the lease in seconds since that boot.
     """
 

@@ -20,7 +20,7 @@ class LimitedDevice:
     """A processor package or GPU.
 
     Attributes:
-        name: `package-N`, `socketN` or `gpuN`, as in the keys of its knobs.
+        name: `package-N`, `socketN` or `gpuN`, as in the keys of the device's knobs.
         kind: product name.
         component: component of energy records that contains the device.
         min_watts, max_watts: range of the power limit; the maximum is the limit without jobs and ceilings.
@@ -43,10 +43,11 @@ class LimitedDevice:
         return tuple(f"{self.interface}{_LIMIT}{domain}]" for domain in self.domains)
 
     def settings(self, watts: float, window_s: float) -> tuple[Setting, ...]:
-        """Return the settings of a power limit, and the settings of the switches on which it depends.
+        """Return the settings of a power limit, and of the switches on which the limit depends.
 
         Args:
-            watts: the limit; it is raised or lowered to the range of the device.
+            watts: the limit in watts. A limit outside the range of the device is changed to the nearest value
+                in the range.
             window_s: averaging window in seconds, for interfaces that have one.
         """
         if self.min_watts is None or self.max_watts is None:

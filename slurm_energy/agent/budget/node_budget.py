@@ -272,7 +272,10 @@ class NodeBudget:
         self._ceilings.set(raised)
 
     def job_ended(self) -> None:
-        """Lower each ceiling of a device without jobs to the device minimum, unless it is at the maximum."""
+        """Lower the ceilings of devices without jobs to the devices' minimum limits.
+
+        A ceiling at the maximum of its device stays unchanged.
+        """
         self.wants_poll = True
         if self._lease is None:
             return

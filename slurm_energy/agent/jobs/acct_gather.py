@@ -64,7 +64,7 @@ class AcctGatherQueries:
 
         With PrologFlags=Contain, Slurm takes the energy of a job from the job's extern step alone.
 
-        If the job or its energy is unknown, the answer has `known` with the value False.
+        If the job or its energy is unknown, the key `known` of the answer is False.
 
         Args:
             pid: process id of the requesting slurmstepd or slurmd.

@@ -135,7 +135,7 @@ class JobManager:
 
         Args:
             env: environment of the prolog.
-            late_s: seconds since the prolog if its message was deferred; otherwise 0.
+            late_s: seconds since the prolog if the message of the prolog was deferred; otherwise 0.
             received_s: time of the message in seconds since boot. A sample taken since then is used.
 
         Raises:
@@ -174,9 +174,11 @@ class JobManager:
     def end(
         self, env: Mapping[str, str], *, late_s: float = 0.0, received_s: float = math.inf
     ) -> dict[str, Any]:
-        """End a job: take its last sample, restore its settings. For an unknown job `known` is False.
+        """End a job: take its last sample and restore its settings.
 
-        Arguments and errors are those of `begin`, with the environment of the epilog.
+        In the response, `known` is False if the job is unknown.
+
+        The arguments and errors are those of `begin`; `env` is the environment of the epilog.
         """
         context = job_context(env)
         session = self._sessions.get(context.key) or self._sessions.sole_run(context.job_id)
@@ -219,7 +221,9 @@ class JobManager:
         *,
         received_s: float = math.inf,
     ) -> dict[str, Any]:
-        """Start or end a Slurm step of a running job. If the job or step is unknown, `known` is False.
+        """Start or end a Slurm step of a running job, and return the response.
+
+        In the response, `known` is False if the job or the step is unknown.
 
         Args:
             event: `start` or `end`.

@@ -120,7 +120,10 @@ def _energies(session: Session) -> tuple[ComponentEnergy, ...]:
 
 
 def _valid_tuning(session: Session) -> dict[str, Any] | None:
-    """Return `tuning` for the record of a job; None, with a note in the record, if it is malformed."""
+    """Return the value of the key `tuning` for a job's record.
+
+    If the value is malformed, return None and add a note to the record.
+    """
     try:
         return check_tuning(session.tuning)
     except UsageError as error:

@@ -159,7 +159,7 @@ class LiveQueries:
     def status(
         self, node: str, ended: Iterable[Session], reader: int | None, tuning: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the power of the node, and its jobs and devices.
+        """Return the status of the node: its power, jobs and devices.
 
         Args:
             node: Slurm's name of the node.

@@ -21,9 +21,9 @@ EXTERN = "extern"
 
 
 def divide_step_energy(session: Session, root: Path) -> None:
-    """Divide the energy that a job was charged since the last division among its running steps.
+    """Divide the energy charged to a job since the last division among the job's running steps.
 
-    Call it before a step starts or ends, and before the energy of a step is read.
+    Call this before a step starts or ends, and before the energy of a step is read.
 
     Args:
         session: the job.

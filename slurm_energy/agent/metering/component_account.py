@@ -125,7 +125,7 @@ class ComponentAccount:
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
-        """Return the uncharged time: `open_interval` joined with `interval`, which follows it.
+        """Return the uncharged time: `open_interval` joined with the following `interval`.
 
         The attribute `open_interval` is set to None.
         """

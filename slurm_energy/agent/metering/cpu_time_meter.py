@@ -122,7 +122,7 @@ class CpuTimeMeter:
     def find_processes(self, job: MeteredJob) -> None:
         """Search for the control group of a job at once.
 
-        Call it when one of the job's processes becomes known.
+        Call this when one of the job's processes becomes known.
         """
         if not self._times.find_group(job.processes):
             self._due.pop(job.name, None)

@@ -46,7 +46,7 @@ class IdlePower:
     def set_read_duration(self, read_duration_s: float) -> None:
         """Set the seconds that it takes to read the counters at the end of each following interval.
 
-        Call it before `observe`.
+        Call this method before `observe`.
         """
         self._timing_uncertainty_s = (self._timing_uncertainty_s[1], read_duration_s / 2)
 
@@ -56,8 +56,9 @@ class IdlePower:
         Args:
             length_s: length of the interval in seconds.
             energy_uj: microjoules by component.
-            quiet: components that no job used. `cpu`, `dram` and `other` qualify while the CPUs were busy for
-                at most QUIET_BUSY_SHARE of the time. A GPU qualifies if no job holds it.
+            quiet: components that no job used in the interval. `cpu`, `dram` and `other` are listed if the
+                CPUs were busy for at most QUIET_BUSY_SHARE of the interval. A GPU is listed if no job held
+                the GPU.
         """
         idle_components = set(quiet)
         if not (idle_components or self._windows):

@@ -113,7 +113,7 @@ class JobMeter:
     def copy(self) -> JobMeter:
         """Return a copy of the current state.
 
-        Pass it to `since` later.
+        Pass the copy to `since` later.
         """
         return JobMeter(**_copied(self.dump()))
 
@@ -135,7 +135,7 @@ class JobMeter:
     def dump(self) -> dict[str, Any]:
         """Return the state as a dict that JSON can hold.
 
-        `build_from(JobMeter, data)` restores it.
+        `build_from(JobMeter, data)` restores the state.
         """
         return dict(zip(self.__slots__, _METER_VALUES(self), strict=True))
 
@@ -199,14 +199,14 @@ class PowerMonitor:
     ) -> None:
         """Add the energy of an interval to the current window.
 
-        The window ends once it is long enough and the time of its end is certain enough.
+        The window ends once it is long enough and the time of its end is sufficiently certain.
 
         Args:
             length_s: length of the interval in seconds.
             joules: energy by component.
             lengths_s: seconds that a component's energy covers; absent components cover `length_s`.
-            waiting: components whose energy follows later. Until then their power in the previous window is
-                used.
+            waiting: components whose energy follows later. Until then the power of these components in the
+                previous window is used.
             timing_uncertainty_s: uncertainty of the end of the interval in seconds.
         """
         self.timing_uncertainty_s = timing_uncertainty_s
@@ -268,7 +268,7 @@ class PowerMonitor:
     def dump(self) -> dict[str, Any]:
         """Return the state as a dict that JSON can hold.
 
-        `build_from(PowerMonitor, data)` restores it.
+        `build_from(PowerMonitor, data)` restores the state.
         """
         return dict(zip(self.__slots__, _MONITOR_VALUES(self), strict=True))
 

@@ -1,8 +1,8 @@
 """The energy ledger of a node: every measured microjoule of every component is charged exactly once.
 
 The ledger receives the counter deltas of each sample and the jobs that were on the node. It charges each job
-its share by the rule of docs/attribution.md. It reads no hardware. For every component, the energy of the
-jobs, the idle energy and the unattributed energy add up to the measured energy.
+its share by the rule of docs/attribution.md. This module reads no hardware. For every component, the energy
+of the jobs, the idle energy and the unattributed energy add up to the measured energy.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Ledger:
     def _charge_split(
         self, open_time: OccupancyInterval, energy_uj: Mapping[str, int], charges: _ChargeBuilder
     ) -> None:
-        """Divide energy among the jobs on the node and add it to the energy accounts.
+        """Divide energy among the jobs on the node, and add the shares to the energy accounts.
 
         `open_time` is the interval in which the energy was used. `charges` receives the share of each job.
         """

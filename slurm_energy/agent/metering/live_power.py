@@ -87,8 +87,8 @@ class LivePower:
         """Return the current watts by component; None stands for unknown power.
 
         Args:
-            now: time in seconds since boot. The power of a counter is unknown if its last window ended more
-                than MAX_WINDOW_S before.
+            now: time in seconds since boot. The power of a counter is unknown if the counter's last window
+                ended more than MAX_WINDOW_S before.
         """
         power: dict[str, float | None] = {}
         for name in dict.fromkeys(counter.component for counter in self._counters):

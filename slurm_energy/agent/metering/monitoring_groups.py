@@ -166,9 +166,9 @@ class MonitoringGroups:
         return any(state.groups for state in self._jobs.values())
 
     def add_processes(self, job: MeteredJob, now: float) -> None:
-        """Move the known processes of a job to its group, before they create other processes.
+        """Move the known processes of a job to the job's group before these processes create others.
 
-        Call it when a process of the job becomes known, at the time `now` in seconds since boot.
+        Call this when a process of the job becomes known. `now` is the present time in seconds since boot.
         """
         if self._files is None:
             return
@@ -236,8 +236,8 @@ class MonitoringGroups:
     def search(self, now: float) -> None:
         """Search for the tasks of the jobs for which a search is due, and move them to the jobs' groups.
 
-        This is slow. Call it after the readings of a periodic sample, at the time `now` in seconds since
-        boot.
+        The search is slow. Call it after the readings of a periodic sample. `now` is the present time in
+        seconds since boot.
         """
         if self._files is None:
             return
@@ -266,7 +266,7 @@ class MonitoringGroups:
         return tids
 
     def _move(self, state: _MonitoredJob, tids: set[int]) -> None:
-        """Move tasks of a job to its group below their control group.
+        """Move tasks of a job to the job's monitoring groups, each below the control group of the task.
 
         If another program monitors one of the tasks, that task stays in its group, and the job is not
         monitored.
@@ -353,6 +353,6 @@ class MonitoringGroups:
 def _is_counted(state: _MonitoredJob) -> bool:
     """Return whether all use of a job is counted in its groups.
 
-    A job that has started but has no task yet uses nothing, so it counts as counted.
+    This is also the case for a job that has started but has no task yet, because such a job uses nothing.
     """
     return bool(state.groups) if state.has_tasks else state.job.start is not None

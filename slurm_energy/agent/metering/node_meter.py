@@ -138,7 +138,7 @@ class NodeEnergyMeter:
     def find_processes(self, session: Session) -> None:
         """Search for the control group of a job at once, and monitor its memory traffic.
 
-        Call it when one of the job's processes becomes known.
+        Call this when one of the job's processes becomes known.
         """
         if not session.whole_node:
             self._cpu_time.find_processes(session.metered_job)

@@ -80,8 +80,8 @@ class NodePeriods:
         accounts: energy accounts of the node by component.
         clock: clock of the machine.
         node: Slurm's name of the node.
-        cluster: name of the cluster until a job reports it.
-        period_s: length of a period in seconds; it divides a day.
+        cluster: name of the cluster, used until a job reports the name.
+        period_s: length of a period in seconds. A day is a multiple of this length.
 
     Attributes:
         node: Slurm's name of the node.
@@ -380,7 +380,7 @@ def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
 
 
 def _job_since(session: Session, earlier_uj: Mapping[str, int]) -> PeriodJob:
-    """Return the energy of a job since its meter showed `earlier_uj`."""
+    """Return the energy that a job has used since its meter showed `earlier_uj`."""
     energy = {name: uj - earlier_uj.get(name, 0) for name, uj in session.meter.energy_uj.items()}
     return PeriodJob(session.job_id, session.restart_count, session.uid, energy)
 

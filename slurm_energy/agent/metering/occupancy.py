@@ -154,7 +154,10 @@ class OccupancyInterval:
         return self.length_ns / _NS
 
     def joined_with(self, later: OccupancyInterval) -> OccupancyInterval:
-        """Return one interval that covers this interval and `later`, which must follow it directly."""
+        """Return one interval that covers this interval and `later`.
+
+        The interval `later` must directly follow this interval.
+        """
         if self.sole is not None and self.sole == later.sole:
             length_ns, capacity_ns = self.length_ns + later.length_ns, self.capacity_ns + later.capacity_ns
             return _of_one(self.sole, self.start, length_ns, capacity_ns, self.gpu_ns[self.sole])
@@ -259,7 +262,7 @@ def occupancy_of(
     used: CpuTimeDelta,
     monitored: MonitoredDelta = NOT_MONITORED,
 ) -> OccupancyInterval:
-    """Return the interval for jobs that were on the node from its start to its end.
+    """Return the interval for jobs that were on the node during the whole interval.
 
     Args:
         start: time in seconds since boot.

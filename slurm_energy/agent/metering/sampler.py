@@ -116,7 +116,7 @@ class _CounterState:
         """Store a reading and return the energy since the previous one.
 
         `energy_between` checks the energy against the maximum power of the counter. For this check the
-        interval is as long as the timing uncertainties of the two readings allow.
+        interval between the readings is extended by the timing uncertainties of both readings.
 
         Args:
             now: time of the reading, in seconds since boot.
@@ -195,7 +195,10 @@ class Sampler:
         return SampleInterval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
 
     def readings(self) -> dict[str, Any]:
-        """Return the last readings as a dict that JSON can hold. `since` accepts it after a restart."""
+        """Return the last readings as a dict that JSON can hold.
+
+        After a restart of the agent, `since` accepts this dict.
+        """
         readings = {key: [t.time, t.value_uj] for key, t in self._counters.items() if t.time is not None}
         return {
             "boot_id": self._clock.boot_id,

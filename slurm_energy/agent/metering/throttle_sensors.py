@@ -18,7 +18,7 @@ _FRESH_S = 0.5
 class ThrottleSampler:
     """Reads an eighth of the throttle sensors per sample.
 
-    A value is used until its sensor is read again.
+    The value of a sensor is used until the sensor is read again.
     """
 
     def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:

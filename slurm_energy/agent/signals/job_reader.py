@@ -1,4 +1,4 @@
-"""Readings of the signals of one job: control groups, processes, clocks of its CPUs, memory traffic."""
+"""Readings of one job's signals from control groups, processes, CPU clocks and memory traffic."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class LiveDiagnosis:
         return live_findings(find_causes(observation, config.diagnosis))
 
     def store(self, key: tuple[int, int], findings: tuple[LiveFinding, ...]) -> None:
-        """Store the findings of a job, unless it has ended."""
+        """Store the findings of a job, unless the job has ended."""
         session = self._sessions.get(key)
         if session is not None:
             session.findings = findings

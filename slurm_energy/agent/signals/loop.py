@@ -1,4 +1,4 @@
-"""The background task that samples the signals of jobs, with a thread of its own for the sensors."""
+"""The background task that samples the signals of jobs. A separate thread reads the sensors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sampling of the signals of running jobs. This module decides which jobs are sampled, and how often.
 
-All methods run in the worker thread, except for those of `NodeSignalReader`.
+All methods run in the worker thread, except for the methods of `NodeSignalReader`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SignalSampling:
         config: returns the current configuration of this node.
 
     Attributes:
-        reader: reads the sensors, in a thread of its own.
+        reader: reads the sensors in a separate thread.
         diagnosis: findings of the jobs so far.
     """
 

@@ -1,6 +1,6 @@
 """Pure functions that parse messages to the agent, one JSON object per line, and check their fields.
 
-The module `server` decides who may send a message, and the job manager executes its operation.
+The module `server` decides who may send a message. The job manager executes the operation of a message.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ _MAX_UNITS = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ProgressMessage:
-    """A report of a job's process: the units of work that it has completed, and its steps.
+    """A progress report of one process of a job: completed units of work, and steps.
 
     Attributes:
         job_id: Slurm's job id.
         process: key of the process, unique within the job on this node.
         units: units that the process has completed since its first report or, if `is_increment`, since its
-            previous report; None: the message reports steps only.
-        is_increment: whether `units` counts from the previous report. If False, it counts from the first
-            report.
+            previous report; None if the message reports steps only.
+        is_increment: whether `units` counts from the previous report instead of the first report.
         total: total units of work of the process; None if not reported.
         time_s: seconds since boot at which the last unit was completed; None if not reported.
         steps: steps of the process so far, in the format of `diagnosis.json_codec.rank_to_json`, not checked;
@@ -181,7 +180,7 @@ def progress(message: Mapping[str, Any]) -> ProgressMessage:
 
 
 def _amount(message: Mapping[str, Any], name: str) -> float | None:
-    """Return a number from 0 to 1e15; None if it is absent or null."""
+    """Return the field `name` of a message, a number from 0 to 1e15; None if the field is absent or null."""
     value = message.get(name)
     if value is None:
         return None

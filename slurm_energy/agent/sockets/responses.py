@@ -1,4 +1,4 @@
-"""Responses of the agent to messages on its socket. docs/reference/protocol.md describes their format."""
+"""Responses of the agent to messages on its socket. docs/reference/protocol.md describes the formats."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Spool:
 
         Args:
             path: path of the file.
-            data: its contents.
+            data: contents of the file.
 
         Raises:
             OSError: the file was not written.

@@ -81,8 +81,8 @@ class StateDirectory:
         another file is synced to disk at once, and the epilog would wait for this sync.
 
         Returns:
-            Path of the written file. It is complete but not synced: it survives a crash of the agent, but not
-            of the machine.
+            Path of the written file. The file is complete but not synced to disk: it survives a crash of the
+            agent, but not of the machine.
 
         Raises:
             OSError: the file was not written; the previous file is unchanged.

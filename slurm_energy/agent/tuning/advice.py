@@ -1,4 +1,4 @@
-"""Advice of the controller about a job, with copies on the node for use while it is unreachable."""
+"""Advice of the controller about a job. Copies on the node serve while the controller is unreachable."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class GroupClient:
         self._errors = UnexpectedErrorLog(log)
 
     def wake(self) -> None:
-        """Look for jobs on several nodes. Call it in the event loop."""
+        """Look for jobs on several nodes soon. Call this method in the event loop."""
         self._wake.set()
 
     async def run(self) -> None:

@@ -35,8 +35,8 @@ class MeterReading:
 def watts_between(earlier: MeterReading, later: MeterReading) -> dict[str, float]:
     """Return the mean power by component between two readings; empty if no energy was metered between them.
 
-    The energy of `other` arrives seconds later than that of the other components. Its power is therefore the
-    mean since the start of the job.
+    The energy of `other` is charged seconds later than the energy of the other components. The power of
+    `other` is therefore the mean since the start of the job.
     """
     length_s = later.elapsed_s - earlier.elapsed_s
     if length_s <= 0:
@@ -56,7 +56,7 @@ def total_watts(watts: Mapping[str, float]) -> float:
 
 
 def mean_gpu_watts(watts: Mapping[str, float]) -> float | None:
-    """Return the mean power per GPU of the job in watts; None if the job has no GPUs or it is unknown."""
+    """Return the mean power per GPU of the job in watts; None without GPUs or if the power is unknown."""
     gpus = [value for name, value in watts.items() if name.startswith("gpu[")]
     return math.fsum(gpus) / len(gpus) if gpus else None
 

@@ -1,4 +1,4 @@
-"""Readings of a job's hardware for its progress tracker: activity of its GPUs, instructions of its CPUs."""
+"""Readings of a job's hardware for the progress tracker: GPU activity and CPU instructions."""
 
 from __future__ import annotations
 

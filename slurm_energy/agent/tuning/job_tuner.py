@@ -64,7 +64,8 @@ class JobTuner:
         point: operating point in force.
         gpu_draw_watts: the highest mean power over one second of any GPU of the untuned job; None if unknown.
         known_points: responses that were measured before the search was started again.
-        remaining_s: expected time to the end of the job's work in seconds; None if the job did not report it.
+        remaining_s: expected seconds to the end of the job's work; None if the job has not reported the
+            amount of its work.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class JobTuner:
 
         Args:
             now_s: time of the sample in seconds since boot.
-            signals: other readings of the sample for the progress tracker; None for none.
+            signals: other readings of the sample for the progress tracker; None if there are none.
 
         Returns:
             True if the operating point or the result changed, so that the session should be written to disk.
@@ -205,7 +206,7 @@ class JobTuner:
     def restart(self, now_s: float) -> None:
         """Return to the untuned settings and measure the reference of the job again.
 
-        Call it when the settings of the job's plan, which tuning does not change, have changed.
+        Call this when the fixed settings of the job's plan have changed.
         """
         if self._ended:
             return
@@ -338,7 +339,7 @@ class JobTuner:
         group.refuse(refused)
 
     def _block(self, refused: Mapping[str, str], now_s: float) -> None:
-        """Exclude knobs that have no effect, and start a new search with the others."""
+        """Exclude knobs that have no effect, and start a new search with the remaining knobs."""
         for reason in refused.values():
             self.session.note(f"tuning: not moved any more: {reason}")
             log.info("job %s: not tuned any more: %s", self.session.owner, reason)

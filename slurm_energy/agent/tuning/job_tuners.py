@@ -44,7 +44,7 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Entry:
-    """A tuner and the time at which it started, in seconds since boot."""
+    """A tuner, and the time at which the tuner started in seconds since boot."""
 
     tuner: JobTuner
     began_s: float
@@ -105,7 +105,7 @@ class JobTuners:
 
         Args:
             session: the job, whose fixed settings are applied already.
-            request: its validated flags.
+            request: validated energy flags of the job.
         """
         info = catalogue(self._config()).get(request.policy)
         if info is None or info.objective is None:
@@ -225,7 +225,7 @@ class JobTuners:
 
         Args:
             request: the request.
-            answer: the controller's answer; None if there is none.
+            answer: the controller's answer; None if the controller did not respond.
         """
         entry = self._entries.get((request.job_id, request.restart_count))
         if entry is None:

@@ -1,4 +1,4 @@
-"""Interface between the choice of a job's operating point and its application on the node."""
+"""Interface between the code that chooses a job's operating point and the code that applies it."""
 
 from __future__ import annotations
 

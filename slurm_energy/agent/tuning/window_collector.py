@@ -104,7 +104,9 @@ class WindowCollector:
         self._not_before_s = now_s + (self._lengths.settle_s if settle_s is None else settle_s)
 
     def add_sample(self, now_s: float, meter: JobMeter, *, holding: bool = False) -> MeasuredInterval | None:
-        """Take the energy of a sample into account and return the interval that ends with it, if one does.
+        """Take the energy of a sample into account.
+
+        Return the interval that ends with this sample; None if no interval ends.
 
         Args:
             now_s: time of the sample in seconds since boot.
@@ -133,11 +135,14 @@ class WindowCollector:
         return self._interval(start, MeterReading.of(meter, now_s), progress)
 
     def _slow_rate(self, start_s: float, now_s: float, *, holding: bool) -> Progress | None:
-        """Return the rate of a job that is clearly slow, to end its window early; None for other jobs.
+        """Return the rate of a job that has clearly become slow; None for other jobs.
 
-        The job is compared with its own earlier rate at the same point, and during a probe also with the last
-        untuned window. Without the early end, a program with long steps would lose minutes at a bad point,
-        and a change of the program during a probe would be noticed only at the end of the window.
+        The window of such a job ends early.
+
+        The present rate of the job is compared with its earlier rate at the same point. During a probe it is
+        also compared with the rate of the last untuned window. Without the early end, a program with long
+        steps would lose minutes at a bad point, and a change of the program during a probe would be noticed
+        only at the end of the window.
         """
         if self._point == UNTUNED and not holding:
             return None
