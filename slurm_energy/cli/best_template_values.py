@@ -24,7 +24,7 @@ def best_values(
     A saved sweep of the program is preferred, because it also measured threads, processes and batch size.
 
     Args:
-        args: command line; `gpu` is the kind of the GPUs, None if it is not given.
+        args: command line. Its attribute `gpu` is the kind of the GPUs; None if it is not given.
         objective: the objective with its slowdown limit.
         template: template to be rendered.
         text: the script that the template yields without these values.

@@ -167,7 +167,7 @@ def _tag(action: argparse.Action) -> str:
 
 
 def _fields() -> Iterator[str]:
-    """Yield the fields of this product; those of sacct are in sacct(1)."""
+    """Yield the fields of this product. The fields of sacct are in sacct(1)."""
     from slurm_energy.reports.acct.acct_fields import catalogue
     from slurm_energy.slurm.sacct_fields import NEWEST
 

@@ -58,8 +58,9 @@ class GridSeries:
 
     Args:
         source: origin of the values.
-        samples: samples in any order. If two have the same start, the later one in the sequence holds.
-        resolution_s: time step that the provider states; None means the usual distance of two samples.
+        samples: samples in any order. If two samples have the same start, the later one in the sequence
+            holds.
+        resolution_s: time step that the provider states. None means the usual distance of two samples.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ _HEADER: Final = (
 
 
 def table_lines(result: SweepResult) -> Iterator[str]:
-    """Yield the table: one line per point, gains in percent relative to the reference, which is first.
+    """Yield the table: one line per point, with gains in percent relative to the reference, the first line.
 
     The last column marks the reference, the Pareto front, dominated points and failed points.
     """

@@ -83,7 +83,7 @@ class AccountedRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> AccountedRecord:
-        """Return the record in one element of a controller response's `records` list.
+        """Return the record in one element of the list `records` in a response of the controller.
 
         Raises:
             UsageError: this release does not understand the record.

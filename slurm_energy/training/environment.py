@@ -79,8 +79,8 @@ def apply(environment: Mapping[str, str] = os.environ) -> TrainingSettings:
 
     Call it before the first tensor operation.
 
-    PyTorch reads the number of intra-op threads from OMP_NUM_THREADS itself. The backend is fixed when
-    PyTorch is built, so it is only checked.
+    PyTorch itself reads the number of intra-op threads from OMP_NUM_THREADS. The backend is fixed when
+    PyTorch is built. It is therefore only checked.
 
     Raises:
         UsageError: a value is invalid, PyTorch has another backend, or its inter-op pool has started already.

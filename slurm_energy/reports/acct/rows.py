@@ -1,7 +1,7 @@
 """Rows of `senergy acct`: a row of Slurm's accounting together with the energy of that job or step.
 
-Pure functions. The rows and their order come from sacct; each is joined with the energy record of the same
-cluster, job, run and step. Without slurmdbd, the rows come from the energy records themselves.
+Pure functions. The rows and their order come from sacct. Each row is joined with the energy record of the
+same cluster, job, run and step. Without slurmdbd, the rows come from the energy records themselves.
 """
 
 from __future__ import annotations

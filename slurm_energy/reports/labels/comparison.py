@@ -34,7 +34,7 @@ class PolicyVariant:
     jobs: tuple[JobUsage, ...]
 
     def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
-        """Return the mean of a value over the runs for which it is known; None if unknown for all runs.
+        """Return the mean of a value over the runs for which it is known; None if it is unknown for all runs.
 
         Args:
             figure: function that returns the value of one run, or None.

@@ -61,7 +61,10 @@ def _field(
 def _prediction_field(
     name: str, width: int, value_format: ValueFormat, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
-    """Return a column in which every job should have a value. The arguments are those of `Field`."""
+    """Return a column in which every job should have a value.
+
+    The arguments have the same meaning as in `Field`.
+    """
     return Field(name, width, value_format, value, doc, unit=unit, expected=always)
 
 
@@ -135,7 +138,7 @@ def term_names(jobs: Iterable[Job]) -> list[str]:
 
 
 def column_name(term: str) -> str:
-    """Return the column name of a score term: the term's own name, unless another column has it."""
+    """Return the column name of a score term: the name of the term, unless another column has this name."""
     name = term.upper()
     return f"{name}TERM" if any(field.name == name for field in FIELDS) else name
 

@@ -217,7 +217,7 @@ def _report(type_name: str, word: str) -> ReportKind:
         if kind.lower() == lower:
             return kind
     fitting = [kind for kind in kinds if kind.lower().startswith(lower)]
-    # sreport's own reports keep their abbreviations. The word "Utilization" is a prefix of ours.
+    # Abbreviations of sreport stay valid, although further reports here also begin with "Utilization".
     if fitting and (len(fitting) == 1 or fitting[0] not in _BY_X):
         return fitting[0]
     if fitting:
