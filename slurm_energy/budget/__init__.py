@@ -1,1 +1,1 @@
-"""Power budgets: which limits apply, and which power limit each device gets. Pure decisions without I/O."""
+"""Power budgets: limits in force, and the power limit of each device. Pure decisions without I/O."""

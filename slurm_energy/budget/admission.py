@@ -1,7 +1,7 @@
-"""Admission under power budgets: which pending jobs fit now, and at which limits they start.
+"""Admission under power budgets: pending jobs that fit now, and the limits at which they start.
 
 The simulator and the controller use the same functions. Running jobs count at their economic limits, because
-the distribution lowers them to these limits to make room.
+the distribution lowers running jobs to these limits to free power for further jobs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class PowerAdmission:
-    """Which of m pending jobs fit under b budgets, in order.
+    """Result of the admission of m pending jobs, in order, under b budgets.
 
     Attributes:
         fits: whether the job starts now, shape (m,).
         blocking: row of the budget without enough headroom for the job; -1 for a job that fits. Shape (m,).
-        headroom_watts: headroom that the jobs leave, shape (b,).
+        headroom_watts: headroom that the admitted jobs leave, shape (b,).
     """
 
     fits: Bools
@@ -31,11 +31,11 @@ class PowerAdmission:
 
 
 def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
-    """Return the power that new jobs may add under each budget, shape (b,); negative above the limit.
+    """Return the power that new jobs may add under each budget, shape (b,).
 
-    Args:
+    The headroom is negative if the power is above the limit.
         groups: groups of running jobs and of devices without jobs.
-        budgets: the budgets.
+        budgets: budgets in force.
     """
     counted_watts = group_limits(groups).economic_watts
     used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts
@@ -46,7 +46,7 @@ def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
 def added_watts(pending: PowerGroups, idle_watts: Floats) -> Floats:
     """Return the power that the start of each group adds above idle, shape (n,); at least 0.
 
-    A job is admitted with the sum over its groups. It starts at its economic limit or above.
+    The admission uses the sum over all groups of a job. The job starts at its economic limit or above.
 
     Args:
         pending: groups of pending jobs, with predicted power and response.
@@ -59,11 +59,11 @@ def added_watts(pending: PowerGroups, idle_watts: Floats) -> Floats:
 def admit_in_order(
     job_watts: Floats, members: Floats, headroom: Floats, *, stops_at: Bools | None = None
 ) -> PowerAdmission:
-    """Return which jobs fit under all budgets, each after the jobs that were admitted before it.
+    """Return the jobs that fit under all budgets together with the jobs admitted before them.
 
     Args:
         job_watts: power that the start of each job adds above idle, in the order of starts, shape (m,).
-        members: part of this power under each budget, 0 to 1, shape (b, m).
+        members: fraction of each job's power under each budget, 0 to 1, shape (b, m).
         headroom: power that jobs may add under each budget, shape (b,).
         stops_at: jobs that no later job may pass if they do not fit, shape (m,); None: any job may be passed.
     """
@@ -87,8 +87,8 @@ def admit_in_order(
 def start_limits(pending: PowerGroups, idle_watts: Floats, members: Ints, headroom: Floats) -> Floats:
     """Return the limit per device at which an admitted job starts before the next distribution, shape (n,).
 
-    Each group gets its economic limit plus a part of the range from there to its expected power. This part is
-    the same for all groups and as large as the headroom of the budgets allows.
+    Each group gets its economic limit plus a fraction of the range from this limit to the group's expected
+    power. The fraction is the same for all groups and as large as the headroom of the budgets allows.
 
     Args:
         pending: groups of one admitted job.

@@ -1,8 +1,8 @@
-"""Ceilings of the devices of all nodes: the confirmed ones, and the raises that fit under the budgets.
+"""Ceilings of the devices of all nodes: confirmed ceilings, and raises that fit under the budgets.
 
-A ceiling is lowered at once and counts at its old value until the node confirms the new one. A ceiling is
-raised only within power that is already confirmed as free. Therefore no order of polls, losses and restarts
-raises the sum of the ceilings in the hardware above a budget.
+A ceiling is lowered at once, but counts at its old value until the node confirms the new value. A ceiling is
+raised only within power that is confirmed as free. Therefore the sum of the ceilings in the hardware never
+exceeds a budget, whatever the order of polls, lost messages and restarts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CeilingBudget:
 
     Attributes:
         rows: rows of the devices under the budget.
-        available_watts: limit minus fixed power.
+        available_watts: limit of the budget minus its fixed power.
     """
 
     rows: Ints
@@ -40,15 +40,15 @@ class _NodeCeilings:
     """State of the decisions of one node.
 
     Attributes:
-        index: position in the list of names.
+        index: position of the node in the list of names.
         rows: row of each device.
         boot_id: current boot; empty: unknown.
-        earlier_boots: boots before the current one, whose late polls are ignored.
+        earlier_boots: earlier boots of the node. Late polls of these boots are ignored.
         number: number of the current decision.
-        confirmed: lowest number by which a poll confirms a decision of this boot.
-        sent: ceilings by row of each decision that was sent, by number, without those that a confirmed
-            decision has replaced.
-        has_reported: whether the node has reported to this process.
+        confirmed: minimum number of a poll that confirms a decision of this boot.
+        sent: for each sent decision, by number, its ceilings by row. Decisions that a confirmed decision
+            has replaced are left out.
+        has_reported: whether the node has reported since this process started.
     """
 
     index: int
@@ -69,7 +69,8 @@ class CeilingCommitment:
     upper bound of the ceilings that nodes may have received.
 
     Args:
-        deadband_watts, deadband_ratio: smaller changes of a ceiling are not made, unless a budget needs them.
+        deadband_watts, deadband_ratio: minimum change of a ceiling, absolute and relative. Smaller
+            changes are made only if a budget requires them.
     """
 
     def __init__(self, deadband_watts: float = 1.0, deadband_ratio: float = 0.01) -> None:
@@ -90,7 +91,7 @@ class CeilingCommitment:
 
     @property
     def nameplate_watts(self) -> Floats:
-        """Highest power limit of the device, by row."""
+        """Maximum power limit of each device, by row."""
         return self._watts[0, : self._count]
 
     @property
@@ -100,18 +101,21 @@ class CeilingCommitment:
 
     @property
     def granted_watts(self) -> Floats:
-        """Ceiling in the next decision, by row."""
+        """Ceiling of each device in the next decision, by row."""
         return self._watts[2, : self._count]
 
     @property
     def reserved_watts(self) -> Floats:
-        """Power that counts under the budgets, by row: the larger of the held and the granted ceiling."""
+        """Power of each device that counts under the budgets, by row.
+
+        It is the larger of the held and the granted ceiling.
+        """
         reserved: Floats = np.maximum(self.held_watts, self.granted_watts)
         return reserved
 
     @property
     def awaited(self) -> frozenset[str]:
-        """Nodes that have not reported since `await_reports`."""
+        """Nodes that have not reported since the call of `await_reports`."""
         return frozenset(self._awaited)
 
     def rows(self, node: str) -> Mapping[str, int]:
@@ -120,11 +124,11 @@ class CeilingCommitment:
         return dict(state.rows) if state is not None else {}
 
     def register(self, node: str, nameplate_watts: Mapping[str, float]) -> None:
-        """Add a node or its new devices. They count at nameplate until the node confirms lower ceilings.
+        """Add a node or new devices of a node.
 
-        Args:
+        New devices count at nameplate until the node confirms lower ceilings.
             node: Slurm's name of the node.
-            nameplate_watts: highest power limit by device.
+            nameplate_watts: maximum power limit of each device.
         """
         state = self._nodes.get(node)
         if state is None:
@@ -141,7 +145,7 @@ class CeilingCommitment:
                 self._watts[0, row] = watts
 
     def forget(self, node: str) -> None:
-        """Remove a node that Slurm no longer has. Its rows stay, with 0 W."""
+        """Remove a node that Slurm no longer has. The rows of its devices remain, with 0 W."""
         state = self._nodes.pop(node, None)
         if state is None:
             return
@@ -151,11 +155,11 @@ class CeilingCommitment:
         self._unsaved.discard(node)
 
     def report(self, poll: NodePoll) -> None:
-        """Update the held ceilings of a node by its poll.
+        """Update the held ceilings of a node from a poll of the node.
 
         A confirmed decision replaces all decisions with lower numbers. Decisions that were sent later may
-        still be applied and keep counting. A poll of an earlier boot is ignored. A poll with a lower number
-        than an earlier poll may be late, so it does not lower the held ceilings.
+        still be applied, so they continue to count. A poll of an earlier boot is ignored. A poll with a lower
+        number than an earlier poll may be delayed. It therefore does not lower the held ceilings.
         """
         self.register(poll.node, {d.name: d.max_watts for d in poll.devices if d.max_watts is not None})
         state = self._nodes[poll.node]
@@ -185,7 +189,7 @@ class CeilingCommitment:
                 self._watts[1, row] = held_watts
 
     def await_reports(self, until_s: float) -> None:
-        """Grant no raise until all known nodes have reported, or until a time on the clock of `grant`."""
+        """Grant no raise until all known nodes have reported, or until `until_s` on the clock of `grant`."""
         self._awaited = {name for name, state in self._nodes.items() if not state.has_reported}
         self._awaited_until_s = until_s
 
@@ -196,17 +200,19 @@ class CeilingCommitment:
         now_s: float,
         lowest_watts: Floats | None = None,
     ) -> None:
-        """Set the ceilings of the next decisions: lower at once, raise within confirmed free power.
+        """Set the ceilings of the next decisions.
 
-        If the raises do not all fit, each device gets the same part of its raise, as far as its budgets
-        allow.
+        Lower ceilings at once; raise them within confirmed free power.
+
+        If not all raises fit, each device gets the same fraction of its raise, as far as its budgets allow.
 
         Args:
-            target_watts: wanted ceiling by row.
+            target_watts: target of each ceiling, by row.
             budgets: all budgets in force.
             now_s: time on a monotonic clock.
-            lowest_watts: power by row that counts if the ceiling is lower: a device may draw more than its
-                ceiling, or a job may start with more; None: only ceilings count.
+            lowest_watts: minimum power at which each device counts, by row, even if its ceiling is lower.
+                A device may draw more than its ceiling, or a job may start with more. None: only ceilings
+                count.
         """
         before, held = self.granted_watts, self.held_watts
         target = np.clip(target_watts, 0.0, self.nameplate_watts)
@@ -225,11 +231,11 @@ class CeilingCommitment:
         self._set_granted(np.where(raises > 0, held + part * raises, wanted))
 
     def withdraw_raises(self) -> None:
-        """Withdraw the raises that no node has fetched, because the state of the nodes was not stored."""
+        """Withdraw raises that no node has fetched, because storing the state of the nodes failed."""
         self._set_granted(np.minimum(self.granted_watts, self.held_watts))
 
     def release(self, node: str) -> None:
-        """Count a node at nameplate from now on, because it is told that no budget applies to it."""
+        """Count a node at nameplate from now on, because the node is told that no budget applies to it."""
         state = self._nodes.get(node)
         rows = [] if state is None else list(state.rows.values())
         if state is None or bool(np.all(self.held_watts[rows] >= self.nameplate_watts[rows])):
@@ -241,10 +247,10 @@ class CeilingCommitment:
         self._unsaved.add(node)
 
     def decision(self, node: str) -> tuple[int, dict[str, float]]:
-        """Return number and ceilings by device of a node's decision, and count them as sent.
+        """Return number and ceilings of a node's decision, and record the decision as sent.
 
         Returns:
-            Number 0 without ceilings for an unknown node.
+            Number of the decision and ceiling by device; number 0 and no ceilings for an unknown node.
         """
         state = self._nodes.get(node)
         if state is None:
@@ -259,17 +265,17 @@ class CeilingCommitment:
         return state.number, ceilings
 
     def unsaved(self) -> dict[str, dict[str, Any]]:
-        """Return the state to store of each node that changed since the last call, as dicts for JSON."""
+        """Return the states to store: a dict for JSON for each node that changed since the last call."""
         columns = np.stack([self.nameplate_watts, self.reserved_watts, self.granted_watts], axis=1).tolist()
         states = {name: _to_json(self._nodes[name], columns) for name in sorted(self._unsaved)}
         self._unsaved.clear()
         return states
 
     def restore(self, states: Mapping[str, Any]) -> list[str]:
-        """Continue from stored states; call it once, before the first poll.
+        """Continue from stored states. Call this method once, before the first poll.
 
         Returns:
-            Nodes whose stored state is damaged. They are unknown, like nodes that never reported.
+            Nodes whose stored state is damaged. They count as unknown, like nodes that have never reported.
         """
         damaged = []
         for name, data in states.items():
@@ -281,7 +287,7 @@ class CeilingCommitment:
         return damaged
 
     def _add_row(self, node: int, nameplate_watts: float) -> int:
-        """Add a device that counts at nameplate, and return its row."""
+        """Add a device, which counts at nameplate, and return its row."""
         row = self._count
         if row == len(self._node_of_row):
             self._node_of_row = np.append(self._node_of_row, np.zeros(row, np.int64))
@@ -292,7 +298,7 @@ class CeilingCommitment:
         return row
 
     def _set_granted(self, granted_watts: Floats) -> None:
-        """Set the ceilings of the next decisions, with a new number for each node that they concern."""
+        """Set the ceilings of the next decisions. Each node with a change gets a new number."""
         changed = np.flatnonzero(granted_watts != self.granted_watts)
         for index in np.unique(self._node_of_row[changed]):
             name = self._names[index]
@@ -302,7 +308,7 @@ class CeilingCommitment:
         self.granted_watts[:] = granted_watts
 
     def _begin_boot(self, poll: NodePoll, state: _NodeCeilings) -> None:
-        """Forget the decisions of the previous boot, which no longer apply."""
+        """Discard the decisions of the previous boot, which no longer apply."""
         if state.boot_id:
             state.earlier_boots = [*state.earlier_boots, state.boot_id][-_KEPT_BOOTS:]
             state.sent.clear()
@@ -311,7 +317,7 @@ class CeilingCommitment:
         self._unsaved.add(poll.node)
 
     def _reported_bound(self, device: DeviceReport, row: int) -> float:
-        """Return the limit that the hardware may hold by the node's own report."""
+        """Return the maximum limit that the hardware may hold according to the node's own report."""
         if device.ceiling_watts is None:
             return float(self._watts[0, row])
         return max(device.ceiling_watts, device.limit_watts or 0.0)
@@ -345,11 +351,11 @@ def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[s
 
 
 def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:
-    """Return the part of each raise that fits under all budgets, 0 to 1.
+    """Return the fraction of each raise that fits under all budgets, 0 to 1.
 
     Args:
-        raises: wanted increase by row.
-        base: power that counts already, by row.
+        raises: requested increase of each ceiling, by row.
+        base: power that counts without the raise, by row.
         budgets: the budgets.
     """
     part = np.ones(len(raises))
@@ -362,14 +368,14 @@ def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget])
 
 
 def _merge_oldest(sent: dict[int, dict[int, float]]) -> None:
-    """Replace the two oldest decisions by one with the larger ceilings, under the higher number."""
+    """Replace the two oldest decisions by one decision with the larger ceilings and the higher number."""
     first, second = sorted(sent)[:2]
     for row, watts in sent.pop(first).items():
         sent[second][row] = max(watts, sent[second].get(row, 0.0))
 
 
 def _is_state(data: Any) -> bool:
-    """Whether data has the form that `unsaved` returns."""
+    """Return whether data have the form that `unsaved` returns."""
     if not isinstance(data, dict) or not isinstance(data.get("devices"), dict):
         return False
     boots = data.get("earlier_boots")

@@ -1,7 +1,7 @@
 """Distribution of power budgets among groups of devices.
 
-The simulator and the controller use the same function. Budgets may overlap in any way: a group keeps the
-limits of all budgets above it.
+The simulator and the controller use the same function. Budgets may overlap in any way. A group keeps the
+limits of all budgets that contain it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _MAX_STEPS = 200
 
 
 def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: DistributionPolicy) -> PowerShares:
-    """Return the power limit of each device such that the sum of limits keeps every budget.
+    """Return power limits of all devices whose sum keeps every budget.
 
-    Each budget has a price at which its groups fit. A group pays the highest price of its budgets. The
-    budgets with the highest prices are settled first; the other budgets distribute the power that these
-    leave. A group keeps its floor even if a budget is exceeded.
+    The price of `LoweringOrder` determines how far groups are lowered. Each budget has a price at which its
+    groups fit, and the highest price of its budgets applies to a group. The budgets with the highest prices
+    are settled first. The other budgets distribute the power that remains. A group keeps its floor even if a
+    budget is exceeded.
 
     Args:
         groups: n groups of devices.
         budgets: b budgets.
-        policy: order in which power is taken.
+        policy: policy that orders the reductions of power.
     """
     limits = group_limits(groups)
     order = lowering_order(groups, limits, policy)
@@ -64,13 +65,13 @@ def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: Distribution
 def _settle(
     order: LoweringOrder, counts: Ints, members: list[Ints], left_watts: Floats
 ) -> tuple[Floats, Ints]:
-    """Return the limit of each group and the budget that determines it; -1 without one.
+    """Return the limit of each group, and the budget that determines this limit; -1 if no budget does.
 
     Args:
         order: the order of lowering of n groups.
         counts: number of devices of each group under each budget, shape (b, n).
-        members: groups under each budget.
-        left_watts: power for the groups under each budget, shape (b,); infinity without a limit.
+        members: whether each group is under each budget, shape (b, n).
+        left_watts: power that is left for the groups under each budget, shape (b,); infinity without a limit.
     """
     count = len(order.top_watts)
     limit_watts = order.top_watts.copy()
@@ -103,7 +104,7 @@ def _settle(
 
 
 def _settled(prices: dict[int, float], members: list[Ints], is_open: Bools) -> list[int]:
-    """Return the budgets whose price no overlapping budget exceeds, highest price first."""
+    """Return the budgets whose price is at least that of every overlapping budget, by descending price."""
     highest = np.full(len(is_open), -np.inf)
     for row, price in prices.items():
         highest[members[row]] = np.maximum(highest[members[row]], price)
@@ -121,11 +122,12 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
     Args:
         order: the order of lowering.
         rows: groups under the budget.
-        counts: their devices under the budget.
-        left_watts: power for these devices.
+        counts: number of devices of each of these groups under the budget.
+        left_watts: power that is left for these devices.
 
     Returns:
-        `MIN_PRICE` if they fit without restriction, `MAX_PRICE` if they do not fit at their floors.
+        The price. It is `MIN_PRICE` if the groups fit without restriction, and `MAX_PRICE` if they do not
+        even fit at their floors.
     """
     top_watts = float(counts @ order.top_watts[rows])
     if top_watts <= left_watts:
@@ -140,13 +142,13 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
 
 
 def _lowest_price(width: Floats, first: Floats, last: Floats, needed_watts: float) -> float:
-    """Return the lowest price at which segments yield a power, by bisection and interpolation in turn.
+    """Return the lowest price at which segments yield a power. Bisection and interpolation alternate.
 
     Args:
-        width: power of each segment, shape (s,); their sum exceeds `needed_watts`.
+        width: power of each segment, shape (s,). The sum must exceed `needed_watts`.
         first: price from which each segment is taken, shape (s,).
         last: price at which each segment is taken completely, shape (s,).
-        needed_watts: the power.
+        needed_watts: power that the segments must yield.
     """
     low, high = MIN_PRICE, MAX_PRICE
     at_low, at_high = 0.0, float(width.sum())

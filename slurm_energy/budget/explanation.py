@@ -15,10 +15,10 @@ _MIN_LOWERED_WATTS = 0.5
 
 
 class DecisionExplainer:
-    """Sentences about one decision.
+    """Explainer of one budget decision in sentences.
 
     Args:
-        groups: all groups.
+        groups: all groups of the decision.
         shares: the decision.
         budget_names: names of the budgets by row.
         policy: the distribution policy.
@@ -71,7 +71,7 @@ class DecisionExplainer:
         return f"{budgets} {verb} the job its expected power (limits: {limits})"
 
     def _budgets(self, rows: Sequence[int], singular: str, plural: str) -> tuple[str, str]:
-        """Return the budgets that limit the groups, and the verb in the right number."""
+        """Return the names of the budgets that limit the groups, followed by the singular or plural verb."""
         bindings = {int(self._shares.binding[row]) for row in rows}
         names = sorted(self._names[binding] for binding in bindings if binding >= 0)
         listed = " and ".join(f"'{name}'" for name in names)

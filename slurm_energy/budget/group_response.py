@@ -1,4 +1,4 @@
-"""Response of groups of devices to power limits: time and power at any limit, and limits of interest."""
+"""Response of groups of devices to power limits: time and power at any limit, and limits with a meaning."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ _RESPONSIVE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Limits per device of n groups that bound and divide the range of their limits; shape (n,) each.
+    """Limits per device that bound and divide the range of limits of n groups; shape (n,) each.
 
     Attributes:
-        max_watts: limit that no budget restricts.
-        needed_watts: expected power without a limit, within the range. A lower limit takes power.
-        slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor without one.
-        economic_watts: limit to which the job may be lowered in order to start further jobs: the lowest that
-            keeps its slowdown limit. Without a slowdown limit it is the limit with `ADMISSION_SLOWDOWN`, or
-            that with the least energy-delay product if this is lower.
-        floor_watts: lowest limit of the budget.
+        max_watts: upper end of the range: the limit if no budget restricts the group.
+        needed_watts: expected power without a limit, within the range. Only a limit below this value
+            takes power from the job.
+        slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor if the job has no
+            slowdown limit.
+        economic_watts: limit to which the job may be lowered in order to start further jobs. It is the
+            lowest limit that keeps the job's slowdown limit. Without a slowdown limit, it is the lower of two
+            limits: the limit with the slowdown `ADMISSION_SLOWDOWN`, and the limit with the minimum
+            energy-delay product.
+        floor_watts: lowest limit that a budget may set.
     """
 
     max_watts: Floats
@@ -39,10 +42,10 @@ class GroupLimits:
 
 
 def group_limits(groups: PowerGroups) -> GroupLimits:
-    """Return the range of limits of each group.
+    """Return the limits that bound and divide the range of limits of each group.
 
-    A job with several groups divides its slowdown limit among the groups that slow it down, because their
-    slowdowns multiply at worst.
+    The slowdown limit of a job with several groups is divided among the groups that slow the job down,
+    because in the worst case the slowdowns of groups multiply.
     """
     floor_watts = np.clip(np.fmax(groups.floor_watts, groups.min_watts), groups.min_watts, groups.max_watts)
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
@@ -66,7 +69,7 @@ def group_limits(groups: PowerGroups) -> GroupLimits:
 
 
 def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
-    """Return time per unit of work at the given limits, divided by that without a limit.
+    """Return the time per unit of work at the given limits, relative to the time without a limit.
 
     Below the lowest known limit the speed is proportional to the limit.
 
@@ -75,7 +78,7 @@ def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
         limit_watts: limits per device, shape (n, m).
 
     Returns:
-        Shape (n, m).
+        Time ratios, shape (n, m).
     """
     levels, times, _ = _extended_levels(groups)
     below = np.maximum(1.0, levels[:, :1] / np.maximum(limit_watts, 1e-9))
@@ -83,7 +86,7 @@ def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
 
 
 def power_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
-    """Return the power of a device at the given limits divided by that without a limit, shape (n, m).
+    """Return the power of a device at the given limits, relative to the power without a limit, (n, m).
 
     Args:
         groups: n groups.
@@ -95,7 +98,7 @@ def power_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
 
 
 def job_power_share(groups: PowerGroups) -> Floats:
-    """Return the part of each group in the power of its job without limits, 0 to 1, shape (n,)."""
+    """Return each group's share of its job's power without limits, 0 to 1, shape (n,)."""
     draw_watts: Floats = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
     watts: Floats = np.maximum(groups.devices * draw_watts, 1e-9)
     shares: Floats = watts / _sum_by_job(groups.job_id, watts)
@@ -103,11 +106,11 @@ def job_power_share(groups: PowerGroups) -> Floats:
 
 
 def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
-    """Return whether the limits of all groups of the job keep its slowdown limit, shape (n,).
+    """Return for each group whether the limits of its job's groups keep the job's slowdown limit, (n,).
 
     Args:
         groups: n groups.
-        limit_watts: limit per device, shape (n,); NaN: none.
+        limit_watts: limit per device, shape (n,); NaN: no limit.
     """
     limits = np.where(np.isnan(limit_watts), np.inf, limit_watts)
     job_time = np.exp(_sum_by_job(groups.job_id, np.log(time_ratios(groups, limits[:, None])[:, 0])))
@@ -118,15 +121,15 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
 def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
     """Return the energy-delay product of each group's job if only the group has the given limits.
 
-    The product is divided by that without limits. The power of all groups of the job is included. Otherwise a
-    small part of the power would have as much weight as a slowdown of the whole job.
+    The product is relative to the product without limits. The power of all groups of the job is included.
+    Otherwise, the power of a small group would have as much weight as a slowdown of the whole job.
 
     Args:
         groups: n groups.
         limit_watts: limits per device, shape (n, m).
 
     Returns:
-        Shape (n, m).
+        Relative products, shape (n, m).
     """
     share = job_power_share(groups)[:, None]
     power = 1 - share + share * power_ratios(groups, limit_watts)
@@ -135,7 +138,10 @@ def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
 
 
 def _least_edp_watts(groups: PowerGroups, floor_watts: Floats, needed_watts: Floats) -> Floats:
-    """Return the limit with the least energy-delay product of the group's job; the highest of equals."""
+    """Return the limit with the minimum energy-delay product of the group's job.
+
+    Of equal limits, the highest.
+    """
     levels = np.concatenate([groups.level_watts, floor_watts[:, None], needed_watts[:, None]], axis=1)
     levels = -np.sort(-np.clip(levels, floor_watts[:, None], needed_watts[:, None]), axis=1)
     best = np.argmin(relative_edp(groups, levels), axis=1)
@@ -146,7 +152,8 @@ def _least_edp_watts(groups: PowerGroups, floor_watts: Floats, needed_watts: Flo
 def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
     """Return limits, time ratios and power ratios, with a last point without slowdown, shape (n, k + 1).
 
-    The last point is the expected power. A limit above it changes nothing, whatever the table contains.
+    The last point is the expected power. A limit above the expected power has no effect, whatever the table
+    contains.
     """
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
     top_watts = np.clip(draw_watts, groups.min_watts, groups.max_watts)[:, None]
@@ -159,7 +166,7 @@ def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
 
 
 def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
-    """Return values interpolated linearly in each row, and the outer values outside the levels.
+    """Return values interpolated linearly in each row. Outside the levels, return the outermost values.
 
     Args:
         levels: ascending abscissae, shape (n, k).
@@ -167,7 +174,7 @@ def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
         at: abscissae of the result, shape (n, m).
 
     Returns:
-        Shape (n, m).
+        Interpolated ordinates, shape (n, m).
     """
     result = np.empty_like(at, dtype=np.float64)
     rows = np.arange(len(levels))
@@ -198,7 +205,7 @@ def _limit_at_time(groups: PowerGroups, allowed: Floats) -> Floats:
 
 
 def _sum_by_job(job_id: Ints, values: Floats) -> Floats:
-    """Return for each group the sum of the values of its job; devices without a job count alone."""
+    """Return for each group the sum of the values of its job's groups. A group without a job counts alone."""
     jobs, row = np.unique(job_id, return_inverse=True)
     if len(jobs) == 0:
         return np.zeros(0)

@@ -1,6 +1,6 @@
-"""Licenses in watts that jobs should hold, from the power table, predictions and their present licenses.
+"""Licenses in watts that jobs should hold, from the power table, predictions and present licenses.
 
-Pure decisions on the columns of the queue.
+The decisions are pure and use the columns of the queue.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LicenseChange:
     """Change of the licenses of one job record.
 
     Attributes:
-        job_id: the record.
-        name: name of the record for scontrol.
+        job_id: id of the job record.
+        name: name of the job record for scontrol.
         licenses: new list of licenses.
     """
 
@@ -45,13 +45,14 @@ def requested_watts(
     predicted_watts: Floats,
     max_watts: Floats,
 ) -> Ints:
-    """Return the power that the start of each job adds above idle in whole watts, at least 1; shape (n,).
+    """Return the power that the start of each job adds above idle, shape (n,). In whole watts, at least 1.
 
     Args:
         queue: the jobs.
-        powers: power of each partition, with `ANY_PARTITION`.
-        predicted_watts: upper quantile of the power of the whole job, with idle power; NaN: unknown.
-        max_watts: maximum power of the whole job under its power caps; infinity without one.
+        powers: power of each partition, including the key `ANY_PARTITION`.
+        predicted_watts: upper quantile of the predicted power of the whole job, including idle power;
+            NaN: unknown.
+        max_watts: maximum power of the whole job under its power caps; infinity without a cap.
     """
     watts = np.empty(queue.count, np.int64)
     fallback = powers[ANY_PARTITION]
@@ -74,17 +75,17 @@ def _count(watts: float) -> int:
 
 
 def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: float | None = None) -> int:
-    """Return the license of a job that is larger than everything the budget can free.
+    """Return the count of licenses for a job that needs more power than the budget can ever free.
 
-    Such a job starts when no other job runs, and the budget then lowers its power limits. A job with a limit
-    of its slowdown keeps its license, so that it starts only where it can run at that power. So does a job
+    Such a job starts when no other job runs, and the budget then lowers the job's power limits. Two kinds of
+    jobs keep their count and start only where they can draw this power: jobs with a slowdown limit, and jobs
     that would start with less than `least_watts`.
 
     Args:
         watts: power that the job adds without a limit.
-        max_watts: power that is free when no other job runs, at the highest coming limit; infinity: no limit.
-        slowdown: whether the job has a limit of its slowdown.
-        least_watts: power below which the job does not start; None: `MIN_SHARE` of its power.
+        max_watts: power that is free when no other job runs, at the highest future limit; infinity: no limit.
+        slowdown: whether the job has a slowdown limit.
+        least_watts: power below which the job does not start; None: `MIN_SHARE` of `watts`.
     """
     least = MIN_SHARE * watts if least_watts is None else least_watts
     if slowdown or not least <= max_watts < watts:
@@ -95,14 +96,15 @@ def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: fl
 def kept_watts(
     queue: QueueColumns, wanted: Ints, predicted: Sequence[bool], license_name: str, max_count: int
 ) -> Ints:
-    """Return the power of each job, where pending jobs without a prediction keep a larger count.
+    """Return the power of each job. A pending job without a prediction keeps a larger present count.
 
-    The job_submit module computes this count from details that the queue does not show, such as whole nodes.
+    The job_submit module computes the present count from details that the queue does not show, such as a
+    request for whole nodes.
 
     Args:
         queue: the jobs.
         wanted: power that each job adds, shape (n,).
-        predicted: whether the power comes from measured runs, n entries.
+        predicted: whether the power of each job comes from measured runs, n entries.
         license_name: name of the cluster's license.
         max_count: total of the license in Slurm.
     """
@@ -122,18 +124,21 @@ def license_changes(
     targets: dict[int, int],
     max_count: int,
 ) -> list[LicenseChange]:
-    """Return the changes that give each job its licenses: running jobs first, then by priority.
+    """Return the changes that give each job its licenses.
 
-    A running job keeps the licenses that it held when it started, and gets them back if its owner removed
-    them.
+    Running jobs come first, then pending jobs by priority.
+
+    A running job keeps the licenses that it held at its start. If its owner has removed them, the job gets
+    them back.
 
     Args:
         queue: the jobs.
         wanted: power that each job adds, shape (n,).
-        names_of: names of the licenses of the job in a row; the cluster's license first.
+        names_of: function that returns the names of the licenses of the job in a row. The cluster's
+            license comes first.
         every_name: names of all licenses of budgets.
-        targets: count that each job should hold, by job id; updated by this function. Tasks of an array that
-            start get that of the array.
+        targets: count that each job should hold, by job id. This function updates the counts. A starting
+            task of an array gets the count of the array.
         max_count: total of the license in Slurm.
     """
     totals = _het_totals(queue, wanted)
@@ -171,7 +176,10 @@ def _is_near(count: int | None, target: int, *, can_exceed: bool) -> bool:
 
 
 def _het_totals(queue: QueueColumns, wanted: Ints) -> dict[int, int]:
-    """Return the sum over all components by job id of the first component of each heterogeneous job."""
+    """Return the power of each heterogeneous job, by the job id of its first component.
+
+    The power is the sum over all components.
+    """
     totals: dict[int, int] = {}
     for row in np.flatnonzero(queue.het_job_id > 0).tolist():
         leader = int(queue.het_job_id[row])

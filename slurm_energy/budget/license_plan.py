@@ -1,8 +1,9 @@
-"""Counts of a license that are withheld from jobs, so that the free count equals the headroom of a budget.
+"""Counts of a license that reservations withhold from jobs.
 
-The total of the license is the nameplate of the cluster and does not change. One reservation without end
-follows the headroom. Further reservations begin and end with the steps of the limit, so that the scheduler
-does not start a job that would still run after a drop of the limit. Pure arithmetic.
+The withheld counts are such that the free count equals the headroom of a budget. The total of the license is
+the nameplate power of the cluster and does not change. One reservation without an end follows the headroom.
+Further reservations begin and end at the steps of the limit. They prevent the scheduler from starting a job
+that would still run after a reduction of the limit. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class WithheldPower:
     Attributes:
         start_unix_s: start of the period in Unix seconds.
         end_unix_s: end of the period in Unix seconds; None: no end.
-        watts: withheld watts, which is the number of licenses to withhold: one license per watt.
+        watts: withheld power in watts. It equals the number of licenses to withhold, one license per watt.
     """
 
     start_unix_s: int
@@ -39,18 +40,19 @@ def withheld_power(
     steps: Sequence[tuple[float, float]],
     now_unix_s: float,
 ) -> list[WithheldPower]:
-    """Return the power to withhold: the first entry always, from now on; the others in separate periods.
+    """Return the power to withhold. The first entry has no end; further entries have separate periods.
 
-    Overlapping entries are added. Their sum is `total - used - headroom` now, so that the free count equals
-    the headroom. After a step, the sum changes by the difference of the limits. It is never above the total.
+    Overlapping entries add up. Their present sum is `total - used - headroom`, so that the free count equals
+    the headroom. At each step, the sum changes by the difference of the limits. The sum never exceeds the
+    total.
 
     Args:
         total_watts: total of the license.
-        used_watts: count of the jobs that hold the license.
+        used_watts: sum of the counts of jobs that hold the license.
         headroom_watts: power that new jobs may add now.
-        limit_watts: limit now.
-        steps: (Unix seconds, limit in watts) of the coming changes, in ascending order.
-        now_unix_s: the time now.
+        limit_watts: present limit.
+        steps: pairs (Unix seconds, limit in watts) of the future changes, in ascending order.
+        now_unix_s: present Unix time.
     """
     if math.isinf(headroom_watts) and headroom_watts > 0:
         free = float(total_watts - used_watts)
@@ -72,7 +74,10 @@ def withheld_power(
 
 
 def _merged(steps: Sequence[tuple[float, float]], max_count: int) -> list[tuple[float, float]]:
-    """Merge neighbouring steps, at the lower limit of the two, until at most `max_count` are left."""
+    """Merge neighbouring steps until at most `max_count` remain.
+
+    A merged step has the lower limit of the two.
+    """
     merged = list(steps)
     while len(merged) > max_count:
         pairs = [merged[at : at + 2] for at in range(0, len(merged), 2)]

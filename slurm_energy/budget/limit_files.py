@@ -34,8 +34,8 @@ class SignalValue:
     """A valid value of a signal.
 
     Attributes:
-        watts: the limit.
-        unix_s: time of the value as the signal states it; None: it states none.
+        watts: limit in watts.
+        unix_s: time of the value as stated by the signal; None: the signal states no time.
     """
 
     watts: float
@@ -46,9 +46,10 @@ def configured_limit(table: BudgetTable, zone: tzinfo | None, calendar: str | No
     """Return the limit of a valid table `[[budgets]]`.
 
     Args:
-        table: the table. A signal begins without a value.
-        zone: time zone of schedules and of calendar times without one; None: that of this host.
-        calendar: text of the calendar file; required if the table has one.
+        table: the table. The limit of a signal begins without a value.
+        zone: time zone of schedules, and of calendar times without an offset; None: the time zone of this
+            host.
+        calendar: text of the calendar file; required if the table names a calendar.
 
     Raises:
         ValueError: the calendar is malformed, or the table has no limit.
@@ -65,11 +66,11 @@ def configured_limit(table: BudgetTable, zone: tzinfo | None, calendar: str | No
 
 
 def parse_signal(text: str, accept_watts: tuple[float, float]) -> SignalValue:
-    """Return the value in the text of a signal.
+    """Parse the text of a signal.
 
     Args:
-        text: a number of watts as text, or a JSON object with the key `watts` and optionally `unix_s`, the
-            time of the value.
+        text: a number of watts as text, or a JSON object with the key `watts` and the optional key
+            `unix_s`, the time of the value.
         accept_watts: lowest and highest plausible value.
 
     Raises:
@@ -96,15 +97,15 @@ def parse_signal(text: str, accept_watts: tuple[float, float]) -> SignalValue:
 
 
 def parse_calendar(text: str, zone: tzinfo | None = None) -> CalendarLimit:
-    """Return the limits of a calendar.
+    """Parse the limits of a calendar.
 
-    A local time in an hour that a change of the clock skips or repeats has two readings. A lower limit begins
-    at the earlier one, and a higher limit at the later one.
+    A local time in an hour that a clock change skips or repeats has two interpretations. A lower limit begins
+    at the earlier of the two times, a higher limit at the later.
 
     Args:
         text: CSV with the header `time,watts`. Lines that begin with # are comments. Times are ISO 8601 or
             Unix seconds in ascending order; an empty `watts` means no limit.
-        zone: time zone of times without an offset; None: that of this host.
+        zone: time zone of times without an offset; None: the time zone of this host.
 
     Raises:
         ValueError: the text is malformed. The message names the line, counted from 1.
@@ -125,7 +126,7 @@ def parse_calendar(text: str, zone: tzinfo | None = None) -> CalendarLimit:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a calendar; the two times differ only around a change of the clock."""
+    """A row of a calendar. Its earlier and later times differ only around a clock change."""
 
     line: int
     earlier_unix_s: float
@@ -171,7 +172,7 @@ def _watts(text: str) -> float:
 
 
 def _times(text: str, zone: tzinfo | None) -> tuple[float, float]:
-    """Return the earlier and the later reading of a time."""
+    """Return the earlier and the later interpretation of a local time."""
     try:
         unix_s = float(text)
     except ValueError:
@@ -197,7 +198,7 @@ def _check_order(previous: _Row, row: _Row) -> None:
 
 
 def _steps(rows: Sequence[_Row]) -> Iterator[LimitStep]:
-    """Yield the steps of the rows, with one reading of each time."""
+    """Yield the limit steps of the rows. One of the two times of each row is used."""
     times: list[float] = []
     watts_before = NO_LIMIT
     for row in rows:

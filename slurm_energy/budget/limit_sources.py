@@ -1,7 +1,7 @@
 """Limits of budgets over time: constants, weekly schedules, calendars, signals and live changes.
 
-Pure functions and values: the caller reads files, fetches signals and knows the time. Times are Unix seconds,
-limits are watts, and infinity means no limit.
+The functions and values are pure. The caller reads files, fetches signals and passes the time. Times are Unix
+seconds, limits are watts, and infinity means no limit.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class ConstantLimit:
 class WeeklyLimit:
     """A limit by local weekday and time of day.
 
-    The limit at a time is that of the last entry at or before the time on the local clock. An entry in an
-    hour that the change to summer time skips begins with the change. In an hour that the change to winter
-    time repeats, the limits of this hour are repeated too.
+    The last entry at or before a time on the local clock states the limit at this time. The change to summer
+    time skips an hour. An entry in this hour begins at the change. The change to winter time repeats an hour.
+    The limits of this hour are repeated too.
 
     Args:
         entries: entries of the schedule, at least one.
-        zone: time zone; None: the local zone of this host.
+        zone: time zone; None: the time zone of this host.
     """
 
     def __init__(self, entries: Iterable[ScheduleEntry], zone: tzinfo | None = None) -> None:
@@ -123,7 +123,7 @@ class WeeklyLimit:
         yield from self._clock_change((noon - _DAY).timestamp(), noon.timestamp())
 
     def _clock_change(self, begin_unix_s: float, end_unix_s: float) -> Iterator[float]:
-        """Yield the time between two times at which the local clock is changed, if it is changed."""
+        """Yield the time of the clock change between two times, if there is one."""
         low, high = int(begin_unix_s), int(end_unix_s)
         offset = self._utc_offset_s(low)
         if self._utc_offset_s(high) == offset:
@@ -142,7 +142,7 @@ class WeeklyLimit:
 
 
 class CalendarLimit:
-    """A limit given by a list of steps. There is none before the first; that of the last stays in force.
+    """A limit given by a list of steps. Before the first step there is no limit. The last limit has no end.
 
     Args:
         steps: steps in ascending order of time.
@@ -179,18 +179,18 @@ class CalendarLimit:
 
 @dataclass(frozen=True, slots=True)
 class SignalLimit:
-    """A limit whose current value comes from outside.
+    """A limit whose current value an external signal states.
 
-    The signal is lost if its value is older than `max_age_s` or missing. The limit is then `fallback_watts`,
-    or the last value if that is lower, so that losing the signal never raises the limit. A value from the
-    future was read before the clock was set back, and its age is unknown: it is lost if it is more than
-    `max_age_s` ahead.
+    The signal is lost if its value is missing or older than `max_age_s`. The limit is then the lower of
+    `fallback_watts` and the last value, so that the loss of the signal never raises the limit. A value with a
+    time in the future was read before the clock was set back. Its age is unknown. The signal is lost if this
+    time is more than `max_age_s` ahead.
 
     Attributes:
         fallback_watts: limit while the signal is lost.
-        max_age_s: age at which a value is lost.
-        watts: last valid value; None: none yet.
-        written_unix_s: time of this value.
+        max_age_s: maximum age of a value.
+        watts: last valid value; None: there is no value yet.
+        written_unix_s: time of the last valid value.
     """
 
     fallback_watts: float
@@ -211,7 +211,7 @@ class SignalLimit:
     def steps(self, begin_unix_s: float, end_unix_s: float) -> tuple[LimitStep, ...]:
         """Return no change, because future values are unknown.
 
-        A loss of the signal is not a step of the plan: the next value is expected in time.
+        A loss of the signal is no step, because the next value is expected to arrive in time.
         """
         return ()
 
@@ -222,11 +222,11 @@ class SignalLimit:
 
 @dataclass(frozen=True, slots=True)
 class OverriddenLimit:
-    """The limit that an administrator has set while the daemon runs, and the configured limit after its end.
+    """A live limit until its end, and the configured limit afterwards.
 
     Attributes:
         configured: the configured limit.
-        watts: the live limit.
+        watts: the live limit, which an operator has set while the daemon runs.
         end_unix_s: time from which the configured limit applies again; infinity: never.
     """
 
@@ -261,11 +261,11 @@ def _lowest(source: LimitSource, begin_unix_s: float, end_unix_s: float) -> floa
 
 
 def changes_only(watts: float, steps: Iterable[LimitStep]) -> tuple[LimitStep, ...]:
-    """Return the steps without those that repeat the limit before them.
+    """Return only those steps that change the limit.
 
     Args:
         watts: limit before the first step.
-        steps: steps by time.
+        steps: steps in order of time.
     """
     changed: list[LimitStep] = []
     for step in steps:

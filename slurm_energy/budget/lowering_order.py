@@ -1,8 +1,9 @@
 """Order in which a distribution policy lowers the power of groups of devices.
 
-Each group's range of limits is divided into segments. A segment has an interval of prices: at a price within
-the interval, the corresponding part of the segment is taken. At one price for all groups, the groups have the
-limits that the policy considers fair or best. Prices of all policies are composed of tiers:
+Each group's range of limits is divided into segments. Each segment has an interval of prices. A price is a
+number that measures how far groups are lowered: at a price within the interval, the corresponding part of the
+segment is taken from the group. If one price applies to all groups, the groups have the limits that the
+policy considers fair or best. Prices of all policies are divided into tiers:
 
 - -1 to 0: power above the expected power of the device, which takes nothing from the job;
 - 0 to 1: power down to the limit that keeps the job's slowdown limit;
@@ -30,10 +31,10 @@ class DistributionPolicy(StrEnum):
     """Policy by which a budget is distributed.
 
     Attributes:
-        EQUAL: the same limit in watts for each device.
-        PROPORTIONAL: the same part of each device's expected power.
-        LEAST_EDP: the smallest energy-delay product of the cluster, found as the greatest throughput weighted
-            by nodes.
+        EQUAL: each device has the same limit in watts.
+        PROPORTIONAL: each device has the same fraction of its expected power.
+        LEAST_EDP: the energy-delay product of the cluster is minimized by maximizing the throughput,
+            weighted by nodes.
         DEADLINE_FIRST: jobs without deadlines are lowered first, and jobs with the least slack last.
     """
 
@@ -45,7 +46,7 @@ class DistributionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoweringOrder:
-    """Segments of the limits of n groups, s segments each.
+    """Segments of the ranges of limits of n groups, s segments per group.
 
     Attributes:
         top_watts: limit per device at the lowest price, shape (n,).
@@ -71,7 +72,7 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
     Args:
         groups: n groups.
-        limits: the ranges of their limits.
+        limits: limits of these groups from `group_limits`.
         policy: the policy.
     """
     grid = _grid(groups, limits)
@@ -96,7 +97,7 @@ def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: Distributio
 
 
 def _grid(groups: PowerGroups, limits: GroupLimits) -> Floats:
-    """Return limits per device in descending order at which the marginal price of a group may change."""
+    """Return, in descending order, limits per device at which the marginal price of a group may change."""
     columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
     levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])
     grid = np.concatenate([levels, np.stack(columns, axis=1)], axis=1)
@@ -105,24 +106,25 @@ def _grid(groups: PowerGroups, limits: GroupLimits) -> Floats:
 
 
 def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
-    """Return prices from -1 to 0 that take the same part of each group's spare power."""
+    """Return prices from -1 to 0. At each price, the same fraction of every group's spare power is taken."""
     spare = np.maximum(limits.max_watts - limits.needed_watts, 1e-9)[:, None]
     price = -1 + np.clip((limits.max_watts[:, None] - grid) / spare, 0.0, 1.0)
     return price[:, :-1], price[:, 1:]
 
 
 def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Floats]:
-    """Return prices from 0 to 1 that fall linearly with the limit divided by a reference."""
+    """Return prices from 0 to 1 that fall linearly with the ratio of the limit to a reference."""
     price = 1 - np.clip(grid / np.maximum(reference_watts, 1e-9)[:, None], 0.0, 1.0)
     return price[:, :-1], price[:, 1:]
 
 
 def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, Floats]:
-    """Return prices from 0 to 1, which rise with the throughput that is lost per watt.
+    """Return prices from 0 to 1 that rise with the loss of throughput per watt.
 
-    While a budget limits jobs, they use all of it. The energy-delay product of the cluster per unit of work
-    is then the budget divided by the square of the throughput. It is smallest where the throughput is
-    largest. The sum of the products of the jobs is no substitute: it grows without bound for the slowest job.
+    While a budget limits jobs, the jobs use all of the budget. The energy-delay product of the cluster per
+    unit of work is then the budget divided by the square of the throughput. It is minimum where the
+    throughput is maximum. The sum of the jobs' energy-delay products is no substitute, because it grows
+    without bound for the slowest job.
     """
     cost = groups.weight[:, None] * (1 - 1 / time_ratios(groups, grid))
     slope = _convex_slopes(grid, cost, tier) / np.maximum(1, groups.devices)[:, None]
@@ -142,7 +144,7 @@ def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, 
 
 
 def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
-    """Return the slopes of the largest convex function below the cost, within each tier.
+    """Return the slopes of the largest convex function below the cost, separately for each tier.
 
     The slope of segment j is the maximum over i <= j of the minimum over l > j of the slope between the grid
     points i and l, both in the tier of segment j.
@@ -169,7 +171,10 @@ def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
 
 
 def _after_deadlines(deadline_s: Floats, first: Floats, last: Floats) -> tuple[Floats, Floats]:
-    """Return prices that order groups by deadline before their own prices, the least slack last."""
+    """Return prices that order groups by deadline first and by their own prices second.
+
+    Groups with the least slack are lowered last.
+    """
     _, rank = np.unique(-deadline_s, return_inverse=True)
     ranks = float(np.max(rank, initial=0) + 1)
     return (rank[:, None] + first) / ranks, (rank[:, None] + last) / ranks

@@ -1,4 +1,4 @@
-"""Correction of budgets whose measured power exceeds the committed power."""
+"""Correction of budgets in which the measured power exceeds the committed power."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _MIN_WATTS: Final = 1.0
 
 
 class MeasuredExcess:
-    """Power to subtract from each limit because the measured power exceeds the maximum under the ceilings.
+    """Power to subtract from each limit because the measured power exceeds the sum of the ceilings.
 
-    The correction is the lowest excess of the last seconds. It falls slowly when the measured power fits.
+    The correction is the minimum excess in the last `window_s` seconds. It falls slowly when the measured
+    power no longer exceeds the ceilings.
 
     Attributes:
-        window_s: time in seconds for which an excess must last. Measured power is the mean of the time
-            before, so that it exceeds ceilings that were just lowered, and lacks devices that just started.
+        window_s: time in seconds for which an excess must last. Measured power is the mean of a past
+            interval. It therefore exceeds ceilings that have just been lowered, and does not include devices
+            that have just started.
     """
 
     def __init__(self) -> None:
@@ -38,9 +40,9 @@ class MeasuredExcess:
         """Return the correction of each budget in watts, shape (b,).
 
         Args:
-            names: names of the b budgets; the state of other budgets is dropped.
+            names: names of the b budgets. The state of other budgets is discarded.
             measured_watts: measured power under each budget, shape (b,).
-            committed_watts: power that the ceilings in force allow, shape (b,).
+            committed_watts: committed power under the ceilings in force, shape (b,).
             now_s: time on a monotonic clock.
         """
         kept = math.exp(-max(0.0, now_s - self._updated_s) / _DECAY_S)
@@ -57,7 +59,7 @@ class MeasuredExcess:
         return np.array([correction[name] for name in names], np.float64)
 
     def _window(self, samples: list[tuple[float, float]], now_s: float) -> list[tuple[float, float]]:
-        """Return the samples of the last `window_s` seconds, and the last sample before them."""
+        """Return the samples of the last `window_s` seconds, and the last sample before this window."""
         begin_s = now_s - self.window_s
         recent = [sample for sample in samples if sample[0] > begin_s]
         return [*[sample for sample in samples if sample[0] <= begin_s][-1:], *recent]

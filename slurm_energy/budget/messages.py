@@ -1,7 +1,8 @@
 """Messages between the agents and the controller about the power of nodes.
 
-The agent of each node polls the controller. A poll reports the node's devices, power and jobs; the decision
-states a power limit for each device, a time until which it is valid, and the limits to use after that time.
+The agent of each node polls the controller. A poll reports the node's devices, power and jobs. The decision
+in response states a power limit for each device, the time for which these limits are valid, and the limits to
+use after this time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BOOT_ID: Final = re.compile(r"[0-9A-Za-z_.:-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """A processor package or GPU.
+    """Report about a processor package or GPU.
 
     Attributes:
         name: `package-N`, `package-N-die-M`, `socketN` or `gpuN`, as in the keys of settings.
@@ -44,9 +45,9 @@ class DeviceReport:
         limit_watts: power limit that was read back; None if unknown.
         watts: mean power since the last poll; None if unknown.
         job_ids: jobs that use the device.
-        ceiling_watts: upper bound of the power limit that the agent keeps whatever its jobs request, and that
-            the hardware held when it was read back; None without one. A start of a job may have raised it to
-            `start_watts` of the decision since.
+        ceiling_watts: ceiling of the power limit as the agent has read it back; None without a ceiling.
+            The agent keeps the ceiling whatever the node's jobs request. Since then, the start of a job may
+            have raised it to `start_watts` of the decision.
     """
 
     name: str
@@ -81,14 +82,15 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A job that runs on the node.
+    """Report about a job that runs on the node.
 
     Attributes:
-        job_id, restart_count: the job.
-        slowdown_limit: accepted slowdown as a fraction; None without one.
-        requested_watts: limit per device that the job itself requests or the tuner has set, by device.
-        curve: response curve measured in this run (`tuning.ResponseCurve` as JSON); None without one.
-            `from_json` checks its form only: read it with `ResponseCurve.from_json`.
+        job_id, restart_count: job id and restart count of the job.
+        slowdown_limit: accepted slowdown as a fraction; None without a slowdown limit.
+        requested_watts: power limit of each device that the job itself requests or that tuning has set,
+            by device.
+        curve: response curve measured in this run (`tuning.ResponseCurve` as JSON); None without a curve.
+            `from_json` checks only the form; read the curve with `ResponseCurve.from_json`.
     """
 
     job_id: int
@@ -122,8 +124,8 @@ class NodePoll:
 
     Attributes:
         node: Slurm's name of the node.
-        boot_id: identifies the node's boot, because a reboot resets power limits.
-        number: number of the last decision that was applied and read back; 0 for none.
+        boot_id: identifier of the node's boot. A reboot resets power limits.
+        number: number of the last decision that was applied and read back; 0: no decision.
         devices: packages and GPUs.
         node_watts: power of the whole node; None if it is not measured.
         dram_watts: power of the memory; None if it is not measured.
@@ -177,10 +179,10 @@ class NodeDecision:
 
     Attributes:
         number: number of the decision; 0: no budget applies to the node.
-        limits_watts: power limit by device; None: no limit of the budget. A device that is not listed keeps
-            its ceiling.
-        safe_watts: power limit by device that the agent sets when `lease_s` has passed without a decision.
-        start_watts: power limit by device for a job that starts before the next decision.
+        limits_watts: power limit by device; None: the budgets set no limit. A device that is not listed
+            keeps its ceiling.
+        safe_watts: safe limit by device. The agent sets it when `lease_s` has passed without a decision.
+        start_watts: start limit by device, for a job that starts before the next decision.
         lease_s: seconds for which the limits are valid.
         poll_s: seconds until the next poll.
     """

@@ -1,4 +1,4 @@
-"""Detection of nodes whose measurements or limits are wrong, by the contradictions in their polls.
+"""Detection of nodes with wrong measurements or limits, from contradictions in the nodes' polls.
 
 A distrusted node counts at its nameplate power, because neither its power nor its ceilings are certain.
 """
@@ -25,7 +25,7 @@ _RECOVERY_S, _MAX_RECOVERY_S = 30.0, 3600.0
 
 
 class NodeTrust:
-    """Whether the reports of one node are plausible.
+    """Trust in the reports of one node.
 
     A contradiction that lasts some seconds makes the node distrusted. The node is trusted again after a time
     without contradictions. This time doubles with each relapse within an hour.
@@ -41,11 +41,11 @@ class NodeTrust:
 
     @property
     def reason(self) -> str | None:
-        """Why the node is distrusted, in a few words; None while it is trusted."""
+        """Reason why the node is distrusted, in a few words; None while the node is trusted."""
         return self._reason
 
     def observe(self, poll: NodePoll, now_s: float) -> None:
-        """Update the trust in the node by a poll.
+        """Update the trust in the node from a poll.
 
         Args:
             poll: the poll.
@@ -75,7 +75,7 @@ class NodeTrust:
 
 
 def _contradictions(poll: NodePoll) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield a key, a reason and the time in seconds that it must last, of each contradiction in a poll."""
+    """Yield for each contradiction in a poll a key, a reason, and its minimum duration in seconds."""
     for device in poll.devices:
         yield from _device_contradictions(device)
     measured = [device.watts for device in poll.devices if device.watts is not None]

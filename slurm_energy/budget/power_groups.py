@@ -12,25 +12,25 @@ NO_JOB = -1
 
 @dataclass(frozen=True, slots=True)
 class PowerGroups:
-    """The n groups of devices whose power can be limited; columns have shape (n,) unless stated otherwise.
+    """The n groups of devices with a power limit. Columns have shape (n,) unless stated otherwise.
 
     A group contains devices of one kind that belong to one job, or to the jobs that share a processor, or to
     no job. All devices of a group get the same limit, because a job on several nodes waits for its slowest
     device.
 
     Attributes:
-        job_id: number of the job; `NO_JOB` for devices without a job.
+        job_id: job id; `NO_JOB` for devices without a job.
         devices: number of devices.
         min_watts, max_watts: range of the power limit of one device.
-        draw_watts: expected power of one device without a limit, an upper quantile.
-        floor_watts: limit per device below which the budget does not go while the job runs; at least
-            `min_watts`.
+        draw_watts: expected power of one device without a limit, as an upper quantile.
+        floor_watts: minimum limit per device that a budget may set while the job runs; at least `min_watts`.
         level_watts: possible limits per device in ascending order, shape (n, k).
-        time_ratio: time per unit of work at each of these limits divided by that without a limit; at least 1
-            and not increasing, shape (n, k).
-        power_ratio: power of the device at each of these limits divided by `draw_watts`, shape (n, k).
-        slowdown_limit: accepted slowdown as a fraction, for example 0.05; NaN: none.
-        weight: number of nodes of the job, by which its slowdown counts; 0 for devices without a job.
+        time_ratio: time per unit of work at each of these limits, relative to the time without a limit;
+            at least 1 and not increasing, shape (n, k).
+        power_ratio: power of the device at each of these limits, relative to `draw_watts`, shape (n, k).
+        slowdown_limit: accepted slowdown as a fraction, for example 0.05; NaN: no slowdown limit.
+        weight: number of nodes of the job, which is the weight of the job's slowdown; 0 for devices
+            without a job.
         deadline_s: seconds until the job's deadline minus its remaining time without a limit; infinity
             without a deadline.
     """
@@ -56,14 +56,14 @@ class PowerGroups:
 
 @dataclass(frozen=True, slots=True)
 class BudgetColumns:
-    """The b budgets in force; columns have shape (b,) unless stated otherwise.
+    """The b budgets in force. Columns have shape (b,) unless stated otherwise.
 
     Attributes:
-        limit_watts: limit now; infinity without one.
-        fixed_watts: power under the budget that no limit controls: idle power of other parts, devices without
-            limits, nodes that do not answer, and constants such as switches.
-        members: number of devices of each group under the budget, shape (b, n). A job on several nodes may be
-            under a budget of nodes with only a part of its devices.
+        limit_watts: present limit; infinity without a limit.
+        fixed_watts: power under the budget that no power limit controls: idle power of other components,
+            devices without power limits, nodes that do not answer, and constant loads such as switches.
+        members: number of devices of each group under the budget, shape (b, n). Only some devices of a
+            job on several nodes may be under a budget.
     """
 
     limit_watts: Floats
@@ -77,10 +77,10 @@ class PowerShares:
 
     Attributes:
         limit_watts: limit of each device of a group; NaN: no limit is needed. Shape (n,).
-        binding: row of the budget that determines the limit of the group; -1 without one. Shape (n,).
+        binding: row of the budget that determines the limit of the group; -1 if no budget does. Shape (n,).
         keeps_slowdown: whether the limit keeps the job's slowdown limit. Shape (n,).
-        committed_watts: sum of the limits (or the expected power, where no limit is needed) and of the fixed
-            power under each budget. Shape (b,).
+        committed_watts: sum of all limits and the fixed power under each budget. The expected power
+            counts for groups that need no limit. Shape (b,).
         shortfall_watts: power by which a budget is exceeded although every group has its floor. Shape (b,).
     """
 

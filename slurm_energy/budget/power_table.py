@@ -1,7 +1,7 @@
-"""Power that jobs can add above idle, by partition: an upper limit from the devices of the nodes.
+"""Maximum power that jobs can add above idle, by partition, computed from the devices of the nodes.
 
-senergyctld publishes the table in the policy file, where the job_submit module reads it. The module
-calculates as `PartitionPower.job_watts` does. Pure arithmetic.
+senergyctld publishes the table in the policy file, where the job_submit module reads it. The job_submit
+module calculates in the same way as `PartitionPower.job_watts`. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _NAME: Final = re.compile(r"[^\s,=|]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class NodePowerRange:
-    """Power that jobs can add on one node above idle.
+    """Maximum power that jobs can add above idle on one node.
 
     Attributes:
-        package_watts: maximum minus idle power of all packages together, with memory.
+        package_watts: maximum minus idle power of all packages together, including memory.
         gpu_watts: maximum minus idle power of one GPU; 0 without GPUs.
-        package_idle_watts: idle power of all packages together, with memory.
+        package_idle_watts: idle power of all packages together, including memory.
         gpu_idle_watts: idle power of one GPU.
-        package_min_watts: lowest power limits of all packages together; None: they cannot be limited.
-        gpu_min_watts: lowest power limit of one GPU; None: it cannot be limited.
+        package_min_watts: sum of the minimum power limits of all packages; None: packages have no power
+            limit.
+        gpu_min_watts: minimum power limit of one GPU; None: GPUs have no power limit.
         package_model, gpu_model: kind of the packages and of the GPUs as in response curves; empty: unknown.
     """
 
@@ -53,7 +54,7 @@ class PartitionNode:
     Attributes:
         partitions: partitions to which the node belongs.
         cpus: number of CPUs.
-        gpus: number of GPUs by Slurm's GRES type; the type is empty if it has none.
+        gpus: number of GPUs by Slurm's GRES type. The type is empty for GPUs without a type.
         power: power range; None: the node has not reported.
     """
 
@@ -65,22 +66,23 @@ class PartitionNode:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPower:
-    """Largest power that jobs can add on the nodes of one partition, above idle.
+    """Maximum power that jobs can add above idle on the nodes of one partition.
 
     Attributes:
         cpu_watts: watts per CPU.
         node_watts: watts of the packages of one node.
-        cpus: smallest number of CPUs of a node, by which a number of CPUs is turned into nodes.
+        cpus: minimum number of CPUs of a node. It converts a number of CPUs to a number of nodes.
         gpu_watts: watts of one GPU of any kind.
-        gpus: largest number of GPUs of a node.
+        gpus: maximum number of GPUs of a node.
         gpu_kinds: watts of one GPU by Slurm's GRES type.
-        idle_cpu_watts, idle_gpu_watts: idle power per CPU and per GPU, the smallest of all nodes.
+        idle_cpu_watts, idle_gpu_watts: idle power per CPU and per GPU, the minimum over all nodes.
         is_exclusive: whether each job gets whole nodes.
         is_default: whether jobs that name no partition come here.
-        node_min_watts: highest sum of the lowest limits of the packages of a node; None: a node that has
-            reported has no limits, or none has reported.
-        gpu_min_watts: highest of the lowest limits of a GPU; None likewise.
-        package_model, gpu_model: kind of all packages and of all GPUs; empty: several or unknown.
+        node_min_watts: maximum over the nodes of the sum of the packages' minimum power limits. None: a
+            node that has reported has no power limits, or no node has reported.
+        gpu_min_watts: maximum over the nodes of a GPU's minimum power limit; None: as for `node_min_watts`.
+        package_model, gpu_model: kind of all packages and of all GPUs; empty: there are several kinds, or
+            the kind is unknown.
     """
 
     cpu_watts: float
@@ -99,10 +101,10 @@ class PartitionPower:
     gpu_model: str = ""
 
     def job_watts(self, nodes: int, cpus: int, gpus: int, gpu_kind: str = "", *, exclusive: bool) -> float:
-        """Return the power that a job can add at most.
+        """Return the maximum power that a job can add.
 
         Args:
-            nodes: number of nodes; a minimum if the job requests no number.
+            nodes: number of nodes; the minimum number if the job requests none.
             cpus: number of CPUs on all nodes together.
             gpus: number of GPUs on all nodes together.
             gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
@@ -115,20 +117,20 @@ class PartitionPower:
         return max(cpus, nodes) * self.cpu_watts + gpus * each_gpu
 
     def node_count(self, nodes: int, cpus: int) -> int:
-        """Return the number of nodes that a job needs at least."""
+        """Return the minimum number of nodes that a job needs."""
         return max(nodes, math.ceil(cpus / max(self.cpus, 1)), 1)
 
     def idle_watts(self, cpus: int, gpus: int) -> float:
-        """Return the idle power of the CPUs and GPUs of a job, which its measured power includes."""
+        """Return the idle power of a job's CPUs and GPUs. The measured power of the job includes it."""
         return cpus * self.idle_cpu_watts + gpus * self.idle_gpu_watts
 
 
 def partition_powers(
     nodes: Iterable[PartitionNode], exclusive: Iterable[str] = (), default: str = ""
 ) -> dict[str, PartitionPower]:
-    """Return the power of each partition, and of `ANY_PARTITION` for all others.
+    """Return the power of each partition. The key `ANY_PARTITION` applies to all other partitions.
 
-    Nodes that have not reported count as the largest node of their partition that has, or of the cluster.
+    A node that has not reported counts as the largest reported node of its partition, or else of the cluster.
 
     Args:
         nodes: nodes of the cluster.
@@ -196,7 +198,7 @@ def _power(
 
 
 def _highest(values: Sequence[float | None]) -> float | None:
-    """Return the highest value; None if there is none or if one is unknown."""
+    """Return the highest value; None if there is no value or one value is unknown."""
     numbers = [value for value in values if value is not None]
     return max(numbers) if numbers and len(numbers) == len(values) else None
 
@@ -206,7 +208,7 @@ def _only(names: set[str]) -> str:
 
 
 def table_lines(powers: Mapping[str, PartitionPower]) -> list[str]:
-    """Return the lines of the policy file for the power of the partitions; see docs/reference/protocol.md."""
+    """Return the lines of the policy file about the power of partitions, see docs/reference/protocol.md."""
     lines = []
     for name, power in powers.items():
         if not _NAME.fullmatch(name):

@@ -1,11 +1,12 @@
 """Lowest power limit that each device keeps in practice.
 
-The range of limits that a driver states need not be reachable: at its lowest frequency a package or GPU under
-full load may draw more than a low limit, and the range of packages often has no lower bound at all. A ceiling
-that a device exceeds is no bound of its power. The power that the device draws there is its lowest limit.
+A device may not reach the whole range of limits that its driver states. At its minimum frequency and under
+full load, a package or GPU may draw more than a low limit. The stated range of packages often has no lower
+bound at all. A ceiling that a device exceeds does not bound the device's power. The power that the device
+then draws is its lowest reachable limit.
 
-This limit depends on the program, so that it is not known when a job starts. Until the job's own power shows
-it, the device may draw the power at which nearly every program keeps the lowest limit.
+The lowest reachable limit depends on the program and is therefore unknown when a job starts. Until the job's
+power shows it, the device counts with the power at which nearly every program keeps the lowest limit.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class ReachableLimits:
         self._states: dict[str, _DeviceState] = {}
 
     def apply(self, poll: NodePoll, now_s: float, *, is_trusted: bool = True) -> NodePoll:
-        """Return the poll with the lowest reachable limits as minimum limits.
+        """Return the poll with minimum limits replaced by the lowest reachable limits.
 
         Args:
             poll: the poll.
             now_s: time of the poll on a monotonic clock.
-            is_trusted: whether the node's sensors are trusted. Otherwise all that was learned from them is
-                forgotten.
+            is_trusted: whether the node's sensors are trusted. If not, all knowledge from these sensors
+                is discarded.
         """
         if not is_trusted:
             self._states.clear()
@@ -60,7 +61,10 @@ class ReachableLimits:
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
     def start_watts(self, name: str) -> float:
-        """Return the power that an idle or starting device may draw at its lowest limit; 0 while it runs."""
+        """Return the power that an idle or starting device may draw at its lowest limit.
+
+        The result is 0 after the start of the device's jobs.
+        """
         state = self._states.get(name)
         return 0.0 if state is None else state.start_watts
 
@@ -74,15 +78,16 @@ class ReachableLimits:
 
 @dataclass(slots=True)
 class _DeviceState:
-    """What is known of a device.
+    """Knowledge about one device.
 
     Attributes:
-        job_ids: jobs that use it.
+        job_ids: jobs that use the device.
         started_s: time of the first report of these jobs.
-        exceeds_since_s: time since which it exceeds its ceiling; None: it does not.
-        learned_watts: lowest limit that it reaches with these jobs; 0: unknown.
-        highest_watts: highest such limit with any jobs.
-        start_watts: power that it may draw at its lowest limit while a job starts; 0: its jobs have started.
+        exceeds_since_s: time since which the device exceeds its ceiling; None: the device keeps it.
+        learned_watts: lowest reachable limit with these jobs; 0: unknown.
+        highest_watts: maximum of the lowest reachable limits with any jobs.
+        start_watts: power that the device may draw at its lowest limit while a job starts; 0: the jobs
+            have started.
     """
 
     job_ids: tuple[int, ...] = ()
@@ -93,7 +98,7 @@ class _DeviceState:
     start_watts: float = 0.0
 
     def update(self, device: DeviceReport, now_s: float) -> float:
-        """Add a report and return the lowest limit that the device reaches with its jobs.
+        """Update the state from a report, and return the lowest reachable limit with the present jobs.
 
         Args:
             device: report of a device with a range of limits.
@@ -118,17 +123,17 @@ class _DeviceState:
         return known_watts
 
     def _unknown_watts(self, device: DeviceReport) -> float:
-        """Return the power at the lowest limit with an unknown program."""
+        """Return the power at the lowest limit for an unknown program."""
         watts = _START_GPU_RATIO * (device.min_watts or 0.0) if _is_gpu(device) else 0.0
         return min(max(watts, self.highest_watts), device.max_watts or 0.0)
 
 
 def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
-    """Whether a device exceeds its ceiling so that only a higher lowest limit explains it.
+    """Return whether only a higher lowest reachable limit explains why a device exceeds its ceiling.
 
     Args:
         device: report of the device.
-        lowest_watts: lowest limit known so far.
+        lowest_watts: lowest reachable limit known so far.
     """
     watts, ceiling = device.watts, device.ceiling_watts
     if watts is None or ceiling is None:
@@ -140,7 +145,10 @@ def _exceeds_ceiling(device: DeviceReport, lowest_watts: float) -> bool:
 
 
 def _plausible_watts(device: DeviceReport) -> float:
-    """Return the highest power that may be a lowest limit; a higher one is a fault of the sensor."""
+    """Return the maximum power that may be a lowest reachable limit.
+
+    Higher power is a fault of the sensor.
+    """
     highest = _MAX_SHARE * (device.max_watts or 0.0)
     return min(highest, _MAX_GPU_RATIO * (device.min_watts or 0.0)) if _is_gpu(device) else highest
 

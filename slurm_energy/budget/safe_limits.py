@@ -11,15 +11,16 @@ from slurm_energy.scheduling.queue import Floats
 
 
 def safe_limits(min_watts: Floats, ceiling_watts: Floats, budgets: Sequence[CeilingBudget]) -> Floats:
-    """Return the highest limits within the ceilings whose sum fits every budget at its lowest future limit.
+    """Return the highest limits within the ceilings that keep every budget at its lowest future limit.
 
-    Each device keeps the same part of its range between minimum and ceiling, as far as its budgets allow. No
-    device gets less than its minimum, even if a budget is exceeded then.
+    Each device gets the same fraction of its range between minimum and ceiling, as far as its budgets allow.
+    No device gets less than its minimum, even if a budget is then exceeded.
 
     Args:
-        min_watts: minimum power limit by row; the ceiling itself for devices that do not follow decisions.
+        min_watts: minimum power limit by row. For devices that do not follow decisions, it is the ceiling
+            itself.
         ceiling_watts: current ceiling by row.
-        budgets: budgets with the lowest limit of the next hours, minus fixed power.
+        budgets: budgets. Their available power is the lowest limit of the next hours minus the fixed power.
 
     Returns:
         Safe limit by row. No safe limit is above the ceiling.

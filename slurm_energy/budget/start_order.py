@@ -1,7 +1,8 @@
-"""Which pending jobs may start under the headroom of budgets. Pure arithmetic.
+"""Order of the starts of pending jobs under the headroom of budgets. Pure arithmetic.
 
 The jobs are considered in the order of their priority. The first job that does not fit waits. Later jobs may
-pass it only if they do not delay it: they end before enough running jobs have ended, or leave enough power.
+start before it only if they do not delay it. This holds for jobs that end before enough running jobs have
+ended, and for jobs that leave enough power.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ class PowerRequest:
     """A pending or running job under budgets.
 
     Attributes:
-        job_id: the job.
+        job_id: id of the job.
         watts: power that the job adds above idle.
         budgets: indexes of the budgets that cover the job.
-        time_limit_s: time limit of a pending job, or time until a running job reaches its own; infinity
-            without one.
+        time_limit_s: time limit of a pending job, or remaining time of a running job until its time
+            limit; infinity without a limit.
     """
 
     job_id: int
@@ -41,9 +42,8 @@ class StartOrder:
 
     Attributes:
         startable: jobs that may start.
-        waiting: by job that must wait, the index of the budget without enough power.
-        delaying: jobs among the waiting ones that fit beside the startable jobs, but would delay the job
-            `first`.
+        waiting: for each job that must wait, the index of the budget without enough power.
+        delaying: waiting jobs that fit beside the startable jobs, but would delay the job `first`.
         first: first job that does not fit; None: all jobs fit.
         spare_watts: power that any job may add without delaying the job `first`.
     """
@@ -93,7 +93,10 @@ def order_starts(
 
 
 def _left_by(jobs: Sequence[PowerRequest], headroom: Floats) -> list[float]:
-    """Return the power that jobs which start now leave under each budget, at least 0 before them."""
+    """Return the power under each budget that remains after the start of jobs.
+
+    The power before the start counts as at least 0.
+    """
     left: list[float] = np.maximum(headroom, 0.0).tolist()
     for job in jobs:
         for budget in job.budgets:
@@ -112,7 +115,7 @@ def _admit(jobs: Sequence[PowerRequest], headroom: Floats) -> PowerAdmission:
 def _start_of(
     job: PowerRequest, budget: int, running: Sequence[PowerRequest], free_watts: float
 ) -> tuple[float, float]:
-    """Return when enough running jobs have ended for a job, and the power that is then left, in watts."""
+    """Return the time at which enough running jobs have ended for a job, and the watts that then remain."""
     ends = sorted((one.time_limit_s, one.watts) for one in running if budget in one.budgets)
     for end_s, ending in itertools.groupby(ends, key=lambda end: end[0]):
         free_watts += sum(watts for _, watts in ending)

@@ -122,7 +122,7 @@ def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
 
 
 def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> RecurringStart | None:
-    """Return the measured point of least cost that keeps the slowdown limit with a margin."""
+    """Return the measured point with the minimum cost that keeps the slowdown limit with a margin."""
     curve = program_curve(runs, "", "")
     if curve is None:
         return None
@@ -134,6 +134,6 @@ def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> Recurrin
 
 
 def _pessimistic_time(point: ResponsePoint) -> float:
-    """Return the time ratio plus a margin for its error; the untuned job has no margin."""
+    """Return the time ratio plus a margin for the ratio's error. The untuned job has no margin."""
     error = 0.0 if point.point == UNTUNED else _MARGIN_DEVIATIONS * (point.time_error or 0.0)
     return point.time_ratio * (1.0 + error)

@@ -39,10 +39,10 @@ class ResponsePoint:
 
     Attributes:
         point: the operating point.
-        time_ratio: time per unit of work divided by that of the untuned job.
-        power_ratio: mean power divided by that of the untuned job.
+        time_ratio: time per unit of work, divided by the time of the untuned job.
+        power_ratio: mean power, divided by the mean power of the untuned job.
         time_error: standard error of `time_ratio`; None if unknown.
-        source: where the ratios come from.
+        source: source of the ratios.
         count: number of independent measurements (runs or windows); 0 for a prediction.
         measured_unix_s: Unix time of the latest measurement; None for a prediction.
     """
@@ -57,7 +57,7 @@ class ResponsePoint:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the ratios may come from a real job."""
+        """Whether the ratios are in a range that is possible for a real job."""
         return (
             TIME_RATIOS[0] <= self.time_ratio <= TIME_RATIOS[1]
             and POWER_RATIOS[0] <= self.power_ratio <= POWER_RATIOS[1]
@@ -133,7 +133,7 @@ class ResponseCurve:
         return cls(str(names[0]), str(names[1]), tuple(ResponsePoint.from_json(item) for item in points))
 
     def plausible(self) -> ResponseCurve:
-        """Return the curve without implausible points, and with one point per operating point."""
+        """Return the curve without implausible points, with at most one point per operating point."""
         points = {item.point: item for item in self.points if item.is_plausible}
         return dataclasses.replace(self, points=tuple(points.values()))
 

@@ -1,4 +1,4 @@
-"""Search within a run: from progress windows to the operating point that serves the job's objective best."""
+"""Search within a run: from progress windows to the best operating point for the job's objective."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class TuningSearch:
     The caller sets `requested` on all nodes and GPUs of the job, measures a window that begins after the
     setting took effect, and passes the window to `observe`. The search first measures the untuned reference.
     It then tries the point with the best expected objective until no untried point is expected to be better,
-    and holds the best measured point. A window that contradicts its expectation returns the job to the
-    reference: if the reference changed as well, a new phase of the job began, and it gets its own search.
+    and holds the best measured point. After a window that contradicts its expectation, the job returns to the
+    reference. If the reference has changed as well, a new phase of the job has begun, for which a separate
+    search starts.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class TuningSearch:
         prior: Prior,
         options: SearchOptions | None = None,
     ) -> None:
-        """Start with the untuned reference."""
+        """Start the search at the untuned reference."""
         self._points = (UNTUNED, *dict.fromkeys(point for point in candidates if point != UNTUNED))
         self._index = {point: number for number, point in enumerate(self._points)}
         self._objective = objective
@@ -87,7 +88,7 @@ class TuningSearch:
 
     @property
     def requested(self) -> OperatingPoint:
-        """The point that should be in force."""
+        """Operating point that should be in force."""
         return self._static[0] if self._phase is SearchPhase.STATIC else self._points[self._current]
 
     @property
@@ -96,7 +97,7 @@ class TuningSearch:
         return self._phase
 
     def observe(self, window: ProgressWindow) -> None:
-        """Take a window and decide on the next point."""
+        """Update the search with a window, and decide on the next point."""
         if not window.is_plausible:
             return
         self._start_s = window.start_s if self._start_s is None else self._start_s
@@ -142,7 +143,7 @@ class TuningSearch:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as a dict for JSON. Measurements in progress are dropped."""
+        """Return the state as a dict for JSON. Measurements in progress are left out."""
         return {
             "knowledge": self._knowledge.to_json(),
             "memory": [item.to_json() for item in self._memory],
@@ -165,7 +166,10 @@ class TuningSearch:
         prior: Prior,
         options: SearchOptions | None = None,
     ) -> TuningSearch:
-        """Restore a search from a dict that `to_json` returned; start it again if the candidates differ."""
+        """Restore a search from a dict that `to_json` returned.
+
+        If the candidates differ, the search starts from the beginning.
+        """
         made = cls(candidates, objective, prior, options)
         if data["points"] != [point.to_json() for point in made._points]:
             return made
@@ -192,7 +196,10 @@ class TuningSearch:
             self._phase = SearchPhase.STATIC
 
     def _observe_mismatch(self) -> None:
-        """Count windows at another point than the requested one; drop a point that the hardware refuses."""
+        """Count windows at a point other than the requested one.
+
+        Exclude a point that the hardware refuses.
+        """
         self._mismatches += 1
         if self._mismatches >= _REFUSED_AFTER_WINDOWS and self._current != 0:
             self._refused.add(self._current)
@@ -213,7 +220,10 @@ class TuningSearch:
             self._begin_phase(block, window)
 
     def _finish_check(self, check: ReferenceCheck, window: ProgressWindow) -> None:
-        """Compare a repeated reference with the current phase's one; continue the phase or begin another."""
+        """Compare a repeated reference with the reference of the current phase.
+
+        Continue the phase if they agree, else begin another phase.
+        """
         if not self._knowledge.resembles(check.block):
             self._check = None
             self._short_phases = self._short_phases + 1 if self._phase_windows < _SHORT_PHASE_WINDOWS else 0
@@ -233,7 +243,10 @@ class TuningSearch:
             self._move_on()
 
     def _merge_phases(self, block: SpeedMeasurement) -> None:
-        """Merge phases of a few windows each, for example checkpoints, into one phase with more scatter."""
+        """Merge phases of a few windows each into one phase with more scatter.
+
+        Checkpoints cause such phases.
+        """
         last = self._knowledge.track.blocks[-1]
         self._noise.widen(last, block)
         self._knowledge, self._memory = PhaseKnowledge([last.joined(block)]), []
@@ -241,7 +254,7 @@ class TuningSearch:
         self._contradicted.clear()
 
     def _accept(self, window: ProgressWindow) -> None:
-        """Take a window that contradicted its expectation although the reference did not change."""
+        """Accept a window that contradicted its expectation although the reference has not changed."""
         knowledge, index = self._knowledge, self._index[window.point]
         if index == 0:
             self._noise.add(knowledge.track.blocks[-1], window)
@@ -257,7 +270,7 @@ class TuningSearch:
         knowledge.add(index, window)
 
     def _begin_phase(self, block: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Resume a known phase, or search a new one."""
+        """Resume a known phase whose reference matches, or start the search in a new phase."""
         for item in self._memory:
             if item.resembles(block):
                 self._memory.remove(item)
@@ -316,7 +329,7 @@ class TuningSearch:
         return self._phase is SearchPhase.HOLD and self._detector.add(residual, error)
 
     def _move_on(self) -> None:
-        """Decide on the next point from all knowledge about this phase."""
+        """Decide on the next point from all measurements of this phase."""
         if self._regularity.is_irregular:
             self._go_to(0, SearchPhase.HOLD)
             return
@@ -340,7 +353,7 @@ class TuningSearch:
             self._go_to(decision.index, SearchPhase.PROBE if decision.probe else SearchPhase.HOLD)
 
     def _excluded(self) -> set[int]:
-        """Return the points that the hardware refused and those whose measurement takes too long."""
+        """Return the points that the hardware refused, and the points whose measurement takes too long."""
         visits = self._knowledge.visits.items()
         return self._refused | {index for index, visit in visits if visit.windows >= _MAX_POINT_WINDOWS}
 
@@ -370,7 +383,7 @@ class TuningSearch:
             del self._memory[: -(_MAX_PHASES - 1)]
 
     def _restart(self) -> None:
-        """Discard everything, because the units of progress changed."""
+        """Discard all measurements, because the units of progress have changed."""
         self._knowledge, self._memory = PhaseKnowledge(), []
         self._check, self._posterior = None, None
         self._contradicted.clear()
@@ -390,7 +403,7 @@ class TuningSearch:
         self._source, self._spans_cycles = window.source, window.spans_cycles
 
     def _is_accurate(self, block: SpeedMeasurement) -> bool:
-        """Return whether a reference is measured accurately or long enough."""
+        """Return whether the measurement of a reference is accurate or long enough."""
         maximum = self._options.max_reference_windows * min(self._noise.factor, _MAX_PATIENCE)
         return block.relative_error <= self._reference_target() or block.windows >= maximum
 

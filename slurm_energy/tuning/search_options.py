@@ -19,13 +19,13 @@ class SearchPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Bounds of a search.
+    """Options and bounds of a search.
 
     Attributes:
         max_probes: maximum number of points tried in each phase of the job.
-        warmup_s: time after the first window in which windows are dropped, because programs start slowly.
+        warmup_s: time after the first window during which windows are ignored, because programs start slowly.
         expected_duration_s: expected time from the first window to the end of the job; None if unknown.
-        start: first point to try, for example from earlier runs; None to follow the prior.
+        start: first point to try, for example from earlier runs; None: the prior decides.
         max_reference_windows: maximum number of windows of a reference measurement.
     """
 

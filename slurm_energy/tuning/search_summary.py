@@ -23,10 +23,10 @@ def summary(
     """Return the value of the job record's key `tuning`.
 
     Args:
-        points: candidate points; the first one is untuned.
+        points: candidate points. The first point is the untuned one.
         objective: objective of the job.
-        phases: phases of the job; the one that lasted longest is reported.
-        source: source of the progress; None without any.
+        phases: phases of the job. The longest phase is reported.
+        source: source of the progress; None: no progress was measured.
         static: point of a job whose progress is unknown, and the source of that point; None for a search.
     """
     main = _main_phase(phases)
@@ -50,7 +50,7 @@ def summary(
 def response_points(
     points: Sequence[OperatingPoint], phases: Sequence[PhaseKnowledge]
 ) -> list[ResponsePoint]:
-    """Return the responses measured in the phase that lasted longest."""
+    """Return the responses that were measured in the longest phase."""
     main = _main_phase(phases)
     result = []
     for index, visit in sorted(main.visits.items()):
@@ -66,7 +66,7 @@ def _main_phase(phases: Sequence[PhaseKnowledge]) -> PhaseKnowledge:
 
 
 def _saving(phase: PhaseKnowledge, index: int) -> float | None:
-    """Return the share of the energy that a point saves; None before its measurement."""
+    """Return the relative saving of energy at a point; None if the point has not been measured."""
     if index == 0:
         return None if phase.ensemble is None else 0.0
     visit = phase.visits.get(index)

@@ -1,12 +1,12 @@
-"""Value of trials: what later runs of a recurring job are expected to save if the next run tries a point.
+"""Value of trials: expected saving of a recurring job's later runs if the next run tries a point.
 
-A run at a point has many possible results. Each result gives other weights to the hypotheses and corrects
-them, so that another point may be the best one afterwards. The saving of a trial is the mean reduction of the
-expected cost of the best point, over the possible results (one-step lookahead, "knowledge gradient": Frazier,
-Powell, Dayanik: A Knowledge-Gradient Policy for Sequential Information Collection, SIAM J. Control Optim. 47
-(2008) 2410).
+A run at a point has many possible results. Each result changes the weights of the hypotheses and corrects
+them, so that another point may then be the best. The saving of a trial is the mean reduction of the expected
+cost of the best point, over the possible results (one-step lookahead, "knowledge gradient": Frazier, Powell,
+Dayanik: A Knowledge-Gradient Policy for Sequential Information Collection, SIAM J. Control Optim. 47 (2008)
+2410).
 
-Everything here is pure: random numbers come only from the generator of the caller.
+The module is pure. Random numbers come only from the caller's generator.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def trial_savings(
     after: AfterTrial,
     random: np.random.Generator,
 ) -> Floats:
-    """Return the expected reduction of the cost of each later run by a trial of each point, shape (J,).
+    """Return for each point by how much a trial is expected to lower the cost of each later run, (J,).
 
     Args:
         weights: probability of each hypothesis, shape (K,).
-        time: logarithm of the time.
-        power: logarithm of the power.
-        time_exponent: exponent of the time in the objective; that of the power is 1.
+        time: distribution of the logarithm of the time.
+        power: distribution of the logarithm of the power.
+        time_exponent: exponent of the time in the objective. The exponent of the power is 1.
         best: index of the point that is best without a trial.
-        tried: indices of the points to evaluate; the saving of the others is 0.
-        after: costs with regard to limits, see `AfterTrial`.
+        tried: indices of the points to evaluate. The saving at other points is 0.
+        after: function that returns the costs of allowed points after a trial, see `AfterTrial`.
         random: generator of the possible results.
     """
     kept, weights = _representative(weights)
@@ -78,7 +78,7 @@ def trial_savings(
 
 
 def _representative(weights: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Return few hypotheses that represent all (systematic sampling), and their weights."""
+    """Return a few hypotheses that represent all of them, with weights (systematic sampling)."""
     places = np.searchsorted(np.cumsum(weights), (np.arange(_HYPOTHESES) + 0.5) / _HYPOTHESES)
     kept, counts = np.unique(np.minimum(places, len(weights) - 1), return_counts=True)
     return kept, counts / _HYPOTHESES
@@ -87,12 +87,12 @@ def _representative(weights: Floats) -> tuple[NDArray[np.int64], Floats]:
 def _after(
     response: LogResponse, point: int, drawn: NDArray[np.int64], noise: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the distribution after possible results of a run at a point.
+    """Return the distributions after possible results of a run at a point.
 
     Args:
         response: distribution before the run.
         point: index of the point.
-        drawn: hypothesis that is true in each result, shape (R,).
+        drawn: hypothesis that is assumed to be true in each of R results, shape (R,).
         noise: standard normal error of each result, shape (R,).
 
     Returns:

@@ -55,11 +55,11 @@ def run_kernel(
 
     Args:
         profile: the node's profile.
-        request: the kernel.
+        request: request to run the kernel.
         governor: cpufreq governor of all CPUs.
         max_khz: maximum frequency of all CPUs; None for the hardware's maximum.
         gpu_limit_watts: power limit of all GPUs; None for the default limit.
-        gpu_clock_mhz: locked graphics clock of all GPUs; None for clocks that are not locked.
+        gpu_clock_mhz: locked graphics clock of all GPUs; None: clocks are not locked.
     """
     node, cpufreq = NodeModel(profile), profile.cpufreq
     top = cpufreq.cpuinfo_max_khz if max_khz is None else max_khz
@@ -104,7 +104,7 @@ def _gpu(
 
 
 def gain_percent(profile: NodeProfile, kernel: str, limit_watts: float, delay_exponent: float) -> float:
-    """Return by how many percent a power limit on all GPUs lowers node energy x time^exponent.
+    """Return the reduction of node energy x time^exponent by a power limit on all GPUs, in percent.
 
     Args:
         profile: the node's profile.
@@ -210,7 +210,7 @@ PUBLISHED_FIGURES: tuple[PublishedFigure, ...] = (
 
 
 def table() -> str:
-    """Return the comparison as a Markdown table."""
+    """Return the table that compares model and measurements, in Markdown."""
     lines = ["| profile | situation | model | published | deviation | source |", "|---|---|---|---|---|---|"]
     for case in PUBLISHED_FIGURES:
         value = case.model(load_profile(case.profile))

@@ -23,12 +23,12 @@ from slurm_energy_lab.model.requests import FrequencyRequest
 
 @dataclass(frozen=True, slots=True)
 class _RealLoad:
-    """Load of programs outside the model that is registered under one key.
+    """Load of programs outside the model, registered under one key.
 
     Attributes:
         cpus: logical CPUs of the programs.
-        cores: their cores.
-        packages: their packages.
+        cores: cores of these CPUs.
+        packages: packages of these CPUs.
         share: busy share of each core, 0 to 1.
         job: Slurm's job id; None if the load belongs to no job.
     """
@@ -120,12 +120,12 @@ class Cores:
         return target
 
     def add_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Assign a kernel part to cores, given by core number."""
+        """Assign a kernel part to cores. Cores are given by core number."""
         for core in cores:
             self._parts[core] = (*self._parts[core], part)
 
     def remove_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Remove a kernel part from cores, given by core number."""
+        """Remove a kernel part from cores. Cores are given by core number."""
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 

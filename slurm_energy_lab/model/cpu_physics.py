@@ -25,7 +25,7 @@ class CoreLoad:
         parts: kernel parts that share each of these cores equally.
         real: share of each core's time that programs outside the model use, 0 to 1. It applies only to cores
             without kernel parts.
-        real_jobs: job and share of time of each of these programs; the shares add up to `real`.
+        real_jobs: job and share of time of each program outside the model. The shares add up to `real`.
     """
 
     count: int
@@ -86,7 +86,7 @@ class CpuOperatingPoint:
 
     Attributes:
         watts: power of the package.
-        core_watts: the part of it that the cores use.
+        core_watts: part of `watts` that the cores draw.
         bytes_per_s: memory traffic.
         rates: phases per second of each kernel part.
         demands: resources and phase time of each kernel part.
@@ -241,7 +241,7 @@ def fair_shares(
 ) -> dict[KernelPart, float]:
     """Divide `limit` among kernel parts in proportion to their weights.
 
-    No part receives more than it requests. The rest of its share is divided among the other parts.
+    No kernel part receives more than it requests. The unused rest of its share is divided among the others.
 
     Args:
         wishes: requested amount of each part.

@@ -83,7 +83,7 @@ class GpuModel:
     def _idle_mhz(self) -> float:
         """Return the graphics clock of an idle GPU in MHz.
 
-        Locked clocks hold it at the minimum of their range.
+        Locked clocks hold the clock of an idle GPU at the minimum of their range.
         """
         if self.graphics_range_mhz is None:
             return float(self._physics.profile.idle_graphics_mhz)
@@ -97,14 +97,14 @@ class GpuModel:
             self._history.popleft()
 
     def average_watts(self, now_s: float) -> float:
-        """Return the mean power in watts of the last second, or since the start if that is shorter."""
+        """Return the mean power in watts over the last second, or since the start if less time has passed."""
         begin = max(self._start_s, now_s - _AVERAGE_S)
         if now_s <= begin:
             return self.meter.value
         return (self.meter.integral_at(now_s) - self._joules_at(begin)) / (now_s - begin)
 
     def _joules_at(self, then_s: float) -> float:
-        """Return the energy at a time within the last second, interpolated between recorded corners."""
+        """Return the energy at a time within the last second, interpolated between the recorded changes."""
         corners = list(self._history)
         later_s, later_j = None, 0.0
         for corner_s, joules in reversed(corners):
@@ -116,7 +116,7 @@ class GpuModel:
         return corners[0][1]
 
     def state(self, now_s: float) -> GpuState:
-        """Return the state that NVML shows."""
+        """Return the state of the GPU as NVML reports it."""
         clocks = self._physics.profile.graphics_clocks_mhz
         shown = next((clock for clock in clocks if clock <= self.clock_mhz), clocks[-1])
         return GpuState(
@@ -137,7 +137,7 @@ class GpuModel:
 
 
 def _table_clock(table: tuple[int, ...], locked_range: tuple[int, int] | None) -> int:
-    """Return the maximum clock of a falling table that is within a locked range.
+    """Return the maximum clock of a descending clock table that is within a locked range.
 
     None stands for no locked range. If no clock of the table is within the range, return the minimum clock.
     """

@@ -26,7 +26,7 @@ class Integrator:
     def set_rate(self, now_s: float, value: float) -> bool:
         """Set the rate from time `now_s` on.
 
-        Return whether it changed.
+        Return whether the rate changed.
         """
         if value == self.value:
             return False

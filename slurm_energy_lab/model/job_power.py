@@ -42,8 +42,8 @@ def cpu_shares(
 
     Args:
         physics: physics of the package.
-        loads: its busy cores.
-        operation: its operating point.
+        loads: busy cores of the package.
+        operation: operating point of the package.
         ceiling_khz: maximum frequency of every core.
         fed: the busy GPUs that threads of this package feed.
     """
@@ -75,8 +75,8 @@ def task_shares(
 
     Args:
         physics: physics of the package.
-        loads: its busy cores.
-        operation: its operating point.
+        loads: busy cores of the package.
+        operation: operating point of the package.
         ceiling_khz: maximum frequency of every core.
     """
     shares = TaskShares()
@@ -110,10 +110,10 @@ def _add_cores(
     operation: CpuOperatingPoint,
     khz: int,
 ) -> None:
-    """Add the power of a group of cores to the jobs that use them, and the memory traffic of other programs.
+    """Add a group of cores to the totals by job: the cores' power, and the memory traffic of other programs.
 
-    `own` and `traffic`, in watts and bytes per second by job, are changed. Other programs are those outside
-    the model.
+    The totals `own` in watts and `traffic` in bytes per second are changed. Other programs are programs
+    outside the model.
     """
     for part in load.parts:
         watts = physics.active_watts(operation.demands[part].activity, khz)

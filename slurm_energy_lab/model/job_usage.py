@@ -1,6 +1,7 @@
 """CPU time and dynamic energy of each job on a node, according to the model.
 
-`occupancy`, `package` and `gpu` integrate the values. This module reads them and removes those of old jobs.
+`occupancy`, `package` and `gpu` integrate the values. This module reads the values and removes the values of
+old jobs.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ MAX_TRACKED_JOBS = 1000
 class UsageByJob:
     """CPU seconds and dynamic energy in joules by job.
 
-    Dynamic energy is the energy of a component above its idle energy. The energy of every component is the
-    sum of `idle_joules` and of `dynamic_joules` of all jobs and of None. The busy time of the node is the sum
-    of `system_cpu_seconds` and of `cpu_seconds` of all jobs and of None. None stands for work outside all
-    jobs.
+    Dynamic energy is the energy of a component above its idle energy. The job None stands for work outside
+    all jobs. The energy of every component is `idle_joules` plus the sum of `dynamic_joules` over all jobs
+    and None. The busy time of the node is `system_cpu_seconds` plus the sum of `cpu_seconds` over all jobs
+    and None.
     """
 
     def __init__(

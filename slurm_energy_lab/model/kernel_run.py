@@ -1,7 +1,7 @@
-"""Progress of running computation kernels: current phase and remaining work of each part.
+"""Progress of running computation kernels: current phase and remaining work of each kernel part.
 
-One GPU executes a part, or all CPUs of the run execute it together. This device sets the rate of the part.
-The module uses neither power nor frequencies.
+A kernel part is executed by one GPU, or by all CPUs of the run together. This device sets the rate of the
+part. The module uses neither power nor frequencies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PhaseWork:
     Attributes:
         flops: number of operations.
         bytes: number of bytes read from and written to memory.
-        overlap: share of the shorter of compute time and memory time that overlaps with the longer one.
+        overlap: overlapping share of the shorter of compute time and memory time.
         factors: efficiency and switching activity.
         host_cycles: cycles of one host thread.
         wait_s: seconds of waiting at any frequency.
@@ -38,7 +38,7 @@ class PhaseWork:
 
 
 class KernelPart:
-    """The part of a kernel run that one GPU executes, or that all CPUs of the run execute together.
+    """The part of a kernel run that is executed by one GPU, or by all CPUs of the run together.
 
     Attributes:
         task: the current phase.
@@ -112,10 +112,7 @@ class KernelPart:
         self.end_s = self._since_s + self._remaining / total if total > 0 else math.inf
 
     def next_phase(self) -> bool:
-        """Start the next phase.
-
-        Return False if there is none.
-        """
+        """Start the next phase. Return False if there is no next phase."""
         if self.task.units:
             self._units += self.task.units
             self._unit_s = self._since_s
@@ -129,14 +126,18 @@ class KernelPart:
         return self._cycles_left > 0
 
     def units_at(self, now_s: float) -> float:
-        """Return the progress units completed up to time `now_s`, which is before the end of the phase."""
+        """Return the progress units completed up to time `now_s`.
+
+        The current phase must not end before `now_s`.
+        """
         done = math.fsum(self._rates.values()) * (now_s - self._since_s)
         return self._units + self.task.units * (1.0 - max(0.0, self._remaining - done))
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return the units that a program can report at time `now_s`, and the time of the last of them.
+        """Return the units that a program can report at time `now_s`, and the time of the last unit.
 
-        A part with several phases reports whole steps, a part with one phase its progress up to now.
+        A kernel part with several phases reports whole steps. A kernel part with one phase reports its
+        progress up to now.
         """
         if len(self._tasks) == 1:
             return self.units_at(now_s), now_s
@@ -185,15 +186,15 @@ class KernelRun:
         return min((part.units_at(now_s) for part in self.units), default=self.total_units)
 
     def report_at(self, now_s: float) -> tuple[float, float]:
-        """Return units that the slowest kernel part can report at time `now_s`, and the time of the last."""
+        """Return units that the slowest kernel part can report at `now_s`, and the time of the last unit."""
         return min((part.report_at(now_s) for part in self.units), default=(self.total_units, now_s))
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
         """Return the result of a run that ends at time `now_s`.
 
         Args:
-            now_s: the time.
-            joules: the node's energy readings at this time, by component.
+            now_s: time at which the run ends.
+            joules: the node's energy readings at time `now_s`, by component.
         """
         return KernelResult(
             run_id=self.run_id,

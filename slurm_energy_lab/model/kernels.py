@@ -1,4 +1,4 @@
-"""Computation kernels that run on the node model: operations and bytes per problem size, switching activity.
+"""Computation kernels of the node model: operations and bytes per problem size, and switching activity.
 
 The module contains only data and arithmetic. `cpu_physics` and `gpu_physics` compute speed and power. The
 kernels are those of thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
@@ -43,15 +43,15 @@ class KernelPhase:
     Attributes:
         flops: operations per unit of scaled size (see `KernelSpec.scale`).
         bytes: bytes read from and written to memory per unit of scaled size.
-        overlap: share of the shorter of compute time and memory time that overlaps with the longer one.
+        overlap: overlapping share of the shorter of compute time and memory time.
         cpu: factors on a CPU.
         gpu: factors on a GPU.
-        host_cycles: cycles of one host thread per unit of scaled size. On a GPU they are the launches and the
-            data loading, of which `HOST_OVERLAP` runs in parallel with the GPU. On CPUs they are a serial
-            section, which is divided among the packages.
-        wait_s: seconds of waiting for storage or network per unit of scaled size, at any frequency; on CPUs
-            divided among the packages.
-        units: progress that the program reports at the end of the phase, in units of its own choice.
+        host_cycles: cycles of one host thread per unit of scaled size. On a GPU, they are the cycles of
+            launches and data loading, and the share `HOST_OVERLAP` of them runs in parallel with the GPU. On
+            CPUs, they are the cycles of a serial section, which is divided among the packages.
+        wait_s: seconds of waiting for storage or network per unit of scaled size, independent of the
+            frequency. On CPUs, they are divided among the packages.
+        units: progress that the program reports at the end of the phase, in units that the program chooses.
     """
 
     flops: float
@@ -77,7 +77,7 @@ class KernelSpec:
     Attributes:
         name: name of the kernel.
         size_unit: meaning of the problem size, for messages.
-        exponent: power of the problem size to which the work is proportional.
+        exponent: exponent of the problem size in the work.
         bound: bottleneck at full speed: `compute`, `memory` or `mixed`.
         phases: sections that run one after another.
         looped: whether the phases run once per unit of problem size; otherwise they run once.
@@ -250,7 +250,8 @@ def kernel_spec(name: str) -> KernelSpec:
 def roofline(compute_s: float, memory_s: float, overlap: float) -> float:
     """Return the seconds that a phase takes, computed from its compute time and its memory time.
 
-    The share `overlap` of the shorter time runs in parallel with the longer time and adds nothing.
+    The share `overlap` of the shorter time runs in parallel with the longer time and does not lengthen the
+    phase.
 
     Args:
         compute_s: seconds for the operations alone.

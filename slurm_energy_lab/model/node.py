@@ -33,7 +33,7 @@ class NodeModel:
     """Model of one emulated node. All times are seconds of model time, which never decreases.
 
     Changes take effect, and readings are taken, at the time of the last `advance` or `submit`. Call
-    `advance(now_s)` before them. A `now_s` in the past counts as the current time.
+    `advance(now_s)` before a change or a reading. A `now_s` in the past counts as the current time.
     """
 
     def __init__(self, profile: NodeProfile, start_s: float = 0.0) -> None:
@@ -85,12 +85,17 @@ class NodeModel:
         self._now_s = max(self._now_s, now_s)
 
     def next_event_s(self) -> float | None:
-        """Return the time of the next event (end of a phase or kernel, limit reached); None for no event."""
+        """Return the time of the next event; None if no event is pending.
+
+        Events are the end of a phase or kernel, and a running average that reaches its limit.
+        """
         self._operate()
         return None if math.isinf(self._points.next_event_s) else self._points.next_event_s
 
     def set_cpufreq(self, cpu: int, request: FrequencyRequest) -> None:
-        """Set the cpufreq settings of a logical CPU. A core runs at the maximum that its threads request.
+        """Set the cpufreq settings of a logical CPU.
+
+        A core runs at the maximum frequency of its threads' requests.
 
         Raises:
             UsageError: the CPU does not exist, or the driver does not have the governor.
@@ -99,7 +104,7 @@ class NodeModel:
             self._points.stale_packages.add(self.profile.cpu.package_of(cpu))
 
     def set_cpufreq_all(self, request: FrequencyRequest) -> None:
-        """Set the cpufreq settings of all logical CPUs; errors are those of `set_cpufreq`."""
+        """Set the cpufreq settings of all logical CPUs. The errors are those of `set_cpufreq`."""
         for cpu in range(self.profile.cpu.cpus):
             self.set_cpufreq(cpu, request)
 
@@ -135,10 +140,10 @@ class NodeModel:
         Args:
             package: package number.
             constraint: `long_term` (running average over the window) or `short_term` (ceiling).
-            limit_watts: at least 0. Under a limit that cannot be reached the package runs at its minimum
-                frequency.
-            window_s: above 0.
-            enabled: False disables the limit; its running average is still updated.
+            limit_watts: the limit, at least 0. Under a limit that cannot be reached, the package runs at
+                its minimum frequency.
+            window_s: time window of the running average, above 0.
+            enabled: whether the limit applies. The running average of a disabled limit is still updated.
             interface: `msr`, or `mmio` for the second interface of profiles that have one.
 
         Raises:
@@ -152,13 +157,13 @@ class NodeModel:
         self._points.stale_packages.add(package)
 
     def package_average_watts(self, package: int, interface: str = "msr") -> float | None:
-        """Return the running average that the long-term limit applies to; None without such a limit."""
+        """Return the running average to which the long-term limit applies; None without such a limit."""
         self._operate()
         limit = self._package(package).limits.get((interface, "long_term"))
         return None if limit is None else limit.average_at(self._now_s)
 
     def package_throttled_s(self, package: int) -> float:
-        """Return for how many seconds a limit held a package below its requested frequency (MSR 0x613)."""
+        """Return the seconds for which a limit held a package below its requested frequency (MSR 0x613)."""
         self._operate()
         return self._package(package).throttle_meter.integral_at(self._now_s)
 
@@ -169,7 +174,7 @@ class NodeModel:
         graphics_clock_mhz: tuple[int, int] | None = None,
         memory_clock_mhz: tuple[int, int] | None = None,
     ) -> None:
-        """Set the power limit and the locked clock ranges of a GPU; a range of None locks no clocks.
+        """Set the power limit and the locked clock ranges of a GPU. A range of None unlocks the clock.
 
         Raises:
             UsageError: the GPU does not exist, or the limit is outside the profile's bounds.
@@ -192,13 +197,13 @@ class NodeModel:
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
     ) -> None:
-        """Set the load of programs outside the model: they keep `busy_cores` emulated cores of `cpus` busy.
+        """Set the load of programs outside the model. They keep `busy_cores` emulated cores of `cpus` busy.
 
-        This load does not slow down kernels: it only uses time that kernels leave idle.
+        This load does not slow down kernels. It uses only time that kernels leave idle.
 
         Args:
             key: identifies the load.
-            cpus: logical CPUs of the programs. Each has the busy share of its core.
+            cpus: logical CPUs of the programs. The busy share of a CPU is that of its core.
             busy_cores: number of busy cores, distributed evenly; 0 removes the load.
             job_id: Slurm's job id; None: no job.
 
@@ -214,9 +219,10 @@ class NodeModel:
         """Start a kernel at `now_s` and return its run id.
 
         Args:
-            request: the kernel.
-            now_s: the time.
-            spec: definition of the kernel, for a request with a size; None for the definition of its name.
+            request: request to run the kernel.
+            now_s: start time.
+            spec: definition of the kernel, for a request with a size. None: the kernel's name selects the
+                definition.
 
         Raises:
             UsageError: the kernel, device, CPU or GPU does not exist, or the size is invalid.
@@ -261,9 +267,9 @@ class NodeModel:
         return self._results.get(run_id)
 
     def progress_units(self, run_id: int) -> float:
-        """Return the progress of a kernel in units of its own choice, from 0 at its start.
+        """Return the progress of a kernel since its start, in units that the kernel chooses.
 
-        The progress of a kernel on several GPUs is that of the slowest.
+        The progress of a kernel on several GPUs is the progress of the slowest GPU.
 
         Raises:
             NotFoundError: the run id is unknown.
@@ -287,9 +293,9 @@ class NodeModel:
         return self.progress_units(run_id) / run.total_units
 
     def progress_report(self, run_id: int) -> tuple[float, float] | None:
-        """Return the units that a running kernel can report, and the time at which the last was completed.
+        """Return the units that a running kernel can report, and the completion time of the last unit.
 
-        None if the kernel has ended.
+        The result is None if the kernel has ended.
         """
         run = self._runs.get(run_id)
         if run is None:
@@ -336,7 +342,7 @@ class NodeModel:
         return self._readings.names
 
     def usage(self) -> UsageByJob:
-        """Return CPU time and energy by job. Its values are valid at time `now_s`."""
+        """Return CPU time and energy by job. The values are valid at time `now_s`."""
         self._operate()
         return self._usage
 
@@ -396,5 +402,5 @@ class NodeModel:
             self._results[run.run_id] = run.finished(self._now_s, self._readings.all_joules(self._now_s))
 
     def _operate(self) -> None:
-        """Compute the operating points that have changed, from the current time on."""
+        """Compute the operating points that have changed. They apply from the current time on."""
         self._points.update(self._now_s, self._run_of_part)

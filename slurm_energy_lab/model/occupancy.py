@@ -49,9 +49,9 @@ class _Cell:
 class Occupancy:
     """Busy time of the logical CPUs of a node.
 
-    A kernel part keeps each of its CPUs busy; several parts on one CPU share it equally. Programs outside the
-    model share the remaining time. They receive no time on a core that executes a kernel; `Cores` gives them
-    no power there either.
+    A kernel part keeps each of its CPUs busy. Several kernel parts on one CPU share it equally. Programs
+    outside the model share the remaining time. On a core that executes a kernel, these programs receive no
+    time from this class and no power from `Cores`.
     """
 
     def __init__(self, cpu: CpuProfile, now_s: float) -> None:
@@ -121,17 +121,17 @@ class Occupancy:
         return self._closed_jobs.get(job, 0.0) + since
 
     def busy_cpus(self, job: Job) -> float:
-        """Return how many logical CPUs a job keeps busy now.
+        """Return the number of logical CPUs that a job keeps busy now.
 
-        A partly busy CPU counts in part.
+        A CPU that is busy for a share of the time counts with this share.
         """
         cells = [(len(cell.cpus), cell.busy[job]) for cell in self._cells if job in cell.busy]
         return sum(count * meter.value for count, meter in cells)
 
     def all_busy_cpus(self) -> float:
-        """Return how many logical CPUs are busy now.
+        """Return the number of logical CPUs that are busy now.
 
-        A partly busy CPU counts in part.
+        A CPU that is busy for a share of the time counts with this share.
         """
         return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
 
@@ -141,10 +141,7 @@ class Occupancy:
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
     def _rebuild(self, now_s: float) -> None:
-        """Group the CPUs into cells again.
-
-        Call it after a change of kernel parts or loads.
-        """
+        """Group the CPUs into cells again after a change of kernel parts or loads."""
         self._close(now_s)
         parts: dict[int, tuple[KernelPart, ...]] = {}
         computing: set[int] = set()

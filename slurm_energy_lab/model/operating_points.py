@@ -15,11 +15,13 @@ from slurm_energy_lab.model.profile import NodeProfile
 
 
 class OperatingPoints:
-    """The operating point of each device, computed again where a setting, a load or an event has changed it.
+    """Operating points of all devices.
+
+    After a change of a setting or load and after an event, they are updated.
 
     Attributes:
-        stale_packages: packages whose operating point is to be computed again.
-        stale_gpus: GPUs whose operating point is to be computed again.
+        stale_packages: packages whose operating point must be updated.
+        stale_gpus: GPUs whose operating point must be updated.
         next_event_s: time of the next event at the computed operating points; infinite without one.
     """
 
@@ -61,10 +63,10 @@ class OperatingPoints:
             self.stale_packages.update(self._cores.packages_of(units))
 
     def update(self, now_s: float, parts: Collection[KernelPart]) -> None:
-        """Compute the operating point of every marked package and GPU from a time on.
+        """Compute the operating points of all marked packages and GPUs. They apply from time `now_s` on.
 
         Args:
-            now_s: the time.
+            now_s: current time in seconds.
             parts: all running kernel parts.
         """
         if not (self.stale_packages or self.stale_gpus):

@@ -71,7 +71,7 @@ class PackageModel:
         return self.throttle_meter.value > 0
 
     def operate(self, now_s: float, loads: list[CoreLoad], fed: Sequence[FedGpu]) -> None:
-        """Compute the operating point within the power limits in force, which applies from `now_s` on.
+        """Compute the operating point within the power limits in force. It applies from `now_s` on.
 
         Args:
             now_s: current time in seconds.
@@ -126,7 +126,7 @@ class PackageModel:
     def next_event_s(self) -> float:
         """Return the time at which a running average reaches its limit; infinity if none does.
 
-        The power is assumed to stay as it is.
+        The power is assumed to stay constant.
         """
         return min(
             (limit.crossing_s for limit in self.limits.values() if limit.crossing_s is not None),

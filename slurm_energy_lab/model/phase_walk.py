@@ -1,4 +1,4 @@
-"""Execution of a program at operating points that change, computed from the steady state of its phases."""
+"""Execution of a program at changing operating points, computed from the steady state of its phases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_energy_lab.model.steady_state import SteadyState
 
 
 class PhaseWalk:
-    """A program that runs on all CPUs or GPUs of a node, faster to compute than on the node model.
+    """A program that runs on all CPUs or GPUs of a node. It is faster to compute than on the node model.
 
     Attributes:
         seconds: time since the start.

@@ -23,7 +23,7 @@ class Placement:
 
 
 def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
-    """Return the placements of a kernel's parts: one part for all its cores, or one part per GPU.
+    """Return the placements of a kernel's parts: one part for all cores, or one part per GPU.
 
     Raises:
         UsageError: the device, a CPU or a GPU does not exist.
@@ -50,7 +50,7 @@ def check_cpu(profile: NodeProfile, cpu: int) -> None:
     """Check that the node has a logical CPU.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the node has no such CPU.
     """
     if not 0 <= cpu < profile.cpu.cpus:
         raise UsageError(f"CPU {cpu} does not exist", todo=f"0 to {profile.cpu.cpus - 1}")
@@ -60,7 +60,7 @@ def check_gpu(profile: NodeProfile, gpu: int) -> None:
     """Check that the node has a GPU.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the node has no such GPU.
     """
     if not 0 <= gpu < profile.gpu_count:
         raise UsageError(f"GPU {gpu} does not exist", why=f"{profile.name} has {profile.gpu_count}")
@@ -70,7 +70,7 @@ def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
     """Check that a power limit is within the range of the node's GPUs.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the limit is outside the range.
     """
     bounds = profile.gpu
     if bounds is not None and not bounds.min_limit_watts <= limit_watts <= bounds.max_limit_watts:
@@ -83,7 +83,7 @@ def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
 def _feeding_cpu(profile: NodeProfile, gpu: int, cpus: tuple[int, ...]) -> int:
     """Return the logical CPU whose thread feeds a GPU.
 
-    It is one of `cpus`, or one of the GPU's package if `cpus` is empty.
+    The CPU is one of `cpus`. If `cpus` is empty, it is a CPU of the package to which the GPU belongs.
     """
     near = cpus or profile.cpu.package_cpus(host_package(profile, gpu))
     return near[gpu % len(near)]

@@ -1,7 +1,7 @@
 """RAPL power limits that apply to a running average of the power.
 
-The module contains only the arithmetic of one limit: it computes in closed form when the average reaches the
-limit. `package` lowers the frequency when this happens.
+The module contains only the arithmetic of one limit. It computes in closed form the time at which the average
+reaches the limit. At this time, `package` lowers the frequency.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MET_TOLERANCE_WATTS = 1e-3
 class RunningAverageLimit:
     """One power limit, and the exponentially weighted average power that is compared with it.
 
-    The average obeys d(average)/dt = (power - average) / window. With constant power from `since_s` on it is
-    power + (average - power) exp(-(t - since) / window).
+    The average obeys d(average)/dt = (power - average) / window. With constant power from `since_s` on, the
+    average at time t is power + (average - power) exp(-(t - since) / window).
 
     Attributes:
         limit_watts: the limit.
@@ -30,7 +30,7 @@ class RunningAverageLimit:
             term).
         average_watts: running average at `since_s`.
         since_s: time of the last update.
-        power_watts: power since then.
+        power_watts: power since `since_s`.
         crossing_s: time at which the average will reach the limit; None if it never does at the current
             power.
     """
@@ -54,7 +54,7 @@ class RunningAverageLimit:
     def update_average(self, now_s: float) -> None:
         """Advance the stored average to time `now_s`.
 
-        At the crossing time it is set to exactly the limit.
+        At the crossing time, the average is set to exactly the limit.
         """
         crossed = self.crossing_s is not None and self.crossing_s <= now_s
         self.average_watts = self.limit_watts if crossed else self.average_at(now_s)
@@ -62,7 +62,7 @@ class RunningAverageLimit:
         self.crossing_s = None
 
     def change(self, now_s: float, limit_watts: float, window_s: float, enabled: bool) -> None:
-        """Replace the limit, its window and whether it is enabled; the average up to now is kept.
+        """Replace the limit and its window, and enable or disable it. The average up to now is kept.
 
         Raises:
             UsageError: the limit or the window is impossible.

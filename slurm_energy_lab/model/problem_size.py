@@ -14,9 +14,9 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 
 def size_of(profile: NodeProfile, request: KernelRequest) -> float:
-    """Return the problem size of a kernel request.
+    """Return the problem size of a kernel request. If it states no size, compute the size from its run time.
 
-    If it has no size, compute the size from its run time.
+    The run time is that on the whole idle device at full speed.
 
     Raises:
         UsageError: the kernel or device is unknown, the run time is not positive, or the node has no such
@@ -34,7 +34,7 @@ def default_size(
     """Return the problem size that takes `full_speed_s` seconds on the whole idle device at full speed.
 
     Full speed is the maximum frequency for the number of cores without a power limit. The device is all CPU
-    packages of the node, or one GPU. For a looped kernel a size below 1 shortens its only cycle.
+    packages of the node, or one GPU. For a looped kernel, a size below 1 shortens the kernel's only cycle.
 
     Raises:
         UsageError: the kernel or device is unknown, the run time is not positive, or the profile has no such

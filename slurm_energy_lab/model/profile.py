@@ -42,27 +42,27 @@ class CacheLevel:
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
-    """Identity, topology and power coefficients of the packages, which are all alike.
+    """Identity, topology and power coefficients of the CPU packages. All packages are of the same kind.
 
     Logical CPUs are numbered as by Linux: first one thread of every core, package by package, then the
     second threads in the same order.
 
     Attributes:
         vendor: `GenuineIntel` or `AuthenticAMD`.
-        turbo_bins: (active cores of a package, maximum kHz) in rising order of cores.
+        turbo_bins: pairs (active cores of a package, maximum kHz) in ascending order of cores.
         flops_per_cycle: peak single-precision operations per core and cycle.
         core_bytes_per_s: memory bandwidth that one core can draw at `max_khz`.
-        core_memory_cycles_share: part of a core's memory latency that is core cycles at `max_khz`.
+        core_memory_cycles_share: share of a core's memory latency at `max_khz` that consists of core cycles.
         package_bytes_per_s: sustained memory bandwidth of one package.
-        idle_watts: package with every core in deep sleep.
-        awake_watts: added as soon as one core is busy (uncore, mesh, I/O die out of sleep).
+        idle_watts: power of a package with every core in deep sleep.
+        awake_watts: additional power as soon as one core is busy (uncore, mesh, I/O die out of sleep).
         core_leakage_watts: static power of one busy core at `voltage_max`; scales with V squared.
         core_dynamic_watts: dynamic power of one core at `max_khz`, `voltage_max` and activity 1.
         uncore_joules_per_byte: package energy of moving one byte to or from memory.
         voltage_floor: volts up to `voltage_knee_khz`; above it the voltage rises linearly to `voltage_max`
             at `max_khz`.
-        system_cpus: number of CPUs that daemons and the kernel keep busy at all times, distributed evenly;
-            their power is part of `idle_watts`.
+        system_cpus: number of CPUs that daemons and the kernel keep busy at all times, distributed
+            evenly. The power of this work is part of `idle_watts`.
     """
 
     vendor: str
@@ -113,7 +113,7 @@ class CpuProfile:
         return cpu % self.cores // self.cores_per_package
 
     def siblings(self, cpu: int) -> tuple[int, ...]:
-        """Return the logical CPUs of the same core in rising order, including `cpu` itself."""
+        """Return the logical CPUs of the same core in ascending order, including `cpu` itself."""
         return tuple(range(cpu % self.cores, self.cpus, self.cores))
 
     def package_cpus(self, package: int) -> tuple[int, ...]:
@@ -135,8 +135,8 @@ class CpufreqProfile:
     Attributes:
         driver: one of `CPUFREQ_DRIVERS`.
         available_khz: falling frequency table of acpi-cpufreq; empty for other drivers.
-        cpuinfo_max_khz: value of `cpuinfo_max_freq`; with acpi-cpufreq the first entry of the table.
-        epp: default energy performance preference, None where the driver has none.
+        cpuinfo_max_khz: value of `cpuinfo_max_freq`. With acpi-cpufreq, it is the first entry of the table.
+        epp: default energy performance preference; None if the driver has none.
     """
 
     driver: str
@@ -180,13 +180,14 @@ class RaplProfile:
 
     Attributes:
         energy_unit_exponent: one count of the package counter is 2**-exponent joules.
-        dram_energy_unit_exponent: the same for the DRAM counter; None if there is no DRAM domain.
+        dram_energy_unit_exponent: one count of the DRAM counter is 2**-exponent joules; None if there is
+            no DRAM domain.
         power_unit_exponent: limits are multiples of 2**-exponent watts.
         time_unit_exponent: time windows are multiples of 2**-exponent seconds (times 2^Y (1+Z/4)).
         constraints: limits of each package; empty where the vendor provides energy counters only (AMD).
         core: whether a `core` zone exists below each package.
         psys: whether a `psys` zone exists.
-        mmio: whether `intel-rapl-mmio` provides the packages a second time.
+        mmio: whether the control type `intel-rapl-mmio` provides the packages a second time.
         hsmp_max_watts: maximum socket limit of AMD's host system management port; None if there is no such
             port.
         dies: number of dies of a package, each of which has a zone; None for one zone per package.
@@ -237,7 +238,7 @@ class ResctrlProfile:
 
     Attributes:
         num_rmids: number of monitoring ids, one of which the root group has.
-        core_energy_rmids: number of monitoring ids of the energy of cores; 0 for none.
+        core_energy_rmids: number of monitoring ids for the energy of cores; 0: this energy is not monitored.
         mounted: whether the file system is mounted.
         limbo_s: time for which the id of a removed group cannot be used again.
         closids: number of control groups, including the root group.
@@ -256,7 +257,7 @@ class PowerProfile:
 
     Attributes:
         number: NVML's number of the profile.
-        priority: the lower number wins where profiles exclude each other.
+        priority: of profiles that exclude each other, the one with the lower number is enforced.
         conflicts: numbers of the profiles that are not enforced together with this one.
         limit_watts: upper bound of the power limit; None for no bound.
         max_graphics_mhz: upper bound of the graphics clock; None for no bound.
@@ -271,17 +272,18 @@ class PowerProfile:
 
 @dataclass(frozen=True, slots=True)
 class GpuProfile:
-    """The GPUs of the node, which are all alike.
+    """The GPUs of the node. All GPUs are of the same kind.
 
     Attributes:
         uuid_seed: text from which, with node name and index, the UUIDs are derived.
         graphics_clocks_mhz: supported clocks, falling.
         memory_clocks_mhz: supported memory clocks, falling.
-        flops_per_s: peak of the compute-bound kernels at the maximum clock.
+        flops_per_s: peak operation rate of compute-bound kernels at the maximum clock.
         bytes_per_s: sustained memory bandwidth at the maximum memory clock.
         bandwidth_knee_mhz: graphics clock below which the bandwidth is proportional to the clock.
         idle_watts: idle power at the maximum memory clock.
-        awake_watts: added while a kernel runs (clock tree, leakage), at `voltage_max`; scales with V squared.
+        awake_watts: additional power while a kernel runs (clock tree, leakage), at `voltage_max`; scales
+            with V squared.
         dynamic_watts: dynamic power at the maximum clock, `voltage_max` and activity 1.
         joules_per_byte: memory energy per byte.
         host_watts: package power of the host for feeding one busy GPU.
@@ -322,10 +324,10 @@ class OtherProfile:
     """All other consumers of the node: fans, board, disks, network, losses of the power supply.
 
     Attributes:
-        base_watts: constant part of their power.
+        base_watts: constant part of the power of these consumers.
         loss_share: power of supply and fans as a share of CPU + DRAM + GPU power.
-        power_meters: ACPI power meters of the node. `acpi` or None: one for the node. `grace`: those of
-            NVIDIA Grace, distinguished by label. `none`: no power meter.
+        power_meters: ACPI power meters. `acpi` or None: one power meter for the node. `grace`: the power
+            meters of NVIDIA Grace, distinguished by label. `none`: no power meter.
     """
 
     base_watts: float
@@ -337,7 +339,8 @@ class OtherProfile:
 class NodeProfile:
     """Hardware description of one type of node.
 
-    `gpu` is None for a node without GPUs, `resctrl` for processors or kernels without monitoring by task.
+    `gpu` is None for a node without GPUs. `resctrl` is None for a processor or kernel without monitoring by
+    task.
     """
 
     name: str

@@ -1,8 +1,6 @@
-"""Reader of node profiles (TOML files), which validates every key.
+"""Reader of node profiles (TOML files). It validates every key.
 
-Errors name the file and the key.
-
-No other module depends on the file format.
+Errors name the file and the key. No other module depends on the file format.
 """
 
 from __future__ import annotations

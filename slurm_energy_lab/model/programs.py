@@ -1,7 +1,7 @@
 """Programs of several phases that run on the node model, and all kernels and programs by name.
 
-A program is a kernel whose phases follow each other in steps of about a second at full speed on current
-hardware. It reports each finished step as one unit of progress.
+A program is a kernel that repeats its phases in steps. At full speed on current hardware, a step takes about
+a second. The program reports each finished step as one unit of progress.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ def draw(seed: int, gpus: bool, shipped_data: Callable[[str], Table]) -> Table:
     """Return a node profile with random coefficients, as the data of a profile file.
 
     The ranges are those of servers from about 2016 to 2026; docs/lab-physics.md lists them. All values are
-    consistent: a matrix product on all cores draws about the TDP of the package, and on a GPU between 0.75
-    and 1.3 times its default power limit, which then throttles it.
+    consistent. A matrix product on all cores draws about the TDP of the package. A matrix product on a GPU
+    would draw between 0.75 and 1.3 times the default power limit; above the limit, the GPU is throttled.
 
     Args:
         seed: seed of the random numbers.
         gpus: whether the node has GPUs.
-        shipped_data: returns the data of a shipped profile, which may be changed.
+        shipped_data: function that returns the data of a shipped profile. The caller may change them.
     """
     numbers = random.Random(f"{seed}/{'gpu' if gpus else 'cpu'}")
     vendor = numbers.choice(sorted(_TEMPLATES))

@@ -14,8 +14,8 @@ class Readings:
 
     Devices are `cpu[i]`, `dram[i]` and `gpu[i]`. Sums are `cpu`, `dram`, `gpu` (only with GPUs), `other` and
     `node`. The power of `other` is base_watts + loss_share x the sum of all devices; `node` is the sum of all
-    devices and `other`. `core[i]`, the cores inside `cpu[i]`, can be read, but it is neither in `names` nor
-    in the sums.
+    devices and `other`. `core[i]`, the cores inside `cpu[i]`, can be read, but is neither in `names` nor in
+    the sums.
     """
 
     def __init__(

@@ -38,12 +38,12 @@ class KernelRequest:
         device: `cpu` or `gpu`.
         size: problem size in the kernel's own unit (see docs/lab-physics.md); None if `full_speed_s`
             determines it.
-        cpus: for a CPU kernel the logical CPUs that share the problem, where siblings count as one core;
-            empty for all CPUs of the node. For a GPU kernel the CPUs that feed the GPUs; empty for the CPUs
-            of the GPU's package.
+        cpus: for a CPU kernel, the logical CPUs that share the problem. Siblings count as one core.
+            Empty: all CPUs of the node. For a GPU kernel, the CPUs that feed the GPUs. Empty: the CPUs of the
+            package to which the GPU belongs.
         gpus: GPUs, each of which runs the whole problem; empty for all GPUs of the node.
-        full_speed_s: seconds that the kernel takes on the whole idle device at full speed. It determines the
-            size if `size` is None. If both are None, it is 10 seconds.
+        full_speed_s: seconds that the kernel takes on the whole idle device at full speed. This time
+            determines the size if `size` is None. If both are None, the time is 10 seconds.
         job_id: Slurm's job id; None if the kernel belongs to no job.
     """
 

@@ -1,7 +1,7 @@
 """Noise-free speed and power of a program at any operating point of a node, and the best static point.
 
-These values are the truth with which tuning is compared. Each phase runs on the node model until the power
-limits have settled. Nothing of the product decides here.
+Tuning is compared with these values as the true optimum. Each phase runs on the node model until the power
+limits have settled. No code of the tuning itself is involved.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SteadyState:
     """
 
     def __init__(self, profile: NodeProfile, device: str) -> None:
-        """Take the node's profile and the device of the programs, `cpu` or `gpu`."""
+        """Store the node's profile and the device on which programs run, `cpu` or `gpu`."""
         self.profile = profile
         self._device = device
         self._figures: dict[tuple[OperatingPoint, KernelPhase], PhaseFigures] = {}
@@ -96,12 +96,12 @@ class SteadyState:
     def sweep(
         self, spec: KernelSpec, size: float, points: Iterable[OperatingPoint] | None = None
     ) -> list[StaticRun]:
-        """Return the static runs at all operating points; None: at the points of `operating_points`."""
+        """Return the static runs at operating points; None selects the points of `operating_points`."""
         chosen = operating_points(self.profile, self._device) if points is None else points
         return [self.static_run(spec, size, point) for point in chosen]
 
     def _run(self, point: OperatingPoint, phase: KernelPhase) -> PhaseFigures:
-        """Run one phase without end at an operating point."""
+        """Return speed and power of a phase that runs without end at an operating point."""
         node = NodeModel(self.profile)
         apply_point(node, point)
         spec = KernelSpec("phase", "", 1.0, "", (dataclasses.replace(phase, units=1.0),))
@@ -122,7 +122,7 @@ class SteadyState:
 def apply_point(node: NodeModel, point: OperatingPoint) -> None:
     """Apply an operating point to all CPUs and GPUs of a node model.
 
-    Knobs without a value get their default.
+    A knob without a value gets its default.
     """
     profile = node.profile
     for cpu in range(profile.cpu.cpus):
@@ -155,9 +155,9 @@ def apply_point(node: NodeModel, point: OperatingPoint) -> None:
 
 
 def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
-    """Return the grid of an exhaustive static sweep, the untuned point first.
+    """Return the grid of an exhaustive static sweep. The first point is the untuned one.
 
-    A GPU program is swept over GPU power limits and CPU frequencies jointly, a CPU program over CPU
+    A GPU program is swept jointly over GPU power limits and CPU frequencies. A CPU program is swept over CPU
     frequencies.
     """
     cpufreq = profile.cpufreq

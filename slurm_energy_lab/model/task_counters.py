@@ -1,7 +1,7 @@
 """Exact memory traffic and core energy of the tasks on one package.
 
-A task is a kernel run, identified by its run id, or the programs of a job outside the model, identified by
-the negative job id (0: programs of no job).
+A task is one of two things: a kernel run, identified by its run id, or the programs of a job outside the
+model, identified by the negative job id (0: programs of no job).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TaskCount:
     core_joules: float = 0.0
 
     def plus(self, more: TaskCount, sign: int = 1) -> TaskCount:
-        """Return the sum; with `sign` -1 the difference."""
+        """Return the sum of the two counts. With `sign` -1, return the difference."""
         return TaskCount(
             self.traffic_bytes + sign * more.traffic_bytes, self.core_joules + sign * more.core_joules
         )

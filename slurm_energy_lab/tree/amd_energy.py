@@ -1,9 +1,10 @@
 """Emulated files in /sys/class/hwmon: AMD's energy counters as shown by the kernel driver amd_energy.
 
-Older kernels had this driver before powercap supported AMD. The module follows drivers/hwmon/amd_energy.c
-(upstream until Linux 5.12) and Documentation/hwmon/amd_energy.rst. There is one channel for each core
-(`EcoreNNN`), then one for each NUMA node. The channel of a NUMA node is called `EsocketN`, although it shows
-the register of the NUMA node's package. Values are microjoules, unwrapped by the driver. The mode is 0440.
+Kernels had this driver before powercap supported AMD. The module follows drivers/hwmon/amd_energy.c (upstream
+until Linux 5.12) and Documentation/hwmon/amd_energy.rst. There is one channel for each core (`EcoreNNN`),
+followed by one channel for each NUMA node. The channel of a NUMA node is called `EsocketN`, although it shows
+the register of the package to which the NUMA node belongs. Values are microjoules, unwrapped by the driver.
+The mode is 0440.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _add_channel(tree: Tree, base: str, channel: int, label: str, joules: Callab
 
 
 def _joules(realtime_model: RealtimeModel, package: int, parts: int) -> Callable[[], float]:
-    """Return a function that reads the energy of a package in joules and divides it by `parts`."""
+    """Return a function that returns the energy of a package in joules, divided by `parts`."""
 
     def read() -> float:
         with realtime_model.now() as model:

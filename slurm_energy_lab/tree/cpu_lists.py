@@ -37,10 +37,10 @@ def format_mask(cpus: Iterable[int], count: int) -> str:
 
 
 def parse_list(text: str) -> tuple[int, ...]:
-    """Return the CPUs of a list such as `0-3,8` in rising order.
+    """Return the CPUs of a list such as `0-3,8` in ascending order.
 
     Raises:
-        UsageError: `text` is not a list of numbers and rising ranges.
+        UsageError: `text` is not a list of numbers and ascending ranges.
     """
     cpus: set[int] = set()
     for part in text.strip().split(","):

@@ -1,4 +1,4 @@
-"""State of the cpufreq drivers: values that writes accept, their effect, and the values that files show.
+"""State of the cpufreq drivers: accepted written values, their effect, and the values that files show.
 
 The module follows the kernel's cpufreq core and its drivers. The core (drivers/cpufreq/cpufreq.c) stores the
 requested minimum and maximum unchanged and derives the policy in force from them. The drivers in the same
@@ -30,7 +30,7 @@ _MAX_REQUEST = 2**31 - 1
 
 @dataclass(slots=True)
 class PolicySettings:
-    """Requested settings of one cpufreq policy, which belongs to one CPU.
+    """Requested settings of one cpufreq policy. A policy belongs to one CPU.
 
     Attributes:
         cpu: number of the logical CPU.
@@ -104,14 +104,14 @@ class CpufreqState:
 
     @property
     def table_khz(self) -> tuple[int, ...]:
-        """The falling frequency table of acpi-cpufreq; empty for other drivers."""
+        """Descending frequency table of acpi-cpufreq; empty for other drivers."""
         return self.profile.available_khz if self.driver == "acpi-cpufreq" else ()
 
     @property
     def cpuinfo_max_khz(self) -> int:
         """Value of `cpuinfo_max_freq`.
 
-        All drivers except acpi-cpufreq lower it when boost is off.
+        All drivers except acpi-cpufreq lower this value when boost is off.
         """
         if self.boost or self.family == "acpi":
             return self.profile.cpuinfo_max_khz
@@ -120,7 +120,7 @@ class CpufreqState:
     def available_epp(self, policy: PolicySettings) -> str:
         """Return the content of `energy_performance_available_preferences`.
 
-        Under governor performance AMD's active driver offers only `performance` (amd-pstate.c,
+        With the governor performance, AMD's active driver offers only `performance` (amd-pstate.c,
         show_energy_performance_available_preferences). Intel's driver always lists all preferences.
         """
         if self.family == "amd" and policy.governor == "performance":
@@ -130,8 +130,8 @@ class CpufreqState:
     def limits_khz(self, policy: PolicySettings) -> tuple[int, int]:
         """Return the minimum and maximum frequency in kHz that are in force.
 
-        Both requested frequencies are clamped to the hardware's range. If the minimum exceeds the maximum, it
-        is lowered.
+        Both requested frequencies are clamped to the hardware's range. If the minimum then exceeds the
+        maximum, the minimum is lowered.
         """
         floor, ceiling = self.profile.min_khz, self.cpuinfo_max_khz
         high = min(max(policy.requested_max_khz, floor), ceiling)
@@ -149,7 +149,7 @@ class CpufreqState:
         Args:
             policy: settings of the CPU.
             word: the written name.
-            current_khz: current frequency of the CPU, which governor userspace keeps at first.
+            current_khz: current frequency of the CPU. The governor userspace keeps this frequency at first.
 
         Raises:
             OSError: EINVAL for a governor that the driver does not have.
@@ -203,7 +203,7 @@ class CpufreqState:
     def speed_khz(self, policy: PolicySettings) -> int | None:
         """Return the frequency in kHz requested with `scaling_setspeed`, clamped to the limits in force.
 
-        None unless the governor is userspace.
+        The result is None unless the governor is userspace.
         """
         if policy.governor != "userspace":
             return None
@@ -249,7 +249,7 @@ class CpufreqState:
     def set_perf_pct(self, low: int | None = None, high: int | None = None) -> None:
         """Process a write to `intel_pstate/min_perf_pct` or `max_perf_pct`.
 
-        Each value is clamped by the other one.
+        Each of the two values is clamped by the other.
 
         Args:
             low: minimum in percent; None leaves it unchanged.
@@ -284,8 +284,8 @@ class CpufreqState:
     def request(self, policy: PolicySettings) -> FrequencyRequest:
         """Return the settings of one CPU as input of the node model.
 
-        The node model supports only the profile's driver. After a switch of mode the governor is translated
-        to the closest governor of that driver.
+        The node model supports only the driver of the profile. After a switch of the driver's mode, the
+        governor is translated to the closest governor of the profile's driver.
         """
         low, high = self.limits_khz(policy)
         if self.family == "intel":

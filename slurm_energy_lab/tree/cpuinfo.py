@@ -15,7 +15,7 @@ _MONITORING_FLAGS = "cqm_llc cqm_occup_llc cqm_mbm_total cqm_mbm_local"
 def add_cpuinfo(tree: Tree, realtime_model: RealtimeModel) -> None:
     """Add /proc/cpuinfo to a file tree.
 
-    The `cpu MHz` in it is the current frequency of each core.
+    The field `cpu MHz` of this file is the current frequency of each core.
     """
     cpu = realtime_model.profile.cpu
     if realtime_model.profile.resctrl is not None:

@@ -72,9 +72,6 @@ def _structure(kind: int, handle: int, body: bytes, *strings: str) -> bytes:
 
 
 def _entry_point(table_bytes: int) -> bytes:
-    """Return the 64-bit entry point.
-
-    Its checksum makes the sum of all bytes 0.
-    """
+    """Return the 64-bit entry point. Its checksum makes the sum of all bytes 0."""
     fields = struct.pack("<5sBBBBBBBIQ", b"_SM3_", 0, 24, 3, 3, 0, 1, 0, table_bytes, 0)
     return fields[:5] + bytes([-sum(fields) & 0xFF]) + fields[6:]

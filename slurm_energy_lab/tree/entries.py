@@ -1,7 +1,7 @@
 """Data structure of an emulated file tree: files, devices and links by absolute path.
 
-Entries behave as in sysfs and devtmpfs. The other modules of this package define content and effect of the
-individual files, and `slurm_energy_lab.emulator.fuse` serves them.
+Entries behave as in sysfs and devtmpfs. The other modules of this package define the content of individual
+files and the effect of writes. `slurm_energy_lab.emulator.fuse` serves the files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TreeEntry:
 class File(TreeEntry):
     """A sysfs attribute.
 
-    Its content is generated when reading starts, and one write is passed to one store call.
+    The content is generated when reading starts. Each write is passed to one call of `store`.
     """
 
     __slots__ = ("content", "store")
@@ -55,8 +55,8 @@ class File(TreeEntry):
         Args:
             content: the content, or a function that returns the content and may raise OSError.
             mode: permission bits.
-            store: function called with the bytes of one write, which may raise OSError; None if the file is
-                not writable.
+            store: function that is called with the bytes of one write and may raise OSError; None if the
+                file is not writable.
             size: size in bytes that stat shows (sysfs: one page; procfs: 0).
         """
         super().__init__(stat.S_IFREG | mode, size)
@@ -131,8 +131,9 @@ class GroupDirectory(Directory):
     """A directory in which clients create and remove subdirectories.
 
     Attributes:
-        create: called with the name of a new subdirectory; raises OSError to refuse.
-        discard: called with the name of a subdirectory to remove; raises OSError to refuse.
+        create: function that is called with the name of a new subdirectory. It raises OSError to refuse.
+        discard: function that is called with the name of a subdirectory to remove. It raises OSError to
+            refuse.
     """
 
     __slots__ = ("create", "discard")

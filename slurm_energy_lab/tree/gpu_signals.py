@@ -1,7 +1,7 @@
 """Emulated signals of one GPU: activity, PCIe and NVLink traffic, memory in use, temperature, throttling.
 
-The activity follows the model. A program may state other values for the time that it runs. Where neither has
-a value, the assumed values below apply. Counters are integrals of the values.
+The activity follows the model. While a program runs, it may state other values. If neither model nor program
+has a value, the assumed constants of this module apply. Counters are integrals of the values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class GpuSignalValues:
-    """Present values that other parts of the record need.
+    """Present values of signals that the other parts of the GPU's state record need.
 
     Attributes:
         busy: share of time for which a kernel runs, 0 to 1.
@@ -63,7 +63,7 @@ class GpuSignals:
     """Signals of one GPU and their counters.
 
     Args:
-        profile: the GPU.
+        profile: profile of the GPU.
         now_s: present time in seconds.
     """
 
@@ -76,22 +76,22 @@ class GpuSignals:
         self._time_s = now_s
 
     def state(self, run_id: int, values: Mapping[str, float]) -> None:
-        """Apply values of a program from now on.
+        """Apply the values that a program states, from now on.
 
         Args:
             run_id: id of the program's run.
-            values: values by signal, names of `STATED`.
+            values: values by signal name. The names are those in `STATED`.
         """
         with self._lock:
             self._stated[run_id] = dict(values)
 
     def end(self, run_id: int) -> None:
-        """Forget the values that a program has stated."""
+        """Discard the values that a program has stated."""
         with self._lock:
             self._stated.pop(run_id, None)
 
     def record(self, state: GpuState, now_s: float) -> tuple[GpuSignalValues, bytes]:
-        """Return present values, and the record `struct snv_signals` of `native/nvidia_device.h`.
+        """Return present values of signals, and the record `struct snv_signals` of `native/nvidia_device.h`.
 
         Args:
             state: the GPU's state in the model.

@@ -24,7 +24,7 @@ _CORE_SHARE = 0.75
 class AcpiPowerMeter:
     """Mean power of the node over the last complete interval.
 
-    A timer of the emulator calls `sample`.
+    A timer of the emulator calls `sample` at the end of each interval.
     """
 
     def __init__(self, realtime_model: RealtimeModel) -> None:
@@ -35,9 +35,9 @@ class AcpiPowerMeter:
             self._watts = model.power_watts("node")
 
     def sample(self) -> None:
-        """End an interval.
+        """End an averaging interval.
 
-        The mean power of this interval is shown until the next one ends.
+        The mean power of this interval is shown until the next interval ends.
         """
         with self._realtime_model.now() as model:
             now_s, energy_joules = model.now_s, model.energy_joules("node")
@@ -51,7 +51,10 @@ class AcpiPowerMeter:
 
 
 def add_hwmon(tree: Tree, realtime_model: RealtimeModel, meter: AcpiPowerMeter) -> None:
-    """Add the profile's power meters to a file tree: a single one as hwmon0, several from hwmon16 on."""
+    """Add the profile's power meters to a file tree.
+
+    A single power meter is hwmon0. Several power meters start at hwmon16.
+    """
     kind = realtime_model.profile.other.power_meters or "acpi"
     if kind == "acpi":
         _add_meter(tree, "hwmon0", "node", INTERVAL_S, meter.microwatts)
@@ -73,7 +76,7 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
 
 
 def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
-    """Return the label of every power meter of Grace, and a function that returns its current microwatts.
+    """Return for every power meter of Grace its label, and a function that returns the power in microwatts.
 
     The other rails are part of `Grace`, and `Grace` is part of `Module`.
     """

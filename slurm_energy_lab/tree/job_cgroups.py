@@ -25,7 +25,7 @@ class _Group:
     Attributes:
         active_s: time of the job's last activity in seconds.
         gone: whether the group has been removed.
-        signals: signals that the job's programs state; None before the first.
+        signals: signals that the job's programs state; None before the first statement.
     """
 
     def __init__(self, realtime_model: RealtimeModel, job_id: int, now_s: float) -> None:
@@ -79,7 +79,7 @@ class JobCgroups:
 
     @property
     def has_groups(self) -> bool:
-        """Whether the node has any control group of a job."""
+        """Whether the node has a control group of any job."""
         return bool(self._groups)
 
     def create_group(self, job_id: int) -> None:
@@ -91,12 +91,12 @@ class JobCgroups:
         group.active_s = self._clock()
 
     def state_signals(self, job_id: int, run_id: int, values: Mapping[str, float]) -> None:
-        """Let the group of a job show the signals that one of its programs states.
+        """Show signals that a program of a job states in the job's control group.
 
         Args:
-            job_id: the job, which has a group.
+            job_id: id of the job. The job must have a group.
             run_id: id of the program's run.
-            values: values by signal, names of `stated_signals.STATED`.
+            values: values by signal name. The names are those in `stated_signals.STATED`.
         """
         group = self._groups[job_id]
         if group.signals is None:

@@ -34,7 +34,7 @@ def decimal_u64(data: bytes) -> int:
 
 
 def any_base_unsigned(data: bytes, bits: int = 64) -> int:
-    """Parse a number as `kstrtoul(buf, 0)` does: decimal, hexadecimal after 0x, or octal after a leading 0.
+    """Parse a number as `kstrtoul(buf, 0)` does: decimal, hexadecimal (0x...), or octal (0...).
 
     Raises:
         OSError: EINVAL for any other text, ERANGE for a number above `bits` bits.
@@ -52,7 +52,7 @@ def any_base_unsigned(data: bytes, bits: int = 64) -> int:
 def scanned_integer(data: bytes) -> int:
     """Parse a number as `sscanf(buf, "%d")` does: leading blanks and a number.
 
-    The rest is ignored.
+    Text after the number is ignored.
 
     Raises:
         OSError: EINVAL if there is no number.
@@ -64,7 +64,7 @@ def scanned_integer(data: bytes) -> int:
 
 
 def boolean(data: bytes) -> bool:
-    """Parse a truth value as `kstrtobool` does: the first letters of yes, no, true, false, 1, 0, on or off.
+    """Parse a Boolean as `kstrtobool` does, by the first letters of yes, no, true, false, 1, 0, on or off.
 
     Raises:
         OSError: EINVAL for any other text.

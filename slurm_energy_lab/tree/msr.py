@@ -1,8 +1,6 @@
-"""Emulated files /dev/cpu/N/msr with 64-bit registers.
+"""Emulated files /dev/cpu/N/msr with 64-bit registers. Only root has access.
 
 The file offset is the register number.
-
-Only root has access.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ RegisterReading = Callable[[], int]
 
 
 class MsrDevice(CharacterDevice):
-    """The model-specific registers (MSRs) of one CPU.
-
-    All CPUs of a package share them.
-    """
+    """The model-specific registers (MSRs) of one CPU. All CPUs of a package share these registers."""
 
     __slots__ = ("_registers", "_writers")
 

@@ -35,7 +35,7 @@ class NodeOptions:
         rapl_locked: whether the firmware has locked the package limits.
         gpu_persistence: whether the GPUs' persistence mode is on from the start.
         pm_counters: whether the node has HPE Cray's pm_counters.
-        counter_range_joules: energy after which the RAPL counters wrap; None for the range that follows from
+        counter_range_joules: energy after which the RAPL counters wrap; None: the range that follows from
             the profile's units.
     """
 
@@ -49,7 +49,7 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class NodeTree:
-    """The emulated file tree of a node, and the objects behind its files that the emulator process updates.
+    """The emulated file tree of a node, and those objects behind its files that the emulator updates.
 
     Attributes:
         tree: the file tree.
@@ -76,9 +76,10 @@ def build_tree(
 
     Args:
         realtime_model: the node's model.
-        firmware: properties of this node.
-        processes: monitoring groups of processes; None for those of this machine.
-        caller: returns the id of the process whose request is served; 0 if it is in this namespace.
+        firmware: properties of this node besides its hardware profile.
+        processes: monitoring groups of processes; None: the processes of this machine.
+        caller: function that returns the id of the process whose request is served. It returns 0 for a
+            process in this namespace.
     """
     tree = Tree()
     add_topology(tree, realtime_model.profile)

@@ -1,4 +1,4 @@
-"""Emulated files /dev/nvidiactl and /dev/nvidiaN with GPU state, which also accept commands.
+"""Emulated files /dev/nvidiactl and /dev/nvidiaN. They contain the GPU state and accept commands.
 
 The NVML stub reads the state and writes the commands. `native/nvidia_device.h` defines the layout of both.
 /dev/nvidiactl contains one header and one record per GPU. A command consists of three 32-bit numbers that
@@ -173,7 +173,10 @@ class NvidiaGpu(CharacterDevice):
         self._push()
 
     def _enforced(self) -> list[PowerProfile]:
-        """Return the requested profiles, less those that conflict with one of a lower priority number."""
+        """Return the requested profiles that are enforced.
+
+        A profile is not enforced if it conflicts with a requested profile of a lower priority number.
+        """
         enforced: list[PowerProfile] = []
         offered = sorted(self._profile.power_profiles, key=lambda profile: profile.priority)
         for profile in offered:
@@ -252,7 +255,7 @@ class NvidiaControl(CharacterDevice):
     def client_closed(self) -> None:
         """Count a client that closes the file.
 
-        When the last client closes it, the driver of GPUs without persistence mode is unloaded.
+        When the last client closes the file, the driver of GPUs without persistence mode is unloaded.
         """
         self._clients -= 1
         if self._clients == 0:

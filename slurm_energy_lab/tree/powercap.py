@@ -2,8 +2,8 @@
 
 The module follows drivers/powercap/powercap_sys.c and intel_rapl_common.c. Numbers are decimal. Every
 rejection by the driver becomes ENODATA (constraints) or ENOSYS (enabled), and a failed energy reading becomes
-EINVAL. In a package with several dies each die has a zone, `package-0-die-1` (rapl_add_package); all dies of
-an AMD package show the register of their socket. Document: Documentation/power/powercap/powercap.rst.
+EINVAL. In a package with several dies, each die has a zone such as `package-0-die-1` (rapl_add_package). All
+dies of an AMD package show the register of their socket. Document: Documentation/power/powercap/powercap.rst.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class EmulatedZone:
         path: path below the directory of devices.
         name: content of `name`.
         domain: name of the energy counter in `RaplRegisters`.
-        limits: the limit register; None if the zone has no limits.
-        dram: whether it is the DRAM zone.
+        limits: register with the power limits of the zone; None if the zone has no limits.
+        dram: whether the zone is the DRAM zone.
     """
 
     path: str
@@ -153,9 +153,9 @@ def _add_constraint(tree: Tree, stem: str, limits: LimitRegister, name: str) -> 
 
 
 def _add_locked_dram_constraint(tree: Tree, base: str, registers: RaplRegisters) -> None:
-    """Add a locked DRAM constraint, as the firmware of servers usually sets it.
+    """Add a locked DRAM constraint. The firmware of servers usually locks it.
 
-    It can be read, and every write is rejected.
+    The constraint can be read. Every write is rejected.
     """
     stem = f"{base}/constraint_0"
     tree.text(f"{stem}_name", "long_term")

@@ -88,7 +88,7 @@ class ProcessorTimes:
 def _ticks(seconds: Sequence[float], shown: tuple[int, int, int]) -> tuple[int, int, int]:
     """Return user, system and idle time in clock ticks.
 
-    No value is below the value that was shown before.
+    No value is below the previously shown value.
     """
     user, system, idle = (int(value * USER_HZ) for value in seconds)
     return max(user, shown[0]), max(system, shown[1]), max(idle, shown[2])

@@ -1,8 +1,8 @@
-"""Monitoring group of each process of this machine, which children inherit at their creation.
+"""Monitoring groups of the processes of this machine. A child inherits the group of its parent.
 
 The emulator keeps this state instead of the kernel. A process that a client moves belongs to its new group.
-Any other process belongs to the group that its parent had when the process was created. Orphans whose parent
-has ended belong to the root group, because their ancestry is unknown.
+Any other process belongs to the group to which its parent belonged when the process was created. A process
+whose parent has ended belongs to the root group, because its ancestry is unknown.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ProcessGroups:
         self._moves[tid] = [*moves, _Move(origin.start_s, self._clock(), group)]
 
     def move_all(self, group: str, target: str) -> None:
-        """Move all tasks of a removed group to another one."""
+        """Move all tasks of a removed group to another group."""
         for tid, moves in self._moves.items():
             if moves[-1].group == group:
                 self._moves[tid] = [*moves, _Move(moves[-1].start_s, self._clock(), target)]
@@ -83,11 +83,11 @@ class ProcessGroups:
         return sorted(tid for tid in self._all_tasks() if self._group_at(tid, now_s, origins) == group)
 
     def local_tid(self, number: int, caller: int) -> int | None:
-        """Return the id in this namespace of the task that has the id `number` in the namespace of a process.
+        """Return the id in this namespace of a task, given the task's id in the namespace of a process.
 
         Args:
             number: id in the namespace of `caller`.
-            caller: process id in this namespace; 0 if both are in one namespace.
+            caller: id of the process in this namespace; 0 if the process is in this namespace itself.
         """
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return number
@@ -95,14 +95,20 @@ class ProcessGroups:
         return next((own for own, local in seen.items() if local == number), None)
 
     def numbers_for(self, tids: Iterable[int], caller: int) -> list[int]:
-        """Return the ids that tasks have in the namespace of the process `caller`; others are left out."""
+        """Return the ids of tasks in the namespace of the process `caller`.
+
+        Tasks without an id there are left out.
+        """
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return list(tids)
         seen = self._seen_from(caller, tids)
         return [seen[tid] for tid in tids if tid in seen]
 
     def _group_at(self, tid: int, time_s: float, origins: dict[int, TaskOrigin | None]) -> str:
-        """Return the group of a task at a time in seconds since boot; `origins` caches the files of tasks."""
+        """Return the group of a task at a time in seconds since boot.
+
+        `origins` caches the origins of tasks.
+        """
         for _ in range(_MAX_DEPTH):
             if tid not in origins:
                 origins[tid] = self._origin(tid)
@@ -118,9 +124,9 @@ class ProcessGroups:
         return ROOT_GROUP
 
     def _origin(self, tid: int) -> TaskOrigin | None:
-        """Return the parent process and the start time of a task; None if it does not exist.
+        """Return the parent process and the start time of a task; None if the task does not exist.
 
-        The parent of a thread is its process.
+        The parent of a thread is the process of the thread.
         """
         try:
             fields = (self._proc / str(tid) / "stat").read_bytes().rpartition(b")")[2].split()
@@ -147,7 +153,7 @@ class ProcessGroups:
             return ""
 
     def _seen_from(self, caller: int, tids: Iterable[int]) -> Mapping[int, int]:
-        """Return the ids of tasks in the PID namespace of a process, by id in this namespace."""
+        """Return the ids of tasks in the PID namespace of a process, by their ids in this namespace."""
         depth = len(self._ids(caller))
         numbers: dict[int, int] = {}
         for tid in tids:
@@ -157,10 +163,10 @@ class ProcessGroups:
         return numbers
 
     def _shares_namespace(self, tid: int, caller: int, ids: list[int], depth: int) -> bool:
-        """Return whether a task is in the namespace of `caller` or in one below it.
+        """Return whether a task is in the namespace of `caller` or in a descendant of this namespace.
 
-        A namespace below is accepted by its depth alone: nodes of a lab are namespaces side by side, and
-        their tasks have an ancestor in the namespace of their own node.
+        A descendant namespace is recognised by its depth alone. The nodes of a lab are sibling namespaces,
+        and the tasks of a node have an ancestor in the namespace of this node.
         """
         if len(ids) == depth:
             return self._namespace(tid) == self._namespace(caller)
@@ -182,7 +188,7 @@ def _leader(status: str) -> int:
     """Return the process id of a thread from /proc/TID/status.
 
     Raises:
-        ValueError: the text does not contain it.
+        ValueError: the text does not contain the process id.
     """
     for line in status.splitlines():
         if line.startswith("Tgid:"):

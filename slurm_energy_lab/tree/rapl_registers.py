@@ -1,4 +1,4 @@
-"""RAPL registers of a node: energy counters and limit registers, which powercap files and MSRs share.
+"""RAPL registers of a node: energy counters and limit registers. Powercap files and MSRs share them.
 
 This module holds raw values and units. `powercap` and `msr` provide them as files.
 """
@@ -24,7 +24,7 @@ _ENABLE_BIT, _CLAMP_BIT, _WINDOW_SHIFT, _LOCK_BIT = 15, 16, 17, 63
 
 @dataclass(frozen=True, slots=True)
 class RaplUnits:
-    """Units of the raw register values, as the integers that the kernel uses.
+    """Units of the raw register values, as integers like those of the kernel.
 
     Attributes:
         power_uw: microwatts per unit of power.
@@ -70,7 +70,7 @@ def window_to_raw(window_us: int, time_unit_us: int) -> int:
 
 
 def window_from_raw(raw: int, time_unit_us: int) -> int:
-    """Return the time window in microseconds that a 7-bit field stands for.
+    """Return the time window in microseconds that a 7-bit field represents.
 
     `time_unit_us` is the unit of time in microseconds.
     """
@@ -207,8 +207,8 @@ class RaplRegisters:
             realtime_model: the node's model.
             energy_offset_joules: initial value of every counter.
             locked: whether the firmware has locked the package limits.
-            range_joules: energy after which the counters wrap, where the unit is rounded to whole nanojoules;
-                None for the range that follows from the profile's units.
+            range_joules: energy after which the counters wrap. The unit of the counters is then rounded
+                to whole nanojoules. None: the range that follows from the profile's units.
         """
         self.realtime_model = realtime_model
         self.units = RaplUnits.of(realtime_model.profile)
@@ -256,7 +256,7 @@ class RaplRegisters:
         return COUNTER_MASK * self._unit_nj(domain) // 1000
 
     def throttled_time_raw(self, package: int) -> int:
-        """Return for how long limits throttled a package, in raw units of time (MSR 0x613)."""
+        """Return the time for which limits throttled a package, in raw units of time (MSR 0x613)."""
         with self.realtime_model.now() as model:
             return int(model.package_throttled_s(package) * 1e6 / self.units.time_us) & COUNTER_MASK
 
@@ -266,7 +266,7 @@ class RaplRegisters:
     def _joules(self, model: NodeModel, domain: str) -> float:
         """Return the energy of a domain in joules.
 
-        `core[i]` is the package's energy above its deep sleep power.
+        `core[i]` is the energy of package i above the energy at deep sleep power.
         """
         if not domain.startswith("core"):
             part, _, dies = domain.partition("/")

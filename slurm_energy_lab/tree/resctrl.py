@@ -1,8 +1,8 @@
 """Emulated files below /sys/fs/resctrl: monitoring of memory traffic and core energy by groups of tasks.
 
-Sources: Linux, Documentation/filesystems/resctrl.rst; fs/resctrl/monitor.c and rdtgroup.c. Differences: the
-traffic of a package is spread evenly over its L3 caches, llc_occupancy is always 0, and a schemata file can
-be read only.
+Sources: Linux, Documentation/filesystems/resctrl.rst; fs/resctrl/monitor.c and rdtgroup.c. Differences from
+the kernel: the traffic of a package is divided evenly among its L3 caches; llc_occupancy is always 0; a
+schemata file is read-only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _CountedTask:
 
     Attributes:
         base: counts per package when the task joined the group.
-        pids: returns the processes of the task.
+        pids: function that returns the ids of the task's processes.
     """
 
     base: list[TaskCount]
@@ -45,7 +45,7 @@ class _MonitoringGroup:
 
     Attributes:
         ended: counts per package of tasks that have left the group.
-        tasks: running tasks.
+        tasks: running tasks in the group.
     """
 
     ended: list[TaskCount]
@@ -53,13 +53,14 @@ class _MonitoringGroup:
 
 
 class ResctrlFiles:
-    """The emulated file system of one node.
+    """The emulated file system resctrl of one node.
 
     Args:
         tree: file tree in which the files appear.
-        realtime_model: the node's model, whose profile has resctrl.
+        realtime_model: the node's model. The profile of the node must have resctrl.
         processes: monitoring groups of processes.
-        caller: returns the id of the process whose request is served; 0 if it is in this namespace.
+        caller: function that returns the id of the process whose request is served. It returns 0 for a
+            process in this namespace.
     """
 
     def __init__(
@@ -85,11 +86,12 @@ class ResctrlFiles:
             self._add_group(ROOT_GROUP, control=True)
 
     def start_task(self, task: Task, pids: Callable[[], list[int]]) -> None:
-        """Count a task from now on in the group of its processes.
+        """Start to count a task in the group to which its processes belong.
 
         Args:
             task: the task.
-            pids: returns the ids of its processes, of which the first determines the group.
+            pids: function that returns the ids of the task's processes. The first process determines the
+                group.
         """
         with self._lock:
             if self._groups:
@@ -103,7 +105,7 @@ class ResctrlFiles:
                     self._leave(group, task)
 
     def settle(self) -> None:
-        """Move each task to the group that its processes have now."""
+        """Move each task to the group to which its processes now belong."""
         with self._lock:
             self._settle()
 
@@ -135,11 +137,11 @@ class ResctrlFiles:
     def _count(self, name: str, package: int, file: str) -> TaskCount:
         """Return the counts of a group on a package.
 
-        The count of a control group includes its monitoring groups, except for those whose own file reports a
-        failure, as in the kernel's mon_event_count.
+        The count of a control group includes the counts of its monitoring groups. A monitoring group whose
+        own file reports a failure is left out, as in the kernel's mon_event_count.
 
         Args:
-            name: the group.
+            name: name of the group.
             package: number of the package.
             file: path of the counter below the directory of the group.
         """

@@ -1,7 +1,7 @@
 """Signals of a job that a program states, as files of the job's emulated control group.
 
-Without a statement these files do not exist: like many real ones, the emulated kernel has neither PSI nor the
-controllers memory and io. Sources: Linux, Documentation/admin-guide/cgroup-v2.rst and accounting/psi.rst.
+Without a statement, these files do not exist. Like many real kernels, the emulated kernel has neither PSI nor
+the controllers memory and io. Sources: Linux, Documentation/admin-guide/cgroup-v2.rst and accounting/psi.rst.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class StatedSignals:
         self._counted_s = clock()
 
     def state(self, run_id: int, values: Mapping[str, float]) -> None:
-        """Apply values of a program from now on, and create the files that show them.
+        """Apply the values that a program states from now on, and create the files that show these values.
 
         Args:
             run_id: id of the program's run.
-            values: values by signal, names of `STATED`.
+            values: values by signal name. The names are those in `STATED`.
         """
         with self._lock:
             self._count()
@@ -68,7 +68,7 @@ class StatedSignals:
             self._add("memory.max", lambda: self._number("memory_limit_bytes"))
 
     def end(self, run_id: int) -> None:
-        """End the values of a program. The files stay."""
+        """End the values that a program has stated. The files remain."""
         with self._lock:
             self._count()
             self._runs.pop(run_id, None)
@@ -82,7 +82,7 @@ class StatedSignals:
         return sum(values.get(name, 0.0) for values in self._runs.values())
 
     def _count(self) -> None:
-        """Add the use since the last call to the counters."""
+        """Increase the counters by the use since the last call."""
         now_s = self._clock()
         for name in _RATES:
             self._counts[name] += self._value(name) * (now_s - self._counted_s)

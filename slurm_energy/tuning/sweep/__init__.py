@@ -1,1 +1,1 @@
-"""Sweeps: points of a design, metrics of the results, and the choice of points to repeat."""
+"""Sweeps: points of a design, metrics of the results, and selection of points to repeat."""

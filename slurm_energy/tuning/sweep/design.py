@@ -18,7 +18,7 @@ Settings = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One combination of values.
+    """One combination of the factors' values.
 
     Attributes:
         settings: value of each factor.
@@ -49,14 +49,15 @@ class SweepPoint:
 def build_points(
     factors: Sequence[Factor], *, with_reference: bool = True, configurations: Sequence[Settings] = ((),)
 ) -> tuple[SweepPoint, ...]:
-    """Return the points of a sweep; the first point is the reference.
+    """Return the points of a sweep. The first point is the reference.
 
-    The reference leaves every knob unset, has the policy `monitor`, and takes the first value of every other
-    factor, and the first configuration. It is added if the factors do not contain it.
+    The reference sets no knob and has the policy `monitor`. It has the first value of every other factor, and
+    the first configuration. It is added if it is not among the combinations of the factors.
 
     Args:
         factors: factors of the sweep, at least one unless there are configurations.
-        with_reference: False takes the first combination of values as the reference and adds none.
+        with_reference: whether the reference is added. If not, the first combination of values is the
+            reference.
         configurations: settings that are combined with the factors, such as those of a preset.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Selection of the points of a sweep that further repetitions cannot make worthwhile."""
+"""Selection of the points of a sweep for which further repetitions are not worthwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def relative_noise(quantities: Sequence[tuple[int, Quantity]]) -> float:
     """Return the relative standard deviation of single runs, pooled over points.
 
     Args:
-        quantities: number of runs, and mean and deviation, of each point.
+        quantities: for each point the number of runs, and the mean and deviation over the runs.
     """
     squares = freedom = 0.0
     for runs, quantity in quantities:
@@ -32,7 +32,7 @@ def relative_noise(quantities: Sequence[tuple[int, Quantity]]) -> float:
 
 
 def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
-    """Return the indices of the points that are slower and need more energy than another point, beyond noise.
+    """Return the indices of dominated points: slower than another point, with more energy, beyond noise.
 
     A difference is beyond noise if it exceeds two standard errors of the difference. No metric that increases
     with time and energy, such as the energy-delay product, is best at a dominated point.
@@ -57,7 +57,7 @@ def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
 
 
 class _Front:
-    """Minimum energy of points by their time, for many lookups."""
+    """Minimum energy of the points that are faster than a given time, prepared for many queries."""
 
     def __init__(self, points: Sequence[PointSummary]) -> None:
         ordered = sorted((point.time_s.mean, point.energy_joules.mean) for point in points)

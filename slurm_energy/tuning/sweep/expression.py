@@ -44,7 +44,7 @@ def evaluate(text: str, names: Mapping[str, Value]) -> Value:
 
     Args:
         text: the expression. `none` is the value None.
-        names: values of the names that it may use.
+        names: values of the names that the expression may use.
 
     Raises:
         UsageError: the text is not an expression, uses an unknown name, divides by 0, or has a wrong type.

@@ -50,8 +50,8 @@ class Factor:
 
     Attributes:
         name: one of NAMES, `env.NAME` for an environment variable, or `sbatch.OPTION` for an sbatch option.
-        values: values in the order of the sweep, without duplicates. Watts and MHz are plain numbers. None:
-            the knob keeps its setting.
+        values: values in the order of the sweep, without duplicates. Watts and MHz are plain numbers.
+            None: the knob keeps its present setting.
     """
 
     name: str
@@ -64,7 +64,10 @@ class Factor:
 
 
 def option_of(name: str) -> str | None:
-    """Return the sbatch option that a factor sets, without dashes; None for an environment variable."""
+    """Return the sbatch option that a factor sets, without leading dashes.
+
+    None: the factor sets an environment variable.
+    """
     if name.startswith("sbatch."):
         return name.removeprefix("sbatch.")
     return _KNOB_OPTIONS.get(name)
@@ -133,7 +136,7 @@ def make_factor(name: str, items: Sequence[Any]) -> Factor:
 def read_factors(content: bytes, path: str) -> list[Factor]:
     """Parse a TOML file of factors.
 
-    Keys are the names of NAMES. The tables `env` and `sbatch` hold environment variables and sbatch options.
+    Keys are the names in NAMES. The tables `env` and `sbatch` hold environment variables and sbatch options.
     Each value is a text as on the command line, a number, or a list of texts and numbers.
 
     Args:
@@ -141,7 +144,7 @@ def read_factors(content: bytes, path: str) -> list[Factor]:
         path: path of the file, for errors.
 
     Raises:
-        UsageError: the file is not valid TOML, or a key or value is invalid; names file and key.
+        UsageError: the file is not valid TOML, or a key or value is invalid; the message names file and key.
     """
     if len(content) > _MAX_FILE_BYTES:
         raise UsageError(path, f"longer than {_MAX_FILE_BYTES} bytes")
@@ -197,7 +200,7 @@ def _expand(name: str, text: str, parse: Callable[[str], str | None]) -> list[st
 
 
 def _parser_of(name: str) -> Callable[[str], str | None]:
-    """Return the function that checks one value of a factor and returns it in its normal form."""
+    """Return the function that checks a value of a factor and converts it to its normal form."""
     if name.startswith("env."):
         if not _VARIABLE.fullmatch(name[4:]):
             raise UsageError(f"environment variable '{shown(name[4:])}'", "is not a valid name")

@@ -15,12 +15,13 @@ _NORMAL: Final = 1.959964
 
 
 def student_t(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t distribution, the factor of a two-sided 95 % interval.
+    """Return the 97.5 % quantile of Student's t distribution.
 
-    Source: Abramowitz and Stegun, Table 26.10 to 10 degrees of freedom, equation 26.7.5 above.
+    It is the factor of a two-sided 95 % interval. Source: Abramowitz and Stegun, Table 26.10 for up to 10
+    degrees of freedom, equation 26.7.5 for more.
 
     Args:
-        freedom: degrees of freedom, at least 1; fractions are rounded down, which widens the interval.
+        freedom: degrees of freedom, at least 1. Fractions are rounded down, which widens the interval.
     """
     whole = int(freedom)
     if whole <= len(_TABLE):
@@ -41,7 +42,7 @@ def half_width(values: Sequence[float]) -> float | None:
 def difference_half_width(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return the half-width of the 95 % confidence interval of the difference of two means.
 
-    The degrees of freedom are those of Welch and Satterthwaite, since the variances may differ.
+    The degrees of freedom follow Welch and Satterthwaite, because the variances may differ.
 
     Args:
         first: values of one group.

@@ -1,6 +1,6 @@
 """Metrics of a sweep: energy gain, gain minus loss, energy-delay product and energy-delay sum.
 
-The definitions are those of power-capping, section 3. All gains are relative to the reference point of the
+The definitions are those of section 3 of power-capping. All gains are relative to the reference point of the
 sweep, in percent, and positive if the point is better.
 """
 
@@ -50,7 +50,7 @@ class Quantity:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Quantity:
-        """Return mean and deviation of at least one value."""
+        """Return the mean and deviation of one or more values."""
         mean = math.fsum(values) / len(values)
         deviation = statistics.stdev(values, mean) if len(values) > 1 else None
         return cls(mean, deviation, half_width(values))
@@ -65,7 +65,7 @@ class PointSummary:
         time_s: time of the job.
         energy_joules: energy of the job.
         watts: mean power of the job.
-        measurements: the repetitions.
+        measurements: measurement of each repetition.
     """
 
     runs: int
@@ -76,7 +76,7 @@ class PointSummary:
 
     @property
     def edp(self) -> float:
-        """Energy-delay product of the means, in joule-seconds."""
+        """Energy-delay product, computed from the mean energy and the mean time, in joule-seconds."""
         return self.energy_joules.mean * self.time_s.mean
 
 
@@ -99,9 +99,9 @@ class PointGains:
 
     Attributes:
         energy_percent: percentage energy gain, 100 (1 - E / E_ref).
-        loss_percent: percentage loss of performance, 100 (t / t_ref - 1).
+        loss_percent: percentage performance loss, 100 (t / t_ref - 1).
         edp_percent: gain of the energy-delay product, 100 (1 - E t / (E_ref t_ref)).
-        eds: energy-delay sum by its factor k; 1 for the reference.
+        eds: energy-delay sum for each factor k; 1 for the reference.
     """
 
     energy_percent: float
@@ -119,7 +119,7 @@ class PointGains:
         return 100.0 * (1.0 - self.eds[factor])
 
     def metric(self, name: str) -> float:
-        """Return the gain by a metric of METRICS in percent."""
+        """Return the gain in percent by one of the METRICS."""
         if name.startswith("eds_"):
             return self.eds_percent(float(name.removeprefix("eds_")))
         return {
@@ -130,10 +130,10 @@ class PointGains:
 
 
 def energy_delay_sum(time_ratio: float, energy_ratio: float, factor: float) -> float:
-    """Return the energy-delay sum alpha E + beta t of power-capping, section 3.
+    """Return the energy-delay sum alpha E + beta t, as defined in section 3 of power-capping.
 
     With alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref), the sum is 1 at the reference. Less is better.
-    At the factor k times the reference time, a run without energy would have the sum 1.
+    A run without energy that takes k times the reference time would have the sum 1.
 
     Args:
         time_ratio: t / t_ref.
@@ -158,13 +158,13 @@ def gains(point: PointSummary, reference: PointSummary) -> PointGains:
 def gain_half_width(point: PointSummary, reference: PointSummary, name: str) -> float | None:
     """Return the half-width of the 95 % confidence interval of a gain, in percentage points.
 
-    The gain is linearised at the means of both points: the relative deviations of time and energy of each run
-    are weighted with the derivatives of the metric, so that a run that is slow and needs much energy counts
-    once, not as two independent deviations.
+    The gain is linearised at the means of both points. The relative deviations of time and energy of each run
+    are weighted with the derivatives of the metric and added. A run that is slow and needs much energy is
+    therefore one deviation, not two independent deviations.
 
     Args:
-        point: the point.
-        reference: the reference of the sweep. Its own gain is 0 by definition.
+        point: summary of the point.
+        reference: summary of the reference. The gain of the reference itself is 0 by definition.
         name: a metric of METRICS.
 
     Returns:
@@ -188,7 +188,7 @@ def gain_half_width(point: PointSummary, reference: PointSummary, name: str) -> 
 
 
 def _derivatives(time_ratio: float, energy_ratio: float, name: str) -> tuple[float, float]:
-    """Return the derivatives of a gain by the logarithms of the energy ratio and of the time ratio."""
+    """Return the derivatives of a gain with respect to the logarithms of energy ratio and time ratio."""
     if name.startswith("eds_"):
         factor = float(name.removeprefix("eds_"))
         return -100.0 * (factor - 1.0) / factor * energy_ratio, -100.0 * time_ratio / factor
@@ -200,9 +200,9 @@ def _derivatives(time_ratio: float, energy_ratio: float, name: str) -> tuple[flo
 
 
 def best_points(points: Sequence[PointGains | None]) -> dict[str, int]:
-    """Return the index of the best point by metric. A point without measurements is None.
+    """Return the index of the best point for each metric.
 
-    Of equal points the first is the best. The result is empty if no point has measurements.
+    If points are equal, the first is the best. The result is empty if no point has measurements.
     """
     known = [(index, point) for index, point in enumerate(points) if point is not None]
     if not known:

@@ -1,17 +1,19 @@
-"""Presets of `senergy sweep`: configurations of a kind of program, which depend on the cores of the node.
+"""Presets of `senergy sweep`: configurations for a kind of program.
 
-A preset is a TOML file with these entries:
+The configurations depend on the cores of the node. A preset is a TOML file with these entries:
 
-- `summary`: one line. `needs`: what the job must do so that the settings take effect, one line.
-- `[counts]`: choices of whole numbers by name. An entry is a number or an expression over the names of the
-  machine (`machine_cores`, `machine_threads_per_core`) and over the choices above it.
+- `summary`: description of the preset, one line.
+- `needs`: requirements on the job for the settings to take effect, one line.
+- `[counts]`: choices of whole numbers by name. An entry is a number or an expression. The expression may use
+  the names of the machine (`machine_cores`, `machine_threads_per_core`) and the choices that precede it.
 - `[words]`: choices of words by name.
-- `[settings]`: the factors that each configuration sets (`env.NAME`, `sbatch.OPTION`), as expressions
-  over the machine and all choices. `none` sets nothing.
-- `[[rules]]`: `require`, an expression that must be true, and `reason`, for combinations that are left out.
+- `[settings]`: the factors that each configuration sets (`env.NAME`, `sbatch.OPTION`), as expressions. An
+  expression may use the names of the machine and all choices. The value `none` sets nothing.
+- `[[rules]]`: `require`, an expression that must be true, and `reason`, the reason why other combinations
+  are left out.
 - `[knobs]`: values of knobs, as in a file of factors.
 
-Pure functions. `expression` describes the expressions.
+The functions are pure. The module `expression` describes the expressions.
 """
 
 from __future__ import annotations
@@ -40,17 +42,17 @@ _TABLES: Final = ("counts", "words", "settings", "knobs")
 
 @dataclass(frozen=True, slots=True)
 class SweepPreset:
-    """Configurations of a kind of program.
+    """A preset: configurations for a kind of program.
 
     Attributes:
         name: name of the preset, or path of its file.
         summary: one line for users.
         needs: requirements on the job so that the settings take effect.
-        counts: expressions by name of a choice.
-        words: words by name of a choice.
+        counts: choices of whole numbers: for each name its expressions.
+        words: choices of words: for each name its words.
         settings: expression by name of a factor.
-        rules: expressions that must be true, with the reason why other combinations are left out.
-        knobs: factors that set hardware.
+        rules: expressions that must be true, each with the reason why other combinations are left out.
+        knobs: factors that set knobs of the hardware.
     """
 
     name: str
@@ -91,7 +93,7 @@ class PresetConfigurations:
     """The feasible configurations of a preset on a machine.
 
     Attributes:
-        settings: settings of each configuration, without duplicates. All set the same factors.
+        settings: settings of each configuration, without duplicates. All configurations set the same factors.
         refused: number of combinations that were left out, by reason.
     """
 
@@ -107,7 +109,7 @@ def parse_preset(content: bytes, name: str) -> SweepPreset:
         name: name of the preset, or path of the file, for errors.
 
     Raises:
-        UsageError: the file is not valid TOML, or a key or value is invalid; names file and key.
+        UsageError: the file is not valid TOML, or a key or value is invalid; the message names file and key.
     """
     if len(content) > _MAX_BYTES:
         raise UsageError(name, f"longer than {_MAX_BYTES} bytes")
@@ -141,7 +143,7 @@ def parse_preset(content: bytes, name: str) -> SweepPreset:
 def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetConfigurations:
     """Return the feasible configurations of a preset on a machine.
 
-    The first configuration has the first value of each choice, if that combination is feasible.
+    The first configuration has the first value of each choice if this combination is feasible.
 
     Args:
         preset: the preset.
@@ -172,7 +174,7 @@ def configurations(preset: SweepPreset, machine: Mapping[str, int]) -> PresetCon
 
 
 def _combinations(preset: SweepPreset, machine: Mapping[str, int]) -> Iterator[dict[str, Value]]:
-    """Yield the values of all choices, with the values of the machine.
+    """Yield the combinations of the values of all choices, each with the names of the machine.
 
     Equal values of a choice count once.
     """
@@ -194,7 +196,7 @@ def _combinations(preset: SweepPreset, machine: Mapping[str, int]) -> Iterator[d
 
 
 def _refusal(preset: SweepPreset, names: Mapping[str, Value]) -> str | None:
-    """Return why a combination is left out; None if it is feasible."""
+    """Return the reason why a combination is left out; None if the combination is feasible."""
     for name in preset.counts:
         value = names[name]
         if isinstance(value, int) and value < 1:

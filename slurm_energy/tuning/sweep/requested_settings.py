@@ -1,4 +1,4 @@
-"""Settings of a point as a batch script requests them: sbatch options and environment variables."""
+"""Settings of a point in the form of a batch script: sbatch options and environment variables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class RequestedSettings:
 def requested_settings(point: SweepPoint) -> RequestedSettings:
     """Return the settings that a batch script requests to run at a point.
 
-    A knob that keeps its setting has no entry. The policy `monitor` is that of jobs without a request.
+    A knob that keeps its setting has no entry. Neither has the policy `monitor`, which jobs without a request
+    have.
     """
     given = [(name, value) for name, value in point.settings if value is not None]
     options = {option: value for name, value in given if (option := option_of(name))}

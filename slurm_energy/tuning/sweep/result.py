@@ -27,13 +27,13 @@ class PointResult:
     """One point of a sweep.
 
     Attributes:
-        point: the settings.
-        summary: its measurements; None if there are none.
-        gains: its metrics relative to the reference; None without measurements of both.
+        point: settings of the point.
+        summary: measurements of the point; None without measurements.
+        gains: metrics of the point relative to the reference; None if one of them has no measurements.
         gain_half_widths: half-width of the 95 % confidence interval of each gain by metric, in percentage
             points; None for fewer than two repetitions of the point or the reference.
-        is_dominated: whether it is not repeated because another point is faster and needs less energy.
-        is_failed: whether its jobs failed.
+        is_dominated: whether the point is not repeated because another point is faster and needs less energy.
+        is_failed: whether the jobs of the point failed.
         notes: reasons of failures, without duplicates.
     """
 
@@ -52,11 +52,11 @@ class SweepResult:
 
     Attributes:
         name: name of the sweep.
-        points: the points; the first is the reference.
+        points: results of the points. The first point is the reference.
         best: index of the best point by metric of `metrics.METRICS`; empty without measurements.
         front: indices of the points of the Pareto front, by increasing time.
-        qualities: qualities of the energy figures that occur.
-        unmeasured: types of components whose energy is missing from the figures of some run.
+        qualities: quality marks that occur in the energy figures.
+        unmeasured: types of components whose energy is missing in the figures of at least one run.
         is_complete: whether all runs are done.
     """
 
@@ -70,7 +70,7 @@ class SweepResult:
 
     @property
     def reference(self) -> PointResult:
-        """The reference point."""
+        """Result at the reference point."""
         return self.points[0]
 
     @property
@@ -127,10 +127,10 @@ def sweep_result(
 
     Args:
         name: name of the sweep.
-        points: points of the sweep; the first is the reference.
+        points: points of the sweep. The first point is the reference.
         runs: all runs so far.
         repetitions: number of repetitions of each point.
-        exhaustive: whether dominated points are repeated, too.
+        exhaustive: whether dominated points are repeated too.
     """
     summaries = point_summaries(runs, len(points))
     reference = summaries[0]
@@ -197,7 +197,7 @@ def _figures(result: PointResult) -> dict[str, Any]:
 
 
 def gain_key(metric: str) -> str:
-    """Return the key of the gain by a metric of METRICS in a row of a result."""
+    """Return the key of a metric's gain in a row of a result."""
     name = metric.replace(".", "_")
     return f"{name}_percent" if metric == "gain_minus_loss" else f"{name}_gain_percent"
 

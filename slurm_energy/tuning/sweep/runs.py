@@ -18,7 +18,10 @@ MAX_ATTEMPTS: Final = 2
 
 
 class RunStatus(StrEnum):
-    """Status of a run: sbatch is running, the job exists, the record has arrived, or the run failed."""
+    """Status of a run.
+
+    The stages are: sbatch is running, the job exists, the record has arrived, the run has failed.
+    """
 
     SUBMITTING = "submitting"
     SUBMITTED = "submitted"
@@ -36,10 +39,11 @@ class SweepRun:
         job_name: name of the job, unique to this run.
         status: status of the run.
         job_id: job id; None while sbatch runs.
-        time_s: seconds from start to end of the job; None unless measured.
-        energy_joules: energy of the job on all nodes; None unless measured.
-        quality: worst quality of the energy figures; None unless measured.
-        unmeasured: types of components without a figure, such as `other`; `energy_joules` excludes them.
+        time_s: seconds from start to end of the job; None if not measured.
+        energy_joules: energy of the job on all nodes; None if not measured.
+        quality: worst quality mark of the energy figures; None if not measured.
+        unmeasured: types of components without an energy figure, such as `other`. `energy_joules` does
+            not include them.
         note: reason of a failure; empty if there was none.
     """
 
@@ -115,15 +119,15 @@ def schedule_runs(
 ) -> SweepSchedule:
     """Return the runs to submit next.
 
-    A repetition of all points is completed before the next one begins, so that slow changes of the machine
-    affect all points alike, and so that dominated points are known. Every second repetition is in reverse
-    order. The reference, which is point 0, is never dropped.
+    One repetition of all points is completed before the next repetition begins. Slow changes of the machine
+    therefore affect all points alike, and dominated points are known before they would be repeated. Every
+    second repetition runs in reverse order. The reference, which is point 0, is always repeated.
 
     Args:
         runs: all runs so far.
         points: number of points.
         repetitions: number of repetitions of each point.
-        exhaustive: repeat dominated points, too.
+        exhaustive: whether dominated points are repeated too.
     """
     active = set(range(points))
     dominated: set[int] = set()
@@ -159,7 +163,7 @@ def point_summaries(
     Args:
         runs: all runs so far.
         points: number of points.
-        last_repetition: leave out later repetitions; None: use all.
+        last_repetition: last repetition that counts; None: all repetitions count.
     """
     measured: list[list[RunMeasurement]] = [[] for _ in range(points)]
     for run in runs:
