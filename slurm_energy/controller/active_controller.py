@@ -1,4 +1,4 @@
-"""The active senergyctld: construction of its parts, periodic tasks, reload and shutdown."""
+"""The active senergyctld: creation of its components, periodic tasks, reload and shutdown."""
 
 from __future__ import annotations
 
@@ -72,16 +72,17 @@ log = logging.getLogger(__name__)
 
 
 class ActiveController:
-    """senergyctld while it is the active controller: its parts, periodic tasks and HTTP server.
+    """senergyctld in the active role: its components, periodic tasks and HTTP server.
 
     Args:
         config: the configuration at the start.
         store: the open database.
-        argument: configuration file named on the command line, which a reload reads; None: the default path.
+        argument: configuration file named on the command line; a reload reads this file. None: the default
+            path.
         manager: the service manager to notify.
         log_level: the level named on the command line; None: the level in the configuration.
         lease: the lease of this process; None: the cluster has one controller only.
-        host: this host as one of several controllers; None: the cluster has one controller only.
+        host: state that the roles of this controller share; None: the cluster has one controller only.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class ActiveController:
         await runner.setup()
         listener: asyncio.Server | None = None
         try:
-            # Bind the address first: a second controller must not change the first one's policy file.
+            # Bind the address first: a second controller must not change the policy file of the first.
             address = self._config.controller.listen
             listener = await http_listener.listen(address, runner, self._server.admission)
             addresses = http_listener.listening_addresses(listener)

@@ -1,4 +1,4 @@
-"""Start of senergyctld, alone or as one of several controllers, and the check before it."""
+"""Start of senergyctld, alone or as one of several controllers, and checks before the start."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def serve(
 def _serve_in_turn(
     config: Config, argument: str | None, manager: service_manager.ServiceManager, log_level: str | None
 ) -> None:
-    """Run as one of several controllers, of which one is active."""
+    """Run as one of several controllers. Only one of them is active at a time."""
     if config.priority.mode != OFF:
         make_pipeline(config, None, None)
 

@@ -14,7 +14,7 @@ from slurm_energy.slurm.queue.running_jobs import AllocatedJob, read_running_job
 MAX_AGE_S: Final = 30.0
 """Age after which the jobs are read again."""
 MIN_AGE_S: Final = 2.0
-"""Age after which they are read again because a job is missing that has just started."""
+"""Age after which the jobs are read again because a job is missing that may just have started."""
 
 
 class RunningJobCache:

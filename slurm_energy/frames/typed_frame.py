@@ -41,7 +41,7 @@ def pandas_module() -> Any:
     """Return the package pandas.
 
     Raises:
-        UnavailableError: it is not installed.
+        UnavailableError: pandas is not installed.
     """
     try:
         import pandas

@@ -50,7 +50,7 @@ class EnergyJob:
         return self._status().state
 
     def wait(self, timeout_s: float | None = None) -> str:
-        """Wait for the end of the job and return its state. The pauses between queries grow to 30 s.
+        """Wait for the end of the job and return its final state. The pauses between queries grow to 30 s.
 
         Args:
             timeout_s: maximum time to wait in seconds; None: unlimited.
@@ -73,7 +73,7 @@ class EnergyJob:
             timeout_s: maximum time to wait for the records of all nodes, in seconds.
 
         Returns:
-            The job as in `senergy job --json`, see docs/reference/json.md.
+            Object in the form of `senergy job --json`, see docs/reference/json.md.
 
         Raises:
             NotFoundError: senergyctld has no complete record after this time.

@@ -62,7 +62,7 @@ def require_library() -> None:
     """Raise an error if the package prometheus-client is missing.
 
     Raises:
-        UnavailableError: it cannot be imported.
+        UnavailableError: the package cannot be imported.
     """
     try:
         import prometheus_client.openmetrics.exposition  # noqa: F401

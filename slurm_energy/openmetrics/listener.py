@@ -142,7 +142,7 @@ class MetricsListener:
         await writer.drain()
 
     def _check(self, head: bytes) -> str:
-        """Check the head of a request and return its Accept header.
+        """Check the head of a request. Return the value of the Accept header.
 
         Raises:
             _RefusedRequestError: the request is malformed, has no valid token, or is not a GET of the

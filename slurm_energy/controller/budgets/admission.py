@@ -1,8 +1,9 @@
 """Admission of jobs under power budgets: Slurm licenses of pending jobs, and reservations of licenses.
 
-The license of a job is the power in watts that its start adds above idle. Slurm's scheduler starts only those
-jobs whose licenses are free. This module corrects the licenses of jobs, and reserves licenses so that the
-free ones equal the headroom of the budget. Without licenses it holds jobs by their begin time.
+A job needs one license per watt that its start adds above idle. Slurm's scheduler starts a job only if enough
+licenses are free. This module corrects the licenses of jobs, and reserves licenses so that the number of free
+licenses equals the headroom of the budget. If the site has no licenses, the module holds jobs by their begin
+time.
 """
 
 from __future__ import annotations
@@ -286,7 +287,7 @@ class BudgetAdmission:
         delayed, more = self._holds.apply(
             queue, counts, now_unix_s, kept, set(counted_jobs), only_delaying=True
         )
-        # Pools before jobs: a job that starts between the two is subtracted, not forgotten.
+        # Pools before jobs: a job that starts between the two queries is then subtracted, not missed.
         pools = read_license_pools(self._run) if changes else pools
         jobs = read_running_jobs(self._run)
         reservations: dict[str, LicenseReservation] = {}

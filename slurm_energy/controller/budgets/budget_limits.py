@@ -23,9 +23,9 @@ from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.trusted_files import read_trusted
 
 SAFE_HOURS: Final = 24.0
-"""Hours from now whose lowest limit the safe limits of nodes fit."""
+"""Hours ahead: the safe limits of nodes fit the lowest limit in this time."""
 FALL_HORIZON_S: Final = 3600.0
-"""Time ahead in which a fall of a limit bounds the leases of nodes; no lease is longer."""
+"""Time ahead in which the fall of a limit shortens the leases of nodes. No lease is longer than this time."""
 _CALENDAR_AGE_S: Final = 10.0
 _MAX_TEXT: Final = 160
 

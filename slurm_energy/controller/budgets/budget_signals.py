@@ -153,8 +153,8 @@ class SignalReader:
 def read_signal_file(path: Path) -> SignalText:
     """Return the text of a signal file.
 
-    Any user may own the file, but it must not be writable by all users. A modification time in the future
-    counts as now.
+    Any user may own the file, but the file must not be writable by all users. A modification time in the
+    future counts as now.
 
     Raises:
         UnavailableError: the file is missing, too long, not a regular file, or writable by all users.

@@ -19,7 +19,7 @@ from slurm_energy.scheduling.queue import Bools, Floats, Ints
 _Owner = tuple[str, str, str]
 """Account, user and QOS of a job."""
 _OWNER_KINDS: Final = {ScopeKind.ACCOUNT: 0, ScopeKind.USER: 1, ScopeKind.QOS: 2}
-"""Place in `_Owner` of the name by which a budget selects jobs."""
+"""Index in `_Owner` of the name by which a budget of this kind selects jobs."""
 
 
 def node_cover(
@@ -130,7 +130,7 @@ class CoverSums:
     """
 
     def __init__(self, cover: Bools) -> None:
-        # A product of booleans and floats would convert the booleans each time, and without BLAS.
+        # A product of booleans and floats would convert the booleans at each call, and would not use BLAS.
         self._weights = np.ascontiguousarray(cover, np.float64)
 
     def total(self, values: Floats) -> Floats:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slurm_energy.controller.budgets.groups import MergedJobReport
 
 LEVELS: Final = 8
-"""Number of power limits per group at which time and power are given."""
+"""Number of power limits per group for which time and power are computed."""
 _SAMPLES: Final = 400
 _SHARES: Final = np.linspace(0.0, 1.0, 41)
 

@@ -26,7 +26,7 @@ from slurm_energy.controller.budgets.table import CycleDevices, DeviceCounting, 
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 _DISTRIBUTIONS: Final = 2
-"""Maximum distributions per decision: the power of the parts without a limit depends on the first one."""
+"""Maximum number of distributions per decision. The first one changes the power of parts without a limit."""
 _MIN_RISE_WATTS: Final = 1.0
 _MAX_OVER_CEILING: Final = 1.02
 """Measured power divided by the ceiling above which a device counts as exceeding it."""
@@ -70,7 +70,7 @@ class CycleOutcome:
 
     @property
     def committed_watts(self) -> Floats:
-        """Power under each budget that cannot be exceeded at the ceilings in force, shape (b,)."""
+        """Power under each budget that the nodes cannot exceed at the ceilings in force, shape (b,)."""
         total: Floats = self.fixed_watts + self.table.sums.total(self.counted_watts)
         return total
 
@@ -289,10 +289,10 @@ def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> lis
 def _measured_watts(
     inputs: CycleInputs, table: CycleDevices, nodes_covered: Bools, counted: Floats, rest: Floats
 ) -> Floats:
-    """Return the measured power under each budget less the fixed power, shape (b,).
+    """Return the measured power under each budget minus the budget's fixed power, shape (b,).
 
-    Devices whose power is unknown count at `counted`. For a node with a measured total, the measurement
-    replaces the assumed power of its other parts.
+    A device whose power is unknown counts at `counted`. If the total power of a node is measured, the
+    measurement replaces the assumed power of the node's parts that are not devices.
     """
     is_known = table.controlled & ~np.isnan(table.watts)
     watts = np.where(is_known, table.watts, counted)

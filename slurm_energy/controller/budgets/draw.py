@@ -1,4 +1,4 @@
-"""Expected power of a device without a limit, from the power that its node reports."""
+"""Expected power of a device without a power limit, estimated from the power that its node reports."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DeviceDraw:
             is_first = not set(job_ids) & set(self._job_ids)
             if is_first:
                 self._begin(job_ids, now_s)
-                return  # the mean power since the last report is partly that of the time before
+                return  # the mean power since the last report partly belongs to the time before the change
             self._job_ids = job_ids
         if watts is None:
             return

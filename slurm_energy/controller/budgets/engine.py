@@ -32,13 +32,13 @@ from slurm_energy.controller.budgets.state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats
 
 MAX_POLLS_PER_S: Final = 300.0
-"""Polls per second that the controller serves; with more nodes the interval of polls grows."""
+"""Polls per second that the controller serves. With more nodes, the interval between polls is longer."""
 _LAG_POLLS: Final = 2.5
-"""Intervals of polls after which measured power shows a lowering."""
+"""Time from a lower limit until measured power shows it, in intervals between polls."""
 _SILENT_POLLS: Final = 3.0
 """Missed polls after which a node counts as silent."""
 _STORED_WATTS: Final = 5.0
-"""Change of a node's other power that is stored."""
+"""Minimum change of a node's power without a limit for which it is stored again."""
 
 
 class BudgetEngine:

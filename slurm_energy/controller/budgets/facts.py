@@ -1,4 +1,4 @@
-"""Inputs of the budget engine besides the polls of nodes: jobs, nodes and the budgets in force."""
+"""Inputs of the budget engine other than the polls of nodes: jobs, nodes and the budgets in force."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BudgetScope:
 
     @property
     def covers_nodes(self) -> bool:
-        """Whether the budget counts the power of whole nodes. Otherwise it counts the devices of jobs."""
+        """Whether the budget counts the power of whole nodes, not only that of the devices of jobs."""
         return self.kind in (ScopeKind.CLUSTER, ScopeKind.PARTITION, ScopeKind.NODES)
 
 

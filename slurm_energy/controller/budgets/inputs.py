@@ -30,14 +30,14 @@ from slurm_energy.user_lookup import name_of
 
 JOBS_AGE_S: Final = 30.0
 NEW_JOB_AGE_S: Final = 2.0
-"""Age after which the jobs are read again because a node reports a job that they lack."""
+"""Age after which the jobs are read again because a node reports a job that is missing among them."""
 NODES_AGE_S: Final = 60.0
 ACCOUNTS_AGE_S: Final = 600.0
 _RETRY_S: Final = 10.0
 _MAX_CURVES: Final = 20_000
 CURVES_AGE_S: Final = 600.0
 """Age after which the response curves of pending jobs are looked up again."""
-_MAX_PENDING_CURVES: Final = 200  # per refresh; the others follow
+_MAX_PENDING_CURVES: Final = 200  # per refresh; other curves follow later
 CurveKey = tuple[int, int, str]
 
 

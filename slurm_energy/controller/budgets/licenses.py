@@ -25,7 +25,7 @@ from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 
 JOB_SCOPES: Final = (ScopeKind.PARTITION, ScopeKind.ACCOUNT, ScopeKind.USER, ScopeKind.QOS)
-"""Budgets with a license of their own; that of the cluster has the license of the configuration."""
+"""Kinds of budgets that have a separate license. The cluster's budget has the configured license."""
 _NAME: Final = re.compile(r"[^\s,=|]{1,200}")
 
 

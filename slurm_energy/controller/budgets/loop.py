@@ -39,7 +39,7 @@ OFF: Final = "off"
 CYCLE_S: Final = 1.0
 _MIN_PAUSE_S: Final = 0.25
 _PAUSE_FACTOR: Final = 2.0
-"""Pause after an early decision, as a multiple of its duration."""
+"""Pause after an early decision, as a multiple of the duration of the decision."""
 _STORE_S: Final = 10.0
 _NODES_S: Final = 5.0
 _MAX_AGE_S: Final = 15.0
@@ -90,7 +90,7 @@ class BudgetLoop:
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._commands, self._release = CommandRunner(), CommandRunner()
-        self._release_at_s = 0.0  # when reservations without a budget are removed next
+        self._release_at_s = 0.0  # time of the next removal of reservations that belong to no budget
         self.recorder = BudgetRecorder()
         self.signals = SignalReader(failures, self._wake.set)
         self._backlog: dict[str, str] = {}
@@ -356,7 +356,7 @@ class BudgetLoop:
         if damaged:
             log.warning("power budgets: the stored state of %d nodes cannot be read", len(damaged))
         await self._load_overrides()
-        # Without Slurm's answer, nodes that have never reported do not count until it comes.
+        # Until Slurm answers, nodes that have never reported do not count.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_INPUTS_TIMEOUT_S):
                 await parts.inputs.refresh(self.config, parts.limits, {}, frozenset())

@@ -1,4 +1,4 @@
-"""State of nodes and devices in the budget engine, from their polls."""
+"""State of nodes and devices in the budget engine, as known from the polls of the nodes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from slurm_energy.quantities import is_number
 from slurm_energy.tuning.response_curve import ResponseCurve
 
 _MIN_POLLS: Final = 5
-"""Polls without power of the node after which it counts as not measured."""
+"""Number of polls without the power of the whole node after which this power counts as not measured."""
 _UNLIMITED_DECAY_S: Final = 3600.0
 _UNLIMITED_FACTOR: Final = 1.25
-"""Power for which a device without a limit counts, divided by its highest recent power."""
+"""Power at which a device without a limit counts, as a multiple of its highest recent power."""
 
 
 class BudgetDevice:

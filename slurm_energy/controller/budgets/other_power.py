@@ -9,8 +9,8 @@ from typing import Final
 
 _DECAY_S: Final = 3600.0
 _WINDOW: Final = 31
-"""Polls over whose differences the power is the median. Sensors of whole nodes lag behind those of devices,
-so that single differences are wrong when jobs start or end."""
+"""Number of polls from which the power is computed, as a median of differences. Sensors of whole nodes lag
+behind those of devices, so that single differences are wrong when jobs start or end."""
 UNKNOWN_SLOPE: Final = 0.12
 """Watts of the other parts per watt of the devices before the slope is learned: power supplies lose up to
 12 %."""

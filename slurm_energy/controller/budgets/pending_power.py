@@ -24,7 +24,7 @@ from slurm_energy.tuning.response_curve import ResponseCurve
 
 
 class ProgramKey(NamedTuple):
-    """Program of a job on a kind of device, for which a response curve may be known."""
+    """Key of a response curve: the program of a job, and a kind of device."""
 
     user: str
     fingerprint: str | None

@@ -72,7 +72,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
 
 
 def _headroom_watts(outcome: CycleOutcome) -> Floats:
-    """Return the power that new jobs may add under each budget, shape (b,)."""
+    """Return the power above idle that new jobs may add under each budget, shape (b,)."""
     table = outcome.table
     ungrouped = np.ones(len(table.devices), np.bool_)
     ungrouped[outcome.grouped] = False

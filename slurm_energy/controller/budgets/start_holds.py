@@ -18,7 +18,7 @@ MAX_DELAYING: Final = 200
 """Maximum number of jobs that are held because they would delay another one."""
 PRECEDENCE_S: Final = 60.0
 """Time for which a job that waited for power keeps its precedence after its power has become free."""
-_SOON_S: Final = 60.0  # jobs that may start so soon are considered, too
+_SOON_S: Final = 60.0  # jobs that may start within this time are considered, too
 
 
 class HeldBudget(Protocol):
@@ -31,7 +31,7 @@ class HeldBudget(Protocol):
 
     @property
     def headroom_watts(self) -> float:
-        """Power that new jobs may add now."""
+        """Power above idle that new jobs may add now."""
         ...
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:

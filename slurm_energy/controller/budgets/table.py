@@ -15,9 +15,9 @@ from slurm_energy.controller.budgets.state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 IDLE_MARGIN: Final = 1.05
-"""Power for which an idle device counts, divided by its highest recent idle power."""
+"""Power at which an idle device counts, as a multiple of its highest recent idle power."""
 START_TOLERANCE: Final = 1.01
-"""Ceiling up to which an idle device counts at its idle power, divided by the limit with which jobs start."""
+"""Maximum ceiling at which an idle device counts at its idle power, as a multiple of its minimum limit."""
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ def choose_cluster(
         now_s: Unix time.
     """
     names, home = list(states), config.cluster.name
-    # A home that cannot be chosen remains the origin of the data.
+    # The home cluster is the origin of the data even if it cannot be chosen.
     known = {**states, home: states.get(home) or ClusterState(home, now_s)}
     predictions = [query.predictions.get(name) if name in states else None for name in known]
     request = PlacementRequest(

@@ -13,7 +13,7 @@ from slurm_energy.protocol.cluster_state import MAX_SLOTS, SIGNALS, SignalValues
 from slurm_energy.signals import SignalColumns
 
 HORIZON_S: Final = 96 * 3600.0
-"""Time after now for which signals are sent, if slots of an hour suffice for it."""
+"""Length of the forecasts that are sent, unless the slots are shorter than an hour."""
 _MAX_STEP_S: Final = 3600.0
 _MAX_SOURCE_CHARACTERS: Final = 200
 

@@ -142,7 +142,7 @@ class ClusterStates:
     def _has_read(self, task: asyncio.Task[ClusterState]) -> None:
         self._reading = None
         if not task.cancelled():
-            task.exception()  # all requests that waited got it
+            task.exception()  # all waiting requests have received the exception
 
     async def _refresh_own(self) -> ClusterState:
         state = await self._read_own()
@@ -228,7 +228,7 @@ class ClusterStates:
             values["problem"] = str(error)[:300]
         try:
             factors = await self._grid.factors(now_s - history_s, now_s + cluster_signals.HORIZON_S)
-        except EnergyError:  # `senergy grid show` reports it
+        except EnergyError:  # `senergy grid show` reports the error
             return ClusterState(**values)
         columns = await asyncio.to_thread(cluster_signals.signal_columns, factors, now_s, history_s)
         return ClusterState(

@@ -51,15 +51,15 @@ class PlacementRoutes:
         return RouteGroup(light={CLUSTER_STATE_PATH: self.state}, changes={PLACEMENT_PATH: self.place})
 
     async def state(self, query: Mapping[str, str], _: Rights) -> dict[str, Any]:
-        """Return the state of this cluster. Everyone may ask: it names no user and no job."""
+        """Return the state of this cluster. Every user may request it: it names neither users nor jobs."""
         refuse_unknown(query, ())
         return (await self._states.own()).to_json()
 
     async def place(self, body: Mapping[str, Any], rights: Rights) -> dict[str, Any]:
-        """Return the choice for a job. Everyone may ask; nothing is submitted.
+        """Return the choice of a cluster for a job. Every user may request it. No job is submitted.
 
         Raises:
-            UsageError: the body is malformed, or names no known cluster.
+            UsageError: the body is malformed, or does not name any known cluster.
             UnavailableError: numpy is not installed.
         """
         query = PlacementQuery.from_json(body)

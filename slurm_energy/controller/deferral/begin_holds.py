@@ -17,13 +17,13 @@ from slurm_energy.slurm.queue.columns import QueueColumns
 from slurm_energy.slurm.queue.job_update import JobUpdater
 
 HOLD_S: Final = 300.0
-"""Time by which the begin of a job is moved; jobs wait at most this long after senergyctld has stopped."""
+"""Time by which a begin time is moved ahead. Jobs wait at most this long after senergyctld has stopped."""
 _SHOWN: Final = 3
 _ROUNDING_S: Final = 1.0  # Slurm's times are whole seconds
 
 
 class BeginTimeHolds:
-    """The pending jobs that one holder holds.
+    """The pending jobs that one holder holds, for example the deferral, a quota or a power budget.
 
     Args:
         updater: changes jobs.

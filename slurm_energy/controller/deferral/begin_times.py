@@ -55,7 +55,7 @@ class BeginTimes:
 
         Args:
             job: id of the job.
-            begin_s: its current begin time in Slurm; NaN: none.
+            begin_s: current begin time of the job in Slurm; NaN: none.
         """
         moved = self.moved.get(job)
         return begin_s if moved is None else moved.original_s

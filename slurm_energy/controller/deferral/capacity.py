@@ -23,7 +23,7 @@ from slurm_energy.slurm.tres import parse_tres
 _CPUS: Final = ""
 _ANY_GPU: Final = "*"
 _OVERDUE_SHARE: Final = 0.1
-"""Remaining time of a job that has exceeded its prediction, as a share of the time for which it has run."""
+"""Remaining time of a job that has exceeded its prediction, as a fraction of the time since its start."""
 
 
 @dataclass(frozen=True, slots=True)

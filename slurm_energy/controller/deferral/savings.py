@@ -127,7 +127,7 @@ def _group(amounts: tuple[Floats, Floats, Floats], members: Sequence[int]) -> di
     return {
         "actual": float(np.sum(actual[known])),
         "at_once": float(np.sum(at_once[known])),
-        # Errors of the jobs count as fully correlated: jobs of one time wait in the same queue.
+        # Errors of the jobs count as fully correlated: simultaneous jobs wait in the same queue.
         "deviation": float(np.sum(deviation[known])),
         "jobs": int(np.sum(known)),
     }

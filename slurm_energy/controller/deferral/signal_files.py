@@ -26,7 +26,7 @@ class SignalFiles:
         self._files: ChangedFiles[SignalSeries] = ChangedFiles()
 
     def read(self, settings: SignalsConfig) -> dict[SignalName, SignalSeries]:
-        """Return the series of all configured files. A file that became unreadable keeps its last values.
+        """Return the series of all configured files. For a file that became unreadable, return the last one.
 
         Raises:
             UnavailableError: a file cannot be read, and was never read before.

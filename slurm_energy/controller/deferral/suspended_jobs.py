@@ -13,7 +13,7 @@ from typing import Any, Final
 from slurm_energy.accounting.decisions import NOT_SUSPENDED, SUSPEND, Decision
 
 _SAME_SUBMIT_S: Final = 1.5
-_EARLIER_S: Final = 300.0  # difference of the clocks of two hosts, above which munge refuses
+_EARLIER_S: Final = 300.0  # munge refuses a larger difference between the clocks of two hosts
 _LATER_S: Final = 900.0  # KillWait, and the epilog
 
 

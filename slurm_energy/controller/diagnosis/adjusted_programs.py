@@ -72,7 +72,7 @@ def submission_values(trials: Sequence[StoredTrial], *, only_plain: bool = False
 
     Args:
         trials: all trials of the program.
-        only_plain: leave out a pending trial that needs options or awaits a run without its adjustments.
+        only_plain: leave out a pending trial that needs options, or that waits for a run without adjustments.
     """
     values: dict[str, int] = {}
     for trial in sorted((one for one in trials if one.state == KEPT), key=lambda one: one.decided or 0.0):

@@ -89,7 +89,7 @@ class AdjustmentLoop:
         return count
 
     async def start_automatic(self) -> int:
-        """Start trials for programs whose jobs with policy `auto` have ended; return their number."""
+        """Start trials for programs whose jobs with policy `auto` have ended. Return the number of trials."""
         names = [name for name, policy in catalogue(self._config()).items() if policy.base == AUTO]
         now, started = self._clock(), 0
         since = now - _WINDOW_S

@@ -1,6 +1,7 @@
 """Routes about adjustments: `/v1/adjustments` for users, and `/v1/adjustments/values` for agents.
 
-Users apply, permit and undo adjustments of their own programs only; operators see those of all users.
+Users apply, permit and undo adjustments of their own programs only. Operators see the adjustments of all
+users.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ SETTLE_S: Final = 30.0
 """Seconds after the end of a run in which observations and records of all its nodes arrive."""
 _COMPLETED: Final = "COMPLETED"
 _DISCOUNTED: Final = ("CANCELLED", "NODE_FAIL", "PREEMPTED", "REQUEUED", "BOOT_FAIL", "REVOKED")
-"""States of runs that say nothing about the adjustments."""
+"""States of runs that do not show whether the adjustments are good."""
 
 OfferedRuns = list[tuple[ProgramRun, OfferedRun | None]]
 

@@ -50,7 +50,7 @@ class FindingAlerts:
             await asyncio.sleep(INTERVAL_S)
 
     async def send(self) -> int:
-        """Send the alerts that are due, one after another, and return their number."""
+        """Send the alerts that are due, one after another. Return the number of alerts."""
         config, count = self._config(), 0
         if not config.alerts or not (config.alert_mail or config.alert_command):
             return 0

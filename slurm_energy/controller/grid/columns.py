@@ -52,8 +52,9 @@ def grid_columns(
 ) -> dict[str, SignalForecast]:
     """Return the forecast of each series whose current value is known, by the name of its signal.
 
-    Values that a source knows ahead, such as day-ahead prices, are used as they are. Later values are
-    forecast from the past. A series without a current value is left out: its source is missing or stale.
+    Future values that a source states, such as day-ahead prices, are used unchanged. Later values are
+    forecast from past values. A series without a current value is left out: its source is missing or
+    outdated.
 
     Args:
         series: past and future values by name of the signal.

@@ -103,7 +103,7 @@ def configured_series(config: Config) -> list[FetchedSeries]:
 
 
 class GridFetcher:
-    """Fetcher of all configured series. Each series has its own task, so that a slow one delays no other.
+    """Fetcher of all configured series. A separate task fetches each one, so that no series delays another.
 
     Args:
         config: returns the configuration.

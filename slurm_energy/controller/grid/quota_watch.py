@@ -1,4 +1,4 @@
-"""Periodic computation of the use of quotas, and its effect on the queue.
+"""Periodic computation of the use of quotas, and application of its effects to the queue.
 
 Missing data never block a job: a quota whose use is unknown has no effect.
 """
@@ -130,7 +130,7 @@ class QuotaWatch:
         return {account for account, name in self._tree.users if name == user}
 
     async def use_of(self, quota: Quota, now: float) -> QuotaUse | None:
-        """Return the use of a quota; None: its custom period has not begun or is over.
+        """Return the use of a quota; None: the custom period of the quota has not begun or is over.
 
         Raises:
             UnavailableError: the database cannot be read.
@@ -221,7 +221,8 @@ def visible_uses(standings: QuotaStandings, accounts: Mapping[str, bool] | None,
 
     Args:
         standings: use of the quotas.
-        accounts: accounts of the user; True: the user coordinates the account. None: the user may see all.
+        accounts: accounts of the user; the value says whether the user coordinates the account. None: the
+            user may see all quotas.
         user: login name.
     """
     if accounts is None:

@@ -41,11 +41,11 @@ class GridFactorSource:
         self._files: ChangedFiles[list[Sample]] = ChangedFiles()
 
     async def factors(self, start_s: float, end_s: float, zone: str = "") -> GridFactors:
-        """Return the factors for a window of Unix time.
+        """Return the factors of emissions and cost between two times.
 
         Args:
-            start_s: start of the window.
-            end_s: end of the window.
+            start_s: first time, in Unix seconds.
+            end_s: second time, in Unix seconds.
             zone: another configured zone for the carbon intensity; empty: the site's zone.
 
         Raises:

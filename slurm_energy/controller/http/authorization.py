@@ -1,4 +1,4 @@
-"""Authorization: the records and jobs that a user may see, by configured operators and roles in Slurm."""
+"""Authorization: the records and jobs that a user may see, from configured operators and roles in Slurm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rights:
 
     Attributes:
         uid: the user.
-        name: login name, None if this host does not know it.
+        name: login name; None: this host does not know it.
         everything: whether the user may see records and jobs of all users.
         accounts: Slurm accounts that the user coordinates. Records and jobs of their users are visible too.
     """

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionPhase(enum.Enum):
-    """Phase of a connection; the value is its maximum duration in seconds."""
+    """Phase of a connection. The value is the maximum duration of the phase in seconds."""
 
     HEAD = 5.0
     IDENTIFICATION = 20.0
@@ -141,13 +141,13 @@ class ConnectionAdmission:
         self._by_handler.pop(handler, None)
 
     async def loop(self) -> None:
-        """Close connections that exceed the duration of their phase, until cancelled."""
+        """Close connections whose present phase lasts too long, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             self.sweep()
 
     def sweep(self) -> None:
-        """Close all connections that exceed the duration of their phase."""
+        """Close all connections whose present phase lasts too long."""
         for connection in list(self._all()):
             connection.abort_if_late()
 
@@ -307,7 +307,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self.since_s = self._control.clock()
         self._phase = ConnectionPhase.IDENTIFICATION
-        # Nothing more is read before the credential is decoded.
+        # Read nothing more before the credential is decoded.
         self._transport.pause_reading()
         self._paused = True
         self._handler = self._make_handler()

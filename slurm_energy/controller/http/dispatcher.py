@@ -107,7 +107,7 @@ class RequestDispatcher:
         self._rights_lookups: dict[int, asyncio.Task[Rights]] = {}
 
     def handler(self, route: Route) -> Handler:
-        """Return an aiohttp handler for a route. It checks the credential before it reads the body."""
+        """Return an aiohttp handler for a route. The handler verifies the credential, then reads the body."""
 
         async def with_credential(request: web.Request) -> web.StreamResponse:
             try:

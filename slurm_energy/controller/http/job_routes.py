@@ -1,4 +1,4 @@
-"""Routes about one job: its records with traces and decisions, and its observations."""
+"""Routes about one job: its records with traces, the decisions about the job, and its observations."""
 
 from __future__ import annotations
 

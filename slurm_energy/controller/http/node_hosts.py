@@ -28,9 +28,9 @@ OFF, CHECK, STRICT = "off", "check", "strict"
 MAX_AGE_S: Final = 600.0
 """Age after which Slurm and the name service are queried again."""
 MIN_AGE_S: Final = 30.0
-"""Age after which they are queried again because of a sender that does not match."""
+"""Age after which Slurm and the name service are queried again because a sender does not match."""
 WAIT_S: Final = 2.0
-"""Maximum time that a delivery waits for them; a later answer counts for the next delivery."""
+"""Maximum time that a delivery waits for both. A later answer counts for the next delivery."""
 _SUBJECT: Final = "addresses of nodes"
 _MAX_NODES: Final = 100_000
 
@@ -57,7 +57,7 @@ class Sender:
 
     Attributes:
         peer: IP address of the remote end of the connection.
-        own: IP address of the local end.
+        own: IP address of the local end of the connection.
         origin: IP address in the munge credential, see `munge.Credential`; None: unknown.
     """
 

@@ -29,7 +29,7 @@ class RecentRefusals:
         self._reasons[node] = self._clock(), reason
 
     def forget(self, node: str) -> None:
-        """Remove the reason of a node whose report was accepted."""
+        """Remove the reason for a node, because a report of the node was accepted."""
         self._reasons.pop(node, None)
 
     def recent(self) -> dict[str, str]:

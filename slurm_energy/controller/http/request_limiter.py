@@ -60,7 +60,7 @@ class RequestLimiter:
     async def user_slot(self, uid: int, *, trusted: bool) -> AsyncIterator[None]:
         """Context manager that waits for one of the user's slots and holds it during the `with` block.
 
-        `trusted` marks operators and agents, which have limits of their own.
+        `trusted` marks operators and agents. Separate limits apply to them.
 
         Raises:
             BusyError: too many requests of the user wait, or no slot became free in time.

@@ -1,1 +1,1 @@
-"""Powering nodes down and up in senergyctld, and waiting for their boots."""
+"""Powering nodes down and up in senergyctld, and waits of jobs for booting nodes."""

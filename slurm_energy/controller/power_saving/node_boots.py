@@ -16,7 +16,7 @@ MAX_BOOT_S: Final = 7200.0
 _BOOTS: Final = 20
 _CHANGES: Final = 1000
 _CLOSE_S: Final = 3.0
-"""Maximum distance of two readings between which the end of a boot is known well enough."""
+"""Maximum time between two readings for the second one to count as the end of a boot."""
 
 
 class PowerPhase(Enum):
@@ -99,7 +99,7 @@ class NodeBoots:
                 self._ended.append(PowerTransition(one.name, one.kind, True, since, until))
 
     def request(self, names: Iterable[str], now: float) -> None:
-        """Record that nodes boot from now on. Nodes that are not off, or are recorded, are skipped."""
+        """Record that nodes boot from now on. Skip nodes that are ready or already recorded as booting."""
         with self._lock:
             for name in names:
                 state = self._states.get(name)

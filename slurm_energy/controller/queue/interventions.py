@@ -41,7 +41,7 @@ from slurm_energy.slurm.release import Release, release
 MAX_SHAPES_PER_CYCLE: Final = 8
 """Maximum number of jobs whose shape one cycle changes: each costs slurmctld a query and perhaps a change."""
 START_TIMEOUT_S: Final = 120.0
-"""A job that does not start within this time in a shape that seemed to fit is blocked by something else."""
+"""If a job does not start within this time in a shape that seems to fit, something else blocks the job."""
 _BLOCKED_S: Final = 600.0
 _LEFT_QUEUE_S: Final = 60.0
 _SERVED_S: Final = 120.0
@@ -112,10 +112,10 @@ class Interventions:
         return self._nodes
 
     def apply(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Apply the interventions that follow from a snapshot; add them to `InterventionState.unsaved`.
+        """Apply the interventions that follow from a snapshot. Add them to `InterventionState.unsaved`.
 
         Args:
-            snapshot: result of the cycle.
+            snapshot: result of the priority cycle.
             policy: the scheduling policy of the snapshot. Jobs are preempted if the policy supports it and
                 `priority.preempt` allows it.
 
@@ -219,7 +219,7 @@ class Interventions:
         Args:
             request: slurmctld's current data of the job.
             choice: the chosen GPU shape.
-            excluded: nodes that the job's owner excluded, as a host list.
+            excluded: nodes that the owner of the job excluded, as a host list.
         """
         if self._release is None:
             self._release = release(self._run)

@@ -118,7 +118,7 @@ class PriorityLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, PriorityPipeline | None]:
-        """Return a configuration with its pipeline (None: mode off), for `adopt`. Nothing else is changed.
+        """Return a configuration with its pipeline (None: mode off), for `adopt`. Change nothing.
 
         Raises:
             ConfigError: the configuration cannot be used.
@@ -277,7 +277,7 @@ class PriorityLoop:
             mispredictions.load(rows)
 
     async def _save_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Store predictions of started jobs in the database, for the comparison after the jobs have ended."""
+        """Store predictions of started jobs. Measurements are compared with them when the jobs have ended."""
         mispredictions = pipeline.state.mispredictions
         if started := list(mispredictions.unsaved):
             await self._store.write(start_predictions.save, self.config.cluster.name, started)

@@ -51,7 +51,7 @@ class PriorityPipeline:
         state: state of the engine, which the pipelines before and after a reload share.
         read_shares: reads the shares of all associations.
         interventions: assigns GPU shapes before jobs start, and preempts jobs.
-        changes: whether jobs in Slurm may be changed.
+        changes: whether interventions may change jobs in Slurm; not in mode `shadow`.
         stops: functions that `stop` calls.
         share_error: reason why the last attempt to read the shares failed, in one line; None: it succeeded.
     """

@@ -24,7 +24,7 @@ from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 _READERS: Final = 8  # more than the concurrent requests of ordinary users
 _WRITE_LIMIT_S: Final = 60.0
-_IDLE_S: Final = 1.0  # since the last use of the writing connection, before it is tested
+_IDLE_S: Final = 1.0  # idle time of the writing connection after which it is tested before use
 _RETRY_S: Final = 2.0
 _KEEP_INTERVAL_S: Final = 60.0
 P = ParamSpec("P")

@@ -74,7 +74,7 @@ class WriteBatches(Generic[ItemT, ResultT]):
     async def _store(self, batch: Sequence[tuple[Sequence[ItemT], asyncio.Future[ResultT]]]) -> None:
         try:
             results = await self._write([items for items, _ in batch])
-        except Exception:  # also one that a delivery with an unexpected value causes
+        except Exception:  # also an error caused by an unexpected value in a delivery
             if len(batch) == 1:
                 raise
             for one in batch:  # a delivery that cannot be stored must not delay the others

@@ -29,7 +29,7 @@ _BUSY_S_PER_NODE: Final = 0.006
 """Interval of polls during a change divided by the number of nodes: half of a processor for a large job."""
 _FORGOTTEN_S: Final = 300.0
 _CHECKED_S: Final = 60.0
-"""Time for which a node that was found to run a job need not be checked again."""
+"""Time for which a successful check that a node runs a job remains valid."""
 
 Key = tuple[int, int]
 
@@ -135,7 +135,7 @@ class TuningGroups:
         return create
 
     def _forget(self) -> None:
-        """Remove the groups of jobs whose agents have not polled for a long time."""
+        """Remove the groups whose agents have not polled for a long time."""
         now_s = self._clock()
         for key, group in list(self._groups.items()):
             if now_s - max(group.coordinator.last_poll_s, group.created_s) > _FORGOTTEN_S:

@@ -67,7 +67,7 @@ class HistoryCache:
         self._next_drop_s = 0.0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
-        """Load the runs from the database, then add new ones periodically until cancelled.
+        """Load the runs from the database, then add new runs periodically until cancelled.
 
         `interval_s` returns the current interval in seconds.
         """
@@ -90,7 +90,7 @@ class HistoryCache:
         self.loaded = True
 
     async def learn(self) -> int:
-        """Add the runs that have ended since the last call; return their number.
+        """Add the runs that have ended since the last call. Return the number of runs.
 
         Raises:
             UnavailableError: the database refused; the next call retries.

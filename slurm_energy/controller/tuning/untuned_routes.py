@@ -19,7 +19,7 @@ async def find(body: bytes, rights: Rights, read: Callable[..., Awaitable[Any]])
 
     Args:
         body: body of the request.
-        rights: what the caller may see.
+        rights: rights of the caller to see data.
         read: runs a function on a database connection.
 
     Raises:
