@@ -1,4 +1,4 @@
-"""One request of the agent to the controller about tuning or power budgets, with bounds on time and size."""
+"""One request of the agent to the controller, with limits on time and size."""
 
 from __future__ import annotations
 

@@ -247,7 +247,8 @@ class AgentDaemon:
     async def _apply_pending_settings(self) -> None:
         """Apply settings that became possible when a Slurm step reported the job's CPUs.
 
-        They are applied after the response to the step, so that the step does not wait for them.
+        The settings are applied after the response to the step, so that the step does not wait for the
+        writes.
         """
         while True:
             await self._pending.wait()
@@ -303,7 +304,7 @@ class AgentDaemon:
     def _reload(self) -> None:
         """Load the configuration again.
 
-        If the new configuration is invalid, the current one remains in use.
+        If the new configuration is invalid, the current configuration remains in use.
         """
         with self._manager.reload():
             self._load_new_configuration()

@@ -61,7 +61,10 @@ class LiveReportClient:
         self.requested_interval_s = 0.0
 
     async def run(self) -> None:
-        """Report until the task is cancelled. The first pause is random, so that nodes spread over time."""
+        """Send reports until the task is cancelled.
+
+        The first pause is random, so that nodes do not all report at the same time.
+        """
         await asyncio.sleep(random.uniform(0.0, self._config().agent.live_report_s))
         while True:
             interval_s = self._config().agent.live_report_s

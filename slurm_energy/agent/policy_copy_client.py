@@ -50,7 +50,10 @@ class PolicyCopyClient:
             self._due.set()
 
     async def run(self) -> None:
-        """Keep the copy current until the task is cancelled. Random pauses spread the nodes over time."""
+        """Keep the copy current until the task is cancelled.
+
+        The pauses are random, so that the nodes do not all send requests at the same time.
+        """
         pause_s = random.uniform(0.0, _FIRST_PAUSE_S)
         while True:
             try:

@@ -129,7 +129,7 @@ class WorkerThread(Executor):
     def _pause_s(self, periodic: PeriodicTask) -> float:
         """Return the seconds until the next run of a periodic task.
 
-        If the task's interval has changed, a new time grid starts now.
+        If the interval of the task has changed, a new time grid starts at the current time.
         """
         interval_s, now = periodic.interval_s(), time.monotonic()
         if interval_s != self._grid.interval_s:

@@ -103,7 +103,7 @@ def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> Se
 
     Returns:
         None if the claim was added, or if the setting is optional and the node lacks the knob. Otherwise the
-            failed outcome.
+        outcome, which is marked as failed.
     """
     key, value = setting.key, setting.value
     knob = transaction.devices.knobs.get(key)

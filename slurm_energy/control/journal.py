@@ -45,7 +45,7 @@ class JournalEntry:
 
     @property
     def is_unfulfilled(self) -> bool:
-        """Whether claims or the ceiling require a value whose last write failed and has to be repeated."""
+        """Whether claims or the ceiling require a value, but the last write failed and has to be repeated."""
         is_required = self.ceiling is not None or any(value is not None for value in self.claims.values())
         return self.target is None and is_required
 

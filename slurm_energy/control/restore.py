@@ -134,8 +134,8 @@ def _update_journal(
 ) -> None:
     """Update the journal after a restore.
 
-    Entries are deleted if they are restored or if another program has changed the knob. Other entries get the
-    current value.
+    An entry is deleted if its knob is restored or was changed by another program. The other entries get the
+    current values of their knobs.
 
     Args:
         transaction: the completed transaction.

@@ -1,6 +1,6 @@
-"""Requests of the CLI about power budgets, which the CLI builds and senergyctld parses.
+"""Requests about power budgets, which the CLI builds and senergyctld parses.
 
-The responses are in `protocol.budget_responses`.
+The module `protocol.budget_responses` defines the responses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""State of a cluster that one senergyctld sends to another: free and awaited resources, price and carbon.
+"""State of a cluster that one senergyctld sends to another: resources, queue, price and carbon intensity.
 
-It contains no names of users or jobs.
+The state contains no names of users or jobs.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _REQUIRED: Final = ("user", "fingerprint")
 
 @dataclass(frozen=True, slots=True)
 class UntunedRuns:
-    """Completed runs of a program without power settings.
+    """Statistics of the completed runs of a program without power settings.
 
     Attributes:
         runs: number of runs.

@@ -1,4 +1,7 @@
-"""File with the controller's last decision about the power of this node, for the next start of the agent."""
+"""File with the controller's last decision about the power of this node.
+
+The next run of the agent continues from this decision.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,10 @@ class NodeBudget:
 
     @property
     def is_active(self) -> bool:
-        """Whether the configuration has power budgets, so that the controller is polled. For any thread."""
+        """Whether the configuration has power budgets, so that the controller is polled.
+
+        Any thread may read this property.
+        """
         return self._config().budget.mode != "off"
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
 """The jobs on this node: start, settings, Slurm steps, end, energy record.
 
-Runs in the worker thread only.
+All code of this package runs in the worker thread.
 """

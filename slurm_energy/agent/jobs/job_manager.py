@@ -52,8 +52,9 @@ class JobManager:
         config: the configuration.
         devices: the node's hardware.
         state: the state directory.
-        clock: the machine's clock; None creates one.
-        on_written: called after each write that should be synced to disk or delivered; None for no call.
+        clock: the machine's clock; if None, the manager creates a clock.
+        on_written: called after each write that should be synced to disk or delivered; None if nothing is to
+            be called.
     """
 
     def __init__(
@@ -336,7 +337,10 @@ class JobManager:
         return self._checkpoints.unsynced()
 
     def flushed(self, flush: UnsyncedFiles, *, succeeded: bool = True) -> None:
-        """Record whether the files in `flush` were synced to disk; otherwise they are written again."""
+        """Record whether the files in `flush` were synced to disk.
+
+        If the sync failed, the files are written again.
+        """
         (self._checkpoints.synced if succeeded else self._checkpoints.not_synced)(flush)
 
     def stop(self) -> None:

@@ -133,7 +133,7 @@ def _product(name: str) -> str:
 def mark_unmeasured(
     session: Session, flags: Mapping[str, str], config: Config, boot_id: str, end_unix: float
 ) -> None:
-    """Turn the session of a job that was never measured into the session of an ended job.
+    """Mark the session of a job that was never measured as ended. The record of the job has no energy.
 
     The record id is computed from job, node and boot, so a repeated call for the same job gives the same id.
 

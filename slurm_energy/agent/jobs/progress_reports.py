@@ -1,4 +1,4 @@
-"""Units of work that the processes of running jobs report, bounded in number, for the tuner to collect."""
+"""Units of work that processes of running jobs report. The tuner collects the reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_AGE_S: Final = 10.0
 
 
 class ProgressReport(NamedTuple):
-    """The cumulative work of one process at one time, the argument of `ProgressTracker.report`.
+    """The cumulative work of one process at one time, as `ProgressTracker.report` accepts it.
 
     Attributes:
         units: units of work that the process has completed since its first report.

@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 def recover(
     state: StateDirectory, spool: Spool, meter: NodeEnergyMeter, boot_id: str
 ) -> tuple[list[Session], list[Session], list[Session]]:
-    """Load the sessions of an earlier run of the agent, and the energy ledger from its latest checkpoint.
+    """Load the sessions and the energy ledger of an earlier run of the agent.
+
+    The energy ledger comes from the latest checkpoint of that run.
 
     Args:
         state: the state directory.
@@ -49,7 +51,7 @@ def _load_accounts(
 ) -> None:
     """Load the energy ledger into `meter` from the latest readable checkpoint.
 
-    Checkpoints are in all session files and in the accounts file.
+    Every session file contains a checkpoint, and so does the accounts file.
     """
     if (accounts := state.load_accounts()) is not None:
         checkpoints.append(accounts)

@@ -88,8 +88,8 @@ class EnergySplit:
         jobs: energy by job name and component. Every job has an entry for every component of the interval.
         idle: static energy of resources that no job holds.
         unattributed: dynamic energy that no job caused, for example of system processes.
-        dynamic: dynamic energy of all components except `other`. It includes components whose energy an
-            earlier call of `split_energy` divided.
+        dynamic: dynamic energy of all components except `other`, including components that an earlier call of
+            `split_energy` divided.
         methods: quantity by which the dynamic energy was divided, by component and job: CPU_TIME, TRAFFIC or
             CORE_ENERGY. Components that are divided by other rules are absent.
     """
@@ -119,7 +119,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Integers in proportion to which energy is divided: one per job, and one for the rest of the node."""
+    """Weights for the division of energy: one integer per job, and one for the rest of the node."""
 
     jobs: list[int]
     rest: int

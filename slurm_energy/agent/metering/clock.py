@@ -16,8 +16,8 @@ class Clock:
     """The machine's clock: seconds since boot for intervals, Unix seconds for records.
 
     Attributes:
-        boot_id: the kernel's random identifier of this boot, or "unknown" if it cannot be read. Boot times
-            are comparable only within one boot.
+        boot_id: the kernel's random identifier of this boot, or "unknown" if it cannot be read. Times in
+            seconds since boot are comparable only within one boot.
     """
 
     def __init__(self) -> None:

@@ -150,7 +150,7 @@ class ComponentAccount:
         self.uncharged_uj, self.uncertain_spans, self.lost_since = 0, [], {}
 
     def job_uncertain_s(self, job: str, since: float) -> float:
-        """Return for how many seconds of the uncharged time the energy of a job may be missing.
+        """Return the seconds of the uncharged time for which energy of a job may be missing.
 
         Args:
             job: unique name of the job.

@@ -26,7 +26,7 @@ class JobComponent:
     Attributes:
         component: name of the component in the record.
         source: measurement interfaces, joined by "+".
-        quality: quality of the counter itself: measured or modelled.
+        quality: quality of the component's counter: measured or modelled.
         known: False if it is unknown whether the job uses the component.
     """
 

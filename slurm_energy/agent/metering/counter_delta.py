@@ -1,4 +1,7 @@
-"""Energy between two readings of a counter, which may have wrapped, been reset, or survived a suspend."""
+"""Energy between two readings of a counter.
+
+Between the readings the counter may have wrapped or been reset, or the machine may have been suspended.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ class CounterDelta(NamedTuple):
     """The energy that one counter counted up to the end of a sample interval.
 
     Attributes:
-        start: time of the counter's previous reading, in seconds since boot. It lies before the start of the
-            sample interval if the counter is not read with every sample.
+        start: time of the counter's previous reading, in seconds since boot. This time is before the start of
+            the sample interval if the counter is not read with every sample.
         energy_uj: microjoules; a lower bound if `certain` is False.
         certain: True if the counter cannot have wrapped or been reset unnoticed.
     """

@@ -61,11 +61,11 @@ class JobMeter:
     Attributes:
         energy_uj: microjoules by component.
         component_uncertain_s: seconds for which energy may be missing, by component.
-        assumed_s: seconds for which the job's share is an assumption, by component.
+        assumed_s: seconds for which the job's share of the energy is an assumption, by component.
         uncertain_s: the maximum of `component_uncertain_s`. Components are charged at different times, so a
             sum would count the same seconds several times.
         throttled_s: seconds of throttling; None until a throttle sensor was read.
-        elapsed_s: charged seconds.
+        elapsed_s: seconds of the job's time that are charged.
         divided_s: seconds for which energy was divided, by component and quantity as `COMPONENT:QUANTITY`.
     """
 

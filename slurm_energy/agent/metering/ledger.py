@@ -151,7 +151,10 @@ class Ledger:
         return self._accounts
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Return all energy charged so far, by component and kind; `measured` is the sum of the kinds."""
+        """Return the microjoules charged so far, by component and by kind of charge.
+
+        The kinds are `jobs`, `idle` and `unattributed`; `measured` is the sum of these.
+        """
         return {
             name: {
                 "measured": account.measured_uj,
@@ -163,7 +166,7 @@ class Ledger:
         }
 
     def move_to_unattributed(self, energy_uj: Mapping[str, int]) -> None:
-        """Move energy of a job whose session is lost to the unattributed energy.
+        """Convert the energy of a job whose session is lost to unattributed energy.
 
         Args:
             energy_uj: the energy that was charged to the job, in microjoules by component.

@@ -195,7 +195,7 @@ class MonitoringGroups:
         return {"counts": self._counts.dump()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore the last readings of an earlier run of the agent during the same boot from its `dump`."""
+        """Restore the last readings from the `dump` of an earlier agent run in the same boot."""
         if self._files is not None:
             self._counts.load(data["counts"])
 

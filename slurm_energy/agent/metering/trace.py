@@ -97,7 +97,7 @@ class TraceBuilder:
         self._written = self._points
 
     def parts(self) -> list[bytes | memoryview]:
-        """Return the state as pieces of bytes; `load` reads them when joined.
+        """Return the state as pieces of bytes. Joined, the pieces are the input of `load`.
 
         A long trace has hundreds of kB, so the pieces are views of the arrays, not copies.
         """

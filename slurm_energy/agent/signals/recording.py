@@ -79,7 +79,7 @@ class SignalRecording:
                 column.seconds[index] += seconds
 
     def series(self, node: str, unix_at: Callable[[float], float]) -> tuple[ObservedSeries, ...]:
-        """Return the series.
+        """Return the recorded series.
 
         Args:
             node: Slurm's name of the node.
@@ -104,7 +104,7 @@ class SignalRecording:
         self._saved = self._points
 
     def parts(self) -> list[bytes | memoryview]:
-        """Return the state as pieces of bytes; `load` reads them when joined."""
+        """Return the state as pieces of bytes. Joined, the pieces are the input of `load`."""
         header = {
             "start": self.start,
             "interval_s": self.interval_s,

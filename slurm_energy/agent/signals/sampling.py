@@ -59,9 +59,9 @@ class SignalSampling:
 
     @property
     def has_new_job(self) -> bool:
-        """Whether a job to be sampled, or the first Slurm step of one, has begun since the last pass.
+        """Whether a job to be sampled, or the first Slurm step of such a job, has begun since the last pass.
 
-        The control groups of a job exist from its first step on.
+        The control groups of a job exist only after its first step has begun.
         """
         return any(_with_step(session) not in self._seen for session, _ in self._sampled())
 

@@ -89,7 +89,7 @@ class StepReports:
         return copy
 
     def parts(self) -> list[bytes]:
-        """Return the reports as pieces of bytes; `load` reads them when joined."""
+        """Return the reports as pieces of bytes. Joined, the pieces are the input of `load`."""
         head = [[process, len(packed)] for process, packed in self._reports.items()]
         return [json.dumps(head).encode() + b"\n", *self._reports.values()]
 

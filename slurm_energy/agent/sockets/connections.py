@@ -232,7 +232,7 @@ class _Connection(asyncio.BufferedProtocol):
     def send(self, answer: dict[str, Any]) -> None:
         """Send a response.
 
-        The next line is read after the response has been written completely.
+        The next line is read only after the response has been written completely.
         """
         if self._transport is None or self._transport.is_closing():
             return

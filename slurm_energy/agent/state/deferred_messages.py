@@ -56,7 +56,7 @@ class DeferredMessages:
     Args:
         socket_path: path of the agent's socket.
         jobs: the job manager, which handles the messages.
-        clock: the machine's clock; None creates one.
+        clock: the machine's clock; if None, a clock is created.
 
     Raises:
         OSError: the directory cannot be created, or other users could write to it.

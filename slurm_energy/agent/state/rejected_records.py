@@ -151,7 +151,7 @@ class RejectedRecords:
     def recover(self, spool: Path) -> None:
         """Complete moves that a crash interrupted.
 
-        Attachments are moved to the directory of their record, and files without a record are deleted.
+        Attachments are moved to the directory that contains their record. Files without a record are deleted.
 
         Args:
             spool: the spool directory.

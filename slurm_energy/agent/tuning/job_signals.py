@@ -71,7 +71,10 @@ class JobSignals:
         return reading
 
     def _counter(self, session: Session) -> InstructionCounter:
-        """Return the counter of a job's CPUs. It counts nothing if the job's own CPUs are unknown."""
+        """Return the instruction counter of a job's CPUs.
+
+        The counter counts nothing if it is unknown which CPUs the job has.
+        """
         counter = self._counters.get(session.key)
         if counter is None:
             whole = online_cpus(self._devices.root) if session.whole_node else ()

@@ -276,7 +276,7 @@ class JobTuners:
         return math.inf if group is None else group.change_at_s()
 
     def change_group_point(self, key: Key) -> bool:
-        """Make the change that is due for a job on several nodes, and return whether there was one."""
+        """Make the due change of the point of a job on several nodes, and return whether a change was due."""
         entry = self._entries.get(key)
         if entry is None:
             return False

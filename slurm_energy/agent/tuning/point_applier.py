@@ -155,7 +155,8 @@ class PointApplier:
     def replaced_values(self, session: Session) -> dict[str, str]:
         """Return the fields of `OperatingPoint` that are no longer in force, each with the reason.
 
-        Another program has changed the knob, or another job on the node now requires another value.
+        The reason is that another program has changed the knob, or that another job on the node now requires
+        another value.
         """
         replaced: dict[str, str] = {}
         entries = self._settings.journal.entries
