@@ -1,7 +1,7 @@
 """Files that survive a crash, because each file is either written completely or not changed at all.
 
-No path is trusted to be the expected file. If another user has put a link, FIFO or device at a path, it is
-neither followed nor waited for. Paths of files that are often created and removed are strings, not pathlib
+No path is trusted to be the expected file. A link that another user put at a path is not followed, and a FIFO
+or device is not waited for. Paths of files that are often created and removed are strings, not pathlib
 objects:
 pathlib stores each part of a path in Python's table of interned strings, which never shrinks.
 """
@@ -26,7 +26,8 @@ def write(
     Args:
         path: file to replace; its directory must exist.
         data: new contents, in one or several pieces.
-        sync: also force the file and its directory to disk, so that they survive a power failure.
+        sync: whether to force the file and its directory to disk, so that the new contents survive a power
+            failure.
         mode: permission bits of the new file.
 
     Raises:

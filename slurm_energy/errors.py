@@ -69,7 +69,7 @@ class UnavailableError(EnergyError):
 
 
 class ForbiddenError(EnergyError):
-    """The user who makes the request has no right to it."""
+    """The user has no right to make the request."""
 
     exit_code = EXIT_FORBIDDEN
 

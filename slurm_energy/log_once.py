@@ -28,8 +28,8 @@ class RepeatedFailureLog:
         """Log a failure unless the last report about `subject` had the same reason.
 
         Args:
-            subject: device, file or daemon that fails; the line in the log starts with it.
-            reason: why it fails.
+            subject: device, file or daemon that fails; the line in the log starts with this text.
+            reason: why the subject fails.
             level: log level.
         """
         compared = _NUMBER.sub("0", reason) if self._ignore_numbers else reason
@@ -46,8 +46,8 @@ class RepeatedFailureLog:
 class UnexpectedErrorLog:
     """Log of programming errors. Each error is logged once, with its traceback.
 
-    Two errors are the same if they have the same context, type and line of code. After a hundred different
-    errors, no further errors are logged. Therefore no sequence of requests can fill the log.
+    Two errors count as the same error if they have the same context, type and line of code. After a hundred
+    different errors, no further errors are logged. Therefore no sequence of requests can fill the log.
 
     Args:
         log: the logger.

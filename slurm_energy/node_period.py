@@ -1,6 +1,6 @@
 """The energy of a node in a period of time, divided among its jobs: plain data exchanged as JSON.
 
-Agent and controller exchange periods, and reports over time are computed from them. In every component of a
+Agent and controller exchange periods. Reports over time are computed from periods. In every component of a
 period the energy of the jobs, the idle energy and the unattributed energy add up to the measured energy, to
 the microjoule. Time of a node without any period was not measured; its energy is unknown and never 0.
 

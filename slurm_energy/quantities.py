@@ -133,8 +133,8 @@ def counter_delta(previous: int, current: int, counter_range: int) -> int:
     Args:
         previous: earlier reading, 0 <= previous < counter_range.
         current: later reading, in the same unit.
-        counter_range: number of distinct values; the counter counts modulo this number. For powercap it is
-            `max_energy_range_uj` plus one register unit, see `devices/cpu/powercap.py`.
+        counter_range: number of distinct values; the counter counts modulo this number. For powercap, this
+            number is `max_energy_range_uj` plus one register unit, see `devices/cpu/powercap.py`.
 
     Returns:
         The increase (current - previous) modulo counter_range, in the counter's unit.

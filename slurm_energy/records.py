@@ -84,7 +84,7 @@ class AppliedSetting:
     Attributes:
         setting: key of the setting, such as `cpufreq.governor[policy0-63]` or
             `powercap.power_limit[package-0]`.
-        original: value before the job; None if it could not be read.
+        original: value before the job; None if the value could not be read.
         requested: value that the policy requested.
         applied: value read back after the write; None if the write failed.
         restored: whether the original value was restored; None while the job is running.
@@ -128,13 +128,13 @@ class EnergyRecord:
     Times are Unix seconds (UTC), powers watts, energies joules. `step` is None for the whole job, otherwise
     Slurm's step name (`batch`, `extern`, `0`, ...). `requested` holds the energy flags of the job. `applied`
     lists the hardware settings. `uncertain_seconds` is the time in which a counter was unreadable or may have
-    wrapped unnoticed. `fingerprint` is the digest of the batch script and its arguments; it is set only on
-    the node that ran the script. `peak_watts` is the sum of two powers: the maximum mean power over a second
-    or more of the components that are sampled fast, and the mean power of `other`. `budget_capped_seconds` is
-    the time in which a power budget held a device below the limit that the job itself had; None if no budget
-    applied. `tuning` describes how the
-    job was tuned to its objective, see `tuning_record`; None if the job has no objective. `extra` holds keys
-    of a newer release that this release does not know.
+    wrapped unnoticed. `fingerprint` is the digest of the batch script and its arguments; the digest is set
+    only on the node that ran the script. `peak_watts` is the sum of two powers: the maximum mean power over a
+    second or more of the components that are sampled fast, and the mean power of `other`.
+    `budget_capped_seconds` is the time in which a power budget held a device below the limit that the job
+    itself had; None if no budget applied. `tuning` describes how the job was tuned to its objective, see
+    `tuning_record`; None if the job has no objective. `extra` holds keys of a newer release that this release
+    does not know.
     """
 
     cluster: str

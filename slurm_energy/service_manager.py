@@ -66,7 +66,7 @@ class ServiceManager:
     def from_environment(cls, environment: MutableMapping[str, str] | None = None) -> ServiceManager:
         """Create a sender from the environment variables of the service manager.
 
-        The variables are removed from the environment, so that no child process uses them.
+        These variables are removed from the environment, so that no child process uses them.
 
         Args:
             environment: environment to read and change; None: the environment of this process.

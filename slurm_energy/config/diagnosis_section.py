@@ -249,7 +249,7 @@ class DiagnosisConfig:
     def site_permissions(self) -> AdjustmentPermissions:
         """Adjustments that the site permits for jobs with policy `auto` whose user permits none.
 
-        The limits of the site apply to them as well.
+        The limits of the site also apply to these adjustments.
         """
         return AdjustmentPermissions.parse(self.auto).within(self.site_limits)
 

@@ -217,7 +217,7 @@ class TableReader:
         text: text of the file.
 
     Attributes:
-        newer_release: `cluster.release` of the file if it is newer than this release; else empty.
+        newer_release: `cluster.release` of the file if that release is newer than this one; else empty.
     """
 
     def __init__(self, path: Path | None, text: str) -> None:
@@ -397,7 +397,7 @@ def _quoted(raw: Any) -> str:
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Return advice for an unknown name: the most similar name in `known`, or all of them."""
+    """Return advice for an unknown name: the most similar name in `known`, or all names in `known`."""
     folded = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), folded, 1)
     return f"did you mean '{folded[close[0]]}'?" if close else "known: " + ", ".join(known)

@@ -83,7 +83,7 @@ def merged_values(types: Mapping[str, NodeType]) -> dict[tuple[str, str], tuple[
 
 
 def this_node() -> str:
-    """Return the name of this node: $SLURMD_NODENAME, or the short host name if it is not set.
+    """Return the name of this node: $SLURMD_NODENAME if the variable is set, else the short host name.
 
     The agent uses the short host name until the first hook reports the node's name.
     """

@@ -193,7 +193,7 @@ def _shorter_limit(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice
 
 
 def _larger_batch(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]:
-    """Yield twice the batch size, which halves the number of steps and their constant costs in time."""
+    """Yield twice the batch size. Half as many steps have half the constant costs in time."""
     batch = view.hint("batch_size")
     if batch is None or batch < 1 or finding.seconds_lost is None:
         return

@@ -42,7 +42,7 @@ def other_load(view: JobView, node_name: str, window: tuple[float, float]) -> fl
 
 
 def served_share(view: JobView) -> float:
-    """Return the fraction of the time that tasks are ready to run in which they have a CPU; 1 if unknown.
+    """Return, for the time in which tasks are ready to run, the fraction with a CPU; 1 if unknown.
 
     On a node without other work, a wait for another process would take about this fraction of its present
     time.

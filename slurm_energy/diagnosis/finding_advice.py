@@ -16,7 +16,7 @@ class FindingAdvice:
 
     Attributes:
         kind: kind of the finding.
-        text: what to change, in one or two sentences.
+        text: description of the change, in one or two sentences.
         line: the line of the batch script or of the program, or the argument, after the change.
         seconds_gain: expected gain of time; 0 if the time does not change.
         joules_gain: expected gain of energy; None if the energy of the job is unknown.

@@ -179,11 +179,11 @@ class RankSteps:
         outlier_excess_s: seconds by which all outliers exceeded the expected durations.
         outliers: the largest outliers, in order of time.
         intervals: steps over time; None if unknown.
-        hints: settings that callbacks reported: batch_size, num_workers, pin_memory, persistent_workers,
-            world_size, backend, dataset_samples, compute_threads (of the process, for computation on CPUs),
-            process_cpu_s (CPU time of the process without its loader workers), loader_starts and
-            loader_start_s (epochs, and the wait for their first batches in seconds, with loader workers),
-            marks_checkpoints (whether a framework reports every checkpoint that it writes).
+        hints: values that callbacks reported, by name: batch_size, num_workers, pin_memory,
+            persistent_workers, world_size, backend, dataset_samples, compute_threads (of the process, for
+            computation on CPUs), process_cpu_s (CPU time of the process without its loader workers),
+            loader_starts and loader_start_s (epochs, and the wait for their first batches in seconds, with
+            loader workers), marks_checkpoints (whether a framework reports every checkpoint that it writes).
     """
 
     node: str

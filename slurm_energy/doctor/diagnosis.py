@@ -303,7 +303,7 @@ def _agent(findings: HostFindings) -> list[CheckResult]:
 
 
 def _devices_of_agent(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    """Compare the devices present now with those that the agent found when it started.
+    """Compare the devices that are present now with the devices that the agent found when it started.
 
     Args:
         findings: findings on the host.

@@ -20,7 +20,7 @@ class CounterFinding:
     Attributes:
         key, component, source: as in `devices.driver.EnergyCounter`.
         quality: `measured`, `modelled` or `partial`.
-        energy_uj: reading of the counter in microjoules; None if it cannot be read.
+        energy_uj: reading of the counter in microjoules; None if the counter cannot be read.
         error: why the counter cannot be read; empty if it can be read.
         wraps_after_s: minimum time between two wraps in seconds; None if the counter does not wrap.
         watts: mean power during the inspection; None if the counter could not be read twice.
@@ -42,7 +42,7 @@ class KnobFinding:
 
     Attributes:
         key, name: as in `devices.driver.Knob`.
-        value: current value with its unit; None if it cannot be read.
+        value: current value with its unit; None if the value cannot be read.
         writable: whether this process may write the knob.
     """
 
@@ -113,7 +113,7 @@ class SlurmEnergyFindings:
     Attributes:
         plugins: value of AcctGatherEnergyType; empty if not set.
         ours: whether acct_gather_energy/senergy is among `plugins`.
-        stale: why slurm-energy.conf does not name the plugin although it was once enabled; empty otherwise.
+        stale: why slurm-energy.conf no longer names a plugin that was once enabled; empty otherwise.
         from_include: whether it is slurm-energy.conf that names the plugin; meaningful only if `ours` is
             True.
         contain: whether PrologFlags has Contain or X11, so that the extern step holds a job's energy.
@@ -141,14 +141,15 @@ class SlurmFileFindings:
         prolog_at_alloc: whether PrologFlags has Alloc, so that settings are applied before the first task
             starts.
         faults: files that are named but unusable, or that other users could change.
-        spank: path of the SPANK plugin energy.so in plugstack.conf; empty if it is not listed.
+        spank: path of the SPANK plugin energy.so in plugstack.conf; empty if plugstack.conf does not list
+            energy.so.
         spank_required: whether one of the two plugins of slurm-energy is marked `required`.
         hooks: path of energy_hooks.so, which announces jobs to the agent, in plugstack.conf; empty if not
             listed.
         policy_file: policy file that energy.so uses or expects first; empty if energy.so is not listed.
         policy_file_fault: why energy.so uses neither `policy_file` nor a copy of it; empty if energy.so uses
             `policy_file`.
-        job_submit: path of job_submit.lua if it loads senergy_submit.lua; otherwise empty.
+        job_submit: path of job_submit.lua if this script loads senergy_submit.lua; otherwise empty.
         release: installed Slurm release; empty if unknown.
         is_compute_node: whether slurm.conf lists this host as a node; None if unknown.
         is_controller: whether slurm.conf lists this host as a host of slurmctld.

@@ -25,9 +25,9 @@ class LimitRange:
 def split_cap(cap_watts: float, parts: Sequence[LimitRange]) -> dict[str, float]:
     """Divide a power cap among parts.
 
-    Each part gets its minimum. The rest is divided among the parts in proportion to their ranges.
-    All parts are then at the same fraction of their own range. The limits add up to the cap if it lies
-    between the sum of the minima and the sum of the maxima. Otherwise all parts are at the nearer bound.
+    Each part gets its minimum. The rest is divided among the parts in proportion to their ranges. All parts
+    are then at the same fraction of their own range. The limits add up to the cap if the cap lies between the
+    sum of the minima and the sum of the maxima. Otherwise all parts are at the nearer bound.
 
     Args:
         cap_watts: cap on the power of all parts together.

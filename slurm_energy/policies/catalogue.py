@@ -59,7 +59,7 @@ class PolicyInfo:
 
     @property
     def objective(self) -> str | None:
-        """The objective to which a job is tuned: `edp`, `ed2p` or `energy`; None if it is not tuned."""
+        """Objective to which a job with this policy is tuned: `edp`, `ed2p` or `energy`; None: no tuning."""
         return self.base if self.base in OBJECTIVES else None
 
     @property
@@ -71,8 +71,8 @@ class PolicyInfo:
 def catalogue(config: Config) -> dict[str, PolicyInfo]:
     """Return all energy policies by name: first the built-in policies, then those of the site.
 
-    If a site policy has the name of a built-in policy, it replaces that policy, for example to restrict its
-    users. Its base is then the built-in policy, unless it names another base.
+    A site policy with the name of a built-in policy replaces the built-in policy, for example to restrict its
+    users. The base of such a site policy is the built-in policy, unless it names another base.
     """
     policies = {name: PolicyInfo(name, name, text) for name, text in BUILT_IN.items()}
     for name, site in config.policies.items():

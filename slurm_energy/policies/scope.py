@@ -20,7 +20,7 @@ class JobScope:
         gpus: indices of the job's GPUs.
         gpu_job: whether the job requested GPUs from Slurm. The GPUs then do the work of the job, and the CPUs
             only supply the GPUs with data.
-        cpus: logical CPUs of a job that shares the node; None until they are known.
+        cpus: logical CPUs of a job that shares the node; None while the CPUs are unknown.
     """
 
     whole_node: bool

@@ -139,7 +139,7 @@ class Targets:
             self.clocks[gpu.index] = (low, max(low, min(high, round(max_clock_mhz))))
 
     def select_power_profile(self, gpus: Iterable[GpuInfo], name: str) -> None:
-        """Request the NVIDIA workload power profile `name` on the GPUs that offer it."""
+        """Request the NVIDIA workload power profile `name` on the GPUs that offer this profile."""
         for gpu in gpus:
             if name in gpu.power_profiles:
                 self.power_profiles[gpu.index] = name

@@ -1,7 +1,7 @@
 """Times of phases on the GPU from CUDA events, without synchronisation.
 
 The GPU executes the work of a phase after the program has submitted it. Two events in the stream measure the
-execution. Their times are read when the GPU has passed them, usually a step or two later.
+execution. The times of the events are read when the GPU has passed the events, usually a step or two later.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CudaTimer:
 
 
 def gpu_index(device: int, environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the index on the node of a GPU of this process; None if the environment does not determine it.
+    """Return the index on the node of a GPU of this process; None: the environment does not determine it.
 
     Slurm numbers the GPUs of a job from 0 in CUDA_VISIBLE_DEVICES if the job can access only its own GPUs.
     The variables SLURM_STEP_GPUS and SLURM_JOB_GPUS contain the indexes on the node.

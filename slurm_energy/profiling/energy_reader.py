@@ -206,7 +206,7 @@ class AgentEnergyReader(EnergyReader):
     def _receive_available(self) -> None:
         """Receive the responses that have arrived, without waiting.
 
-        Close the connection if the agent closed it.
+        Close the connection if the agent has closed its end.
         """
         if self._connection is None:
             return

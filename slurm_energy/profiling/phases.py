@@ -48,7 +48,7 @@ class phase:  # noqa: N801 (used like a function, as a context manager and as a 
         name: name of the phase, at most 64 characters.
 
     Raises:
-        UsageError: the name is not text, or it is empty.
+        UsageError: the name is not text, or is empty.
     """
 
     def __init__(self, name: str) -> None:
@@ -81,9 +81,9 @@ class watch(Generic[_Item]):  # noqa: N801 (used like a function)
 
     Each item is one step, from the request for the item to the request for the next one. The wait for the
     item is recorded as `data`. With a PyTorch model and optimizer, `forward`, `backward` and `optimizer` are
-    recorded too; on a GPU they are timed with CUDA events, without synchronisation. Each step counts as one
-    unit of progress, as with `track`. A step that the program leaves with `break` or an exception is not
-    counted.
+    recorded too. On a GPU, these phases are timed with CUDA events, without synchronisation. Each step counts
+    as one unit of progress, as with `track`. A step that the program leaves with `break` or an exception is
+    not counted.
 
     Args:
         loader: the items, for example a `torch.utils.data.DataLoader`.

@@ -1,4 +1,7 @@
-"""Options with which Slurm's daemons run on this host, from their processes and environment files."""
+"""Options with which Slurm's daemons run on this host.
+
+The options are read from the processes and from environment files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class DaemonOptions:
     """Options of slurmctld or slurmd on this host.
 
     Attributes:
-        program: path of the running program; None if it does not run.
+        program: path of the running program; None if the daemon does not run.
         conf: path of slurm.conf in an option or a variable; None if no option or variable names the file.
         conf_server: whether --conf-server is given, so that the daemon reads no local slurm.conf.
     """

@@ -161,7 +161,10 @@ class SetupRun:
         return due
 
     def _restart_slurm(self) -> None:
-        """Restart slurmctld, then slurmd, if their files changed after the daemons started."""
+        """Restart slurmctld, then slurmd.
+
+        A daemon is restarted only if its files changed after it started.
+        """
         if self._plan.role is Role.CONTROLLER or RESTART_SLURMCTLD in self._journal.pending:
             self._restart_slurmctld()
         if self._plan.role is Role.NODE:
@@ -177,7 +180,7 @@ class SetupRun:
             self._check_slurmctld()
 
     def _check_slurmctld(self) -> None:
-        """Restore the files if slurmctld does not start with them."""
+        """Restore the original files if slurmctld does not start with the changed files."""
         if any(slurm_state.running_settings(self._site) for _ in range(_SETTLE_CHECKS)):
             return
         if self._units.is_active("slurmctld.service"):

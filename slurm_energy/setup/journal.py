@@ -37,7 +37,7 @@ class SetupEntry:
         path: changed file or directory; name of the unit for `unit`.
         done: whether the change is complete.
         backup: name of the copy of the original file; empty if the file did not exist.
-        before: SHA-256 of the original file; empty if it did not exist.
+        before: SHA-256 of the original file; empty if the file did not exist.
         after: SHA-256 of the new file.
         mode: permission bits of the original file.
         uid: owner of the original file.
@@ -68,7 +68,7 @@ class SetupJournal:
 
     Raises:
         ConfigError: the journal is damaged or of a newer release.
-        ForbiddenError: the caller may not read it.
+        ForbiddenError: the caller may not read the journal.
     """
 
     def __init__(self, directory: Path = DEFAULT_DIRECTORY) -> None:

@@ -151,7 +151,7 @@ def _resolved(path: Path) -> Path:
     """Return the path of a file with all symbolic links resolved.
 
     Raises:
-        ConfigError: the path is a link, and other users could exchange it.
+        ConfigError: the path is a link that other users could exchange.
         OSError: the path cannot be examined.
     """
     if not path.is_symlink():

@@ -29,7 +29,7 @@ def require_writable(directory: Path, todo: str = "run it as root") -> None:
 
     Raises:
         ForbiddenError: the caller may not write there.
-        UnavailableError: not even root may write there, or it is no directory.
+        UnavailableError: not even root may write there, or the path is no directory.
     """
     present = directory
     while not present.exists() and present != present.parent:

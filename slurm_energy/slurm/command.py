@@ -96,8 +96,8 @@ class CommandRunner:
     def __call__(self, argv: Sequence[str]) -> str:
         """Run a Slurm command and return its standard output.
 
-        The environment is `command_environment()`, extended by that of a `Command`. Bytes that are invalid in
-        the encoding become replacement characters.
+        The environment is `command_environment()`, extended by the variables of a `Command`. Bytes that are
+        invalid in the encoding become replacement characters.
 
         Args:
             argv: program and arguments, or a `Command`.

@@ -27,8 +27,8 @@ def new_delimiter() -> str:
 def squeue_command(options: Sequence[str], fields: Sequence[str], delimiter: str) -> Command:
     """Return a squeue command that prints `delimiter` after each field.
 
-    The format is passed in the environment, which other users cannot read. They can read the command line,
-    and could put a delimiter that they see there into the name of a job while squeue runs.
+    The format is passed in the environment, which other users cannot read. Users can read the command line.
+    If the delimiter were there, they could put it into the name of a job while squeue runs.
 
     Args:
         options: options other than the format.

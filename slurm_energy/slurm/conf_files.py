@@ -49,10 +49,10 @@ class PlugstackLine:
 
 
 def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the path of slurm.conf; None: it is in none of the usual places.
+    """Return the path of slurm.conf; None: the file is in none of the usual places.
 
-    The order is that of Slurm: $SLURM_CONF; the path that was set when the commands were built, which is
-    `etc` below a prefix such as /opt/slurm; the cache of configless nodes.
+    The places are searched in the order of Slurm: $SLURM_CONF; the path that was set when the commands were
+    built, which is `etc` below a prefix such as /opt/slurm; the cache of configless nodes.
 
     Args:
         environment: environment variables with PATH and, if set, SLURM_CONF.
@@ -102,8 +102,8 @@ def plugstack_lines(slurm_conf: Path, settings: Mapping[str, list[str]]) -> list
     """Return the plugin lines of plugstack.conf; empty if that file cannot be read.
 
     Args:
-        slurm_conf: path of slurm.conf. plugstack.conf is beside it unless `PlugStackConfig` names another
-            path.
+        slurm_conf: path of slurm.conf. plugstack.conf is in the same directory unless `PlugStackConfig` names
+            another path.
         settings: result of `read_settings`.
     """
     named = settings.get("plugstackconfig")

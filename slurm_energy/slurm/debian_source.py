@@ -94,7 +94,8 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
         The directory of the unpacked source, below `cache`.
 
     Raises:
-        UnavailableError: no archive is configured, it does not have the package, or dpkg-source is missing.
+        UnavailableError: no archive is configured, the archive does not have the package, or dpkg-source is
+            missing.
     """
     if not shutil.which("dpkg-source"):
         raise UnavailableError("dpkg-source", "not found", "apt-get install dpkg-dev")

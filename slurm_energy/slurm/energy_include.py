@@ -75,11 +75,11 @@ class PluginState:
     Attributes:
         kind: the plugin.
         plugin: path at which the plugin is, or would be installed.
-        fault: why Slurm could not load the plugin; empty if it can.
+        fault: why Slurm could not load the plugin; empty if Slurm can load it.
         conf: path of slurm.conf.
         include: path of slurm-energy.conf.
         enabled: whether slurm-energy.conf names the plugin.
-        suspended: why slurm-energy.conf no longer names the plugin; empty if it was not suspended.
+        suspended: why slurm-energy.conf no longer names the plugin; empty if the plugin was not suspended.
         included: whether slurm.conf includes slurm-energy.conf.
         needed: whether a daemon of this host loads the plugin if slurm.conf names it.
     """
@@ -146,7 +146,7 @@ def enable(state: PluginState) -> None:
 
 
 def disable(state: PluginState) -> None:
-    """Remove the plugin from slurm-energy.conf. The file stays, because slurm.conf includes it.
+    """Remove the plugin from slurm-energy.conf. The file is kept, because slurm.conf includes it.
 
     Raises:
         UnavailableError, ForbiddenError: the file cannot be written.
@@ -164,7 +164,7 @@ def suspend(state: PluginState) -> None:
 
 
 def stale_reason(include: Path, kind: ExactPlugin = ExactPlugin.ENERGY) -> str:
-    """Return why `suspend` removed a plugin from slurm-energy.conf; empty if it did not."""
+    """Return why `suspend` removed a plugin from slurm-energy.conf; empty if the plugin was not removed."""
     start = f"{_SUSPENDED}{kind.file_name} "
     lines = [line for line in _text(include).splitlines() if line.startswith(start)]
     return lines[-1].removeprefix(_SUSPENDED) if lines else ""

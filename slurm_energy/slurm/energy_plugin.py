@@ -59,7 +59,7 @@ def build_energy_plugin(
 def install_plugin(plugin: Path, target: Path) -> None:
     """Install a built plugin beside Slurm's own plugins.
 
-    A daemon that starts meanwhile finds the old or the new file, never a part of it.
+    A daemon that starts during the installation finds the old or the new file, but never an incomplete file.
 
     Args:
         plugin: the built plugin.
@@ -79,7 +79,7 @@ def install_plugin(plugin: Path, target: Path) -> None:
 
 
 def remove_plugin(target: Path) -> None:
-    """Delete an installed plugin. Processes that have loaded it keep it.
+    """Delete an installed plugin. Processes that have loaded the plugin continue to use it.
 
     Raises:
         UnavailableError: the file cannot be deleted.

@@ -1,7 +1,7 @@
 """Slurm host lists (`n[01-04,7],login`), and lists with one count per node of a host list (`64(x2),32`).
 
-ClusterShell parses and folds the lists. The first call that needs ClusterShell imports it. Most jobs run on
-one node and do not need it, and the import takes as long as the rest of a short command.
+ClusterShell parses and folds the lists. ClusterShell is imported by the first call that needs it, because the
+import takes as long as the rest of a short command. Jobs on one node, which are the majority, need no import.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _clock_seconds(text: str) -> str:
-    """Return squeue's `[days-][hours:]minutes:seconds` as seconds, in text; empty if it has another form."""
+    """Return squeue's `[days-][hours:]minutes:seconds` as seconds, in text; empty for any other form."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return ""

@@ -30,7 +30,7 @@ RUNNING: Final = (
 def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
     """Return the state of a job as Slurm writes it, such as `RUNNING`.
 
-    For an array or a heterogeneous job, it is the state of the first task or component that has not ended.
+    For an array or a heterogeneous job, the state is that of the first task or component that has not ended.
 
     Args:
         job_id: job id as users write it: `12`, `12_3`, `14+0`.

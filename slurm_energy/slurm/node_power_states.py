@@ -94,7 +94,7 @@ def parse_power_states(text: str) -> list[NodePowerStatus]:
     """Parse the output of `scontrol -o show node`, with times in Unix seconds.
 
     Free text at the end of a line is cut off. A line break in free text can forge a second line for a node:
-    a node with two lines gets the state `AMBIGUOUS`, in which it is not changed.
+    therefore a node with two lines gets the state `AMBIGUOUS`, and is not changed.
     """
     nodes = []
     for line in text.split("\n"):
@@ -134,8 +134,8 @@ def _unix_s(text: str) -> float | None:
 def power_down(names: Sequence[str], run: Runner = run_command) -> None:
     """Make Slurm power idle nodes down.
 
-    The state `power_down` exists in all releases. Unlike `power_down_asap` it does not drain nodes: a job
-    that starts at this moment runs, more jobs may follow, and nothing stays locked.
+    The state `power_down` exists in all releases. Unlike `power_down_asap`, this state does not drain nodes.
+    A job that starts at this moment runs, more jobs may follow, and no node stays locked.
 
     Raises:
         UnavailableError: slurmctld does not answer or refuses.

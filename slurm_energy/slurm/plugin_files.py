@@ -26,7 +26,7 @@ class PluginFile:
 
     Attributes:
         path: the file.
-        release: Slurm release for which it was built; None: the file is missing or is no plugin.
+        release: Slurm release for which the plugin was built; None: the file is missing or is no plugin.
     """
 
     path: Path
@@ -96,7 +96,7 @@ def read_plugin(path: Path) -> PluginFile:
 def programs(conf: Path, settings: Settings, key: str) -> list[Path]:
     """Return the paths of the programs that a key of slurm.conf names, such as `prolog`.
 
-    A pattern without a match is returned as it is, so that it counts as a missing file.
+    A pattern without a match is returned unchanged, so that it counts as a missing file.
     """
     files: list[Path] = []
     for value in settings.get(key, []):
@@ -140,6 +140,9 @@ def is_own_program(program: Path) -> bool:
 
 
 def in_one_of(directories: Iterable[Path], name: Path) -> Path:
-    """Return the path of a file in the first directory that contains it; if none does, the bare name."""
+    """Return the path of a file in the first directory that contains the file.
+
+    If no directory contains the file, return the bare name.
+    """
     paths = (directory / name for directory in directories)
     return next((path for path in paths if path.exists()), name)

@@ -3,7 +3,8 @@
 The update runs after each installation or upgrade of Slurm or slurm-energy.
 
 The package slurm-energy-plugins runs the update whenever Slurm's plugins or headers change, and at boot.
-Nothing is downloaded. A plugin that cannot be built is taken out of use, so that Slurm starts without it.
+Nothing is downloaded. If a plugin cannot be built, it is taken out of use, so that Slurm starts without the
+plugin.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def update_exact(
 ) -> Iterator[EnergyError]:
     """Rebuild the plugins in use if they do not fit the installed Slurm. Yield the errors.
 
-    A plugin is in use if slurm-energy.conf names it, or named it until `--check` found that it does not fit.
+    A plugin is in use if slurm-energy.conf names the plugin. It also counts as in use if slurm-energy.conf
+    named it until `--check` found that it does not fit.
 
     Args:
         slurm: the installation.

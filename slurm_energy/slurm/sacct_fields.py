@@ -32,7 +32,7 @@ class SacctField:
         doc: meaning, for users.
         overflow: treatment by sacct of a value that is longer than the column.
         since: first release with the field, as (major, minor).
-        before: first release without the field; None: it still exists.
+        before: first release without the field; None: the newest release has the field.
     """
 
     name: str

@@ -44,7 +44,7 @@ def slurm_release(prefix: Path | None = None) -> Release | None:
     No program is run, so that this works on login nodes, which have neither slurmctld nor slurmd.
 
     Args:
-        prefix: prefix of Slurm; None: that of srun or scontrol on PATH, else /usr.
+        prefix: prefix of Slurm; None: the prefix of srun or scontrol on PATH, else /usr.
     """
     if prefix is None:
         programs = [shutil.which(name) for name in ("scontrol", "srun", "slurmd", "slurmctld")]

@@ -61,7 +61,7 @@ def parse_tres(text: str | None) -> RequestedResources:
 
 
 def _memory_mib(text: str) -> int | None:
-    """Return an amount of memory in MiB, rounded up; None: it cannot be parsed."""
+    """Return an amount of memory in MiB, rounded up; None: the text cannot be parsed."""
     match = _MEMORY.fullmatch(text)
     if match is None:
         return None

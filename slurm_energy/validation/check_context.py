@@ -57,7 +57,7 @@ class CheckContext:
             section: section of the configuration.
             key: key in the section; empty: the whole section.
             why: the fault.
-            todo: the remedy; empty: it follows from the fault.
+            todo: the remedy; empty: the remedy follows from the fault.
             unavailable: whether the configuration is valid, but a directory or database in it is currently
                 not available.
         """

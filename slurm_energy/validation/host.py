@@ -1,6 +1,6 @@
 """Facts about this host for the checks: host names, users, groups and slurm.conf.
 
-No command is run to determine them.
+No command is run to determine these facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SlurmConf:
 
     Attributes:
         path: path of slurm.conf; None: this host has none.
-        problem: why slurm.conf could not be read; empty: it was read.
+        problem: why slurm.conf could not be read; empty: slurm.conf was read.
         settings: values of all lines with a key, by key in lower case.
     """
 

@@ -78,7 +78,7 @@ def _as_readable(
 def _check_written_file(context: CheckContext, section: str, key: str, path: Path) -> Iterator[Finding]:
     """Yield findings about a file that senergyctld writes, and about the directory of the file.
 
-    senergyctld creates the file's directory if it is missing; the parent of that directory must exist.
+    senergyctld creates a missing directory for the file; the parent of that directory must exist.
     """
     if path.is_dir():
         yield context.error(section, key, f"{path} is a directory", "name a file in it")

@@ -1,4 +1,4 @@
-"""Rules about jobs that failed or did not finish their work."""
+"""Rules about jobs that failed, or that ended before their work was completed."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ProfileHead:
 
     @property
     def unix_base_ns(self) -> int | None:
-        """Unix time in nanoseconds of time 0 of the trace; None: the trace does not state it."""
+        """Unix time in nanoseconds at time 0 of the trace; None: the trace does not state this time."""
         is_unix = self.first_us is not None and _MIN_UNIX_US <= self.first_us <= MAX_UNIX_S * 1e6
         return 0 if is_unix else self.base_ns
 
@@ -139,7 +139,7 @@ def unix_offset_ns(head: ProfileHead, window: TimeWindow, clock_offsets_ns: Sequ
 
     Args:
         head: facts about the trace.
-        window: the shown part of the time.
+        window: the shown time window.
         clock_offsets_ns: Unix time minus CLOCK_MONOTONIC of the job's processes. If the trace states no
             clock, the first of these offsets with which the trace begins within the window is used.
     """

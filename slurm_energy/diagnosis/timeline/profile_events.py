@@ -36,7 +36,7 @@ _Open = tuple[float, str, dict[str, Any]]
 
 
 class ProfileEvents:
-    """Conversion of the events of one imported trace.
+    """Converter of the events of one imported trace.
 
     Args:
         name: short name of the trace, shown before the names of its processes.

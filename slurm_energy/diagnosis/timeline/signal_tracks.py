@@ -128,7 +128,7 @@ def _joined(gaps: Iterable[Gap]) -> Iterator[Gap]:
 
 
 class _CounterGroup:
-    """Counter tracks of one group, and the lanes that mark their intervals without value.
+    """Writer of the counter tracks of one group, and of the lanes that mark intervals without value.
 
     Args:
         writer: Chrome trace.

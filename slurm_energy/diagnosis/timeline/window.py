@@ -17,8 +17,8 @@ class TimeWindow:
 
     Attributes:
         origin_ns: time 0 of the timeline; not after `from_ns`.
-        from_ns: start of the shown part.
-        to_ns: end of the shown part; after `from_ns`.
+        from_ns: start of the window.
+        to_ns: end of the window; after `from_ns`.
     """
 
     origin_ns: int
@@ -34,12 +34,12 @@ class TimeWindow:
 
     @property
     def from_s(self) -> float:
-        """Start of the shown part, Unix seconds."""
+        """Start of the window, Unix seconds."""
         return self.from_ns / NANOSECONDS
 
     @property
     def to_s(self) -> float:
-        """End of the shown part, Unix seconds."""
+        """End of the window, Unix seconds."""
         return self.to_ns / NANOSECONDS
 
     def microseconds(self, unix_s: float) -> float:

@@ -23,7 +23,7 @@ def observed_figures(
     """Return the time, energy and progress of a run.
 
     Args:
-        observation: what was observed of the run.
+        observation: signals, steps and allocation of the run.
         job: id of the job.
         energy_joules: energy on all nodes; None if unknown.
         config: thresholds of activity.

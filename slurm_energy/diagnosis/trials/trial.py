@@ -18,12 +18,14 @@ from slurm_energy.diagnosis.trials.verification import (
 
 @dataclass(frozen=True, slots=True)
 class AdjustmentTrial:
-    """Content of a trial beside its program and state.
+    """Adjustments under trial, the compared runs, and the decision.
+
+    The program and the state of the trial are stored separately.
 
     Attributes:
         job: id of the diagnosed job.
         proposal: the adjustments with their predicted gain.
-        slowdown_percent: permitted increase of the time per unit of progress.
+        slowdown_percent: permitted increase of the time per unit of progress, in percent.
         base: values of the diagnosed run, by kind.
         before: completed runs with the values of `base`.
         after: runs with the adjustments.

@@ -1,6 +1,6 @@
 """Changes to jobs in the queue through scontrol.
 
-One scontrol process executes a batch of changes and replies to each of them. The caller decides on the
+One scontrol process executes a batch of changes and replies to each change. The caller decides on the
 changes.
 """
 
@@ -75,7 +75,8 @@ class JobUpdater:
         updates_per_s: maximum number of changes per second.
         batch_s: maximum duration of a batch in seconds; the remaining changes are left for the next batch.
         applied_factors: dictionary to which the site factors that slurmctld accepts are added, by job id.
-            Pass the same dictionary to `squeue_source.SqueueSource`. None: they are not needed.
+            Pass the same dictionary to `squeue_source.SqueueSource`. None: accepted site factors are not
+            recorded.
         command: program that reads commands on its standard input as scontrol does.
     """
 
@@ -116,8 +117,8 @@ class JobUpdater:
         """Change a pending job on behalf of a user.
 
         slurmctld applies the rules and limits for that user, and the site's job_submit plugin receives the
-        user's uid. A change that SlurmUser makes would count as one by an administrator: the rules of most
-        sites accept such changes, and Slurm checks no limit for them (`scontrol --uid`;
+        user's uid. If SlurmUser made the change, it would count as a change by an administrator. The rules of
+        most sites accept such changes, and Slurm checks no limits for them (`scontrol --uid`;
         src/slurmctld/job_mgr.c, _update_job()).
 
         Args:

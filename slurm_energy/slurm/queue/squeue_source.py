@@ -1,8 +1,8 @@
 """Reader of the queue with one squeue command per call.
 
 The parser rejects incomplete output, and no job name can forge a field. All fields but one exist in the same
-form in all releases from Slurm 22.05 to 26.05. pyslurm is no alternative, because it is compiled against one
-release and exists for 25.11 only. The JSON output of squeue differs between releases.
+form in all releases from Slurm 22.05 to 26.05. pyslurm is no alternative, because each build supports only
+one release of Slurm, and only 25.11 is available. The JSON output of squeue differs between releases.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class SqueueSource:
     Args:
         run: executes a command and returns its output.
         applied_factors: site factors that slurmctld has accepted, by job id. `job_update.JobUpdater` fills
-            this dictionary. `read` removes jobs that have left the queue from it. None: no site factor was
-            set.
+            this dictionary. `read` removes the entries of jobs that have left the queue. None: no site factor
+            was set.
         clock: returns Unix seconds.
     """
 
@@ -204,7 +204,8 @@ class SqueueSource:
 
         With weights of 0, `priority = max(1, site_factor - nice)`. A held job has priority 0 and keeps its
         site factor. If a priority does not follow from the last site factor that slurmctld accepted, an
-        administrator set it (`scontrol update priority=`, or another site factor). It is then left unchanged.
+        administrator set it (`scontrol update priority=`, or another site factor). Such a priority is left
+        unchanged.
 
         Args:
             address: job ids by which scontrol addresses the jobs, from `group_job_ids`.

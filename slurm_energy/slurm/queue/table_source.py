@@ -101,7 +101,7 @@ class QueueTableSource:
         """Return the queue: the jobs of the last snapshot, with the changes and additions in the journal.
 
         Raises:
-            UnavailableError: there is no snapshot, or it is damaged or not from the plugin.
+            UnavailableError: there is no snapshot, or the snapshot is damaged or not from the plugin.
         """
         for _ in range(_TRIES):
             data = _contents(self._path, MAX_FILE_BYTES)
