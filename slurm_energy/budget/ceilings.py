@@ -108,7 +108,7 @@ class CeilingCommitment:
     def reserved_watts(self) -> Floats:
         """Power of each device that counts under the budgets, by row.
 
-        It is the larger of the held and the granted ceiling.
+        This power is the larger of the held and the granted ceiling.
         """
         reserved: Floats = np.maximum(self.held_watts, self.granted_watts)
         return reserved
@@ -241,7 +241,7 @@ class CeilingCommitment:
         if state is None or bool(np.all(self.held_watts[rows] >= self.nameplate_watts[rows])):
             return
         self.held_watts[rows] = np.maximum(self.held_watts[rows], self.nameplate_watts[rows])
-        # Polls from before this message no longer tell the state of the node.
+        # Earlier polls no longer describe the state of the node.
         state.number += 1
         state.confirmed = state.number
         self._unsaved.add(node)

@@ -46,8 +46,8 @@ class DeviceReport:
         watts: mean power since the last poll; None if unknown.
         job_ids: jobs that use the device.
         ceiling_watts: ceiling of the power limit as the agent has read it back; None without a ceiling.
-            The agent keeps the ceiling whatever the node's jobs request. Since then, the start of a job may
-            have raised it to `start_watts` of the decision.
+            The agent keeps the ceiling whatever the node's jobs request. After the reading, the start of a
+            job may have raised the ceiling to `start_watts` of the decision.
     """
 
     name: str
@@ -127,8 +127,8 @@ class NodePoll:
         boot_id: identifier of the node's boot. A reboot resets power limits.
         number: number of the last decision that was applied and read back; 0: no decision.
         devices: packages and GPUs.
-        node_watts: power of the whole node; None if it is not measured.
-        dram_watts: power of the memory; None if it is not measured.
+        node_watts: power of the whole node; None: not measured.
+        dram_watts: power of the memory; None: not measured.
         jobs: jobs on the node.
         is_safe: whether the node has fallen back to its safe limits.
     """

@@ -121,7 +121,7 @@ class PartitionPower:
         return max(nodes, math.ceil(cpus / max(self.cpus, 1)), 1)
 
     def idle_watts(self, cpus: int, gpus: int) -> float:
-        """Return the idle power of a job's CPUs and GPUs. The measured power of the job includes it."""
+        """Return the idle power of a job's CPUs and GPUs, which is part of the job's measured power."""
         return cpus * self.idle_cpu_watts + gpus * self.idle_gpu_watts
 
 

@@ -62,7 +62,7 @@ class StudyDirectory:
         """Create a study with an objective file.
 
         Args:
-            path: directory; created if it is absent. It must not contain a study.
+            path: directory; created if absent. The directory must not contain a study.
             objective_text: contents of the objective file. They are checked before anything is written.
 
         Raises:
@@ -140,7 +140,7 @@ class StudyDirectory:
             if entry.inputs.get(name) != digest:
                 return f"{'the objective' if name == 'objective' else name} has changed"
         for name, digest in entry.inputs.items():
-            # A file elsewhere that is gone proves no change: the step keeps what it read from it.
+            # A missing file outside the study proves no change: the step keeps the data that it read.
             if name.startswith("file:") and file_sha256(Path(name[5:])) not in (digest, None):
                 return f"{name[5:]} has changed"
         return ""

@@ -43,7 +43,7 @@ class StepEntry:
         command: command line.
         inputs: SHA-256 by input: `objective`, `STEP/result.json`, or `file:PATH` for a file elsewhere.
         outputs: SHA-256 by file in the directory of the step.
-        seed: seed of random numbers; None: the step draws none.
+        seed: seed of random numbers; None: the step uses no random numbers.
         release: release of slurm-energy with which the step ran.
         error: reason why the step failed; empty: the step did not fail.
     """

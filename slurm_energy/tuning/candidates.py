@@ -1,6 +1,6 @@
 """Candidate points of a job: the hardware's ranges, grids over them, and the safe point without measurements.
 
-This module needs no numpy: an agent without it still sets the safe point.
+This module does not need numpy. An agent without numpy can therefore still set the safe point.
 """
 
 from __future__ import annotations

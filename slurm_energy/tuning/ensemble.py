@@ -194,7 +194,7 @@ class EnsemblePosterior:
 
     def time_exceedance(self, time_ratio: float) -> Array:
         """Return for every point the probability that the time ratio exceeds a value, [J]."""
-        # Each sample is widened by the deviation from it, here uniform with the same standard deviation.
+        # Each sample is widened by a job's deviation, here uniform with the same standard deviation.
         half = np.maximum(np.sqrt(3.0) * self.time_error, _MIN_TIME_ERROR).astype(np.float32)
         share = (self.log_time - np.float32(np.log(time_ratio))) / (2 * half) + np.float32(0.5)
         return self._mean(np.clip(share, 0.0, 1.0, out=share))

@@ -55,8 +55,8 @@ class LearnedRun:
         tag: value of `--energy-tag`; None if not given.
         shape: nodes, GPUs and CPUs. Whole runs are compared within a shape only.
         end_unix_s: Unix time at which the run ended.
-        job: job id as users write it.
-        point: operating point of the whole run; None if it changed during the run or is unknown.
+        job: job id in the form that users write.
+        point: operating point of the whole run; None if the point changed during the run or is unknown.
         seconds, watts: duration and mean power of the whole run on all nodes; None if `point` is None.
         points: points measured against the run's own untuned reference.
         untuned_watts: mean power of the untuned job; None if unknown.
@@ -138,11 +138,11 @@ def learned_run(
     seconds: float,
     fingerprint: str | None = None,
 ) -> LearnedRun | None:
-    """Return the measurements of a run; None if nothing can be learned from it.
+    """Return the measurements of a run; None if nothing can be learned from the run.
 
     Args:
         records: records of the whole job, one per node. Records of some nodes may be missing.
-        job: job id as users write it.
+        job: job id in the form that users write.
         nodes: number of nodes of the job.
         energy_joules: energy on all nodes; None if unknown.
         seconds: duration of the run.

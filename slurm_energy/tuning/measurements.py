@@ -102,7 +102,7 @@ class SpeedMeasurement:
 
 
 class NoiseScale:
-    """Ratio of the scatter of windows at one point to their stated errors.
+    """Ratio of the scatter of windows at one point to the windows' stated errors.
 
     Windows of a program with checkpoints or evaluations scatter more than windows of a steady program. The
     stated errors of later windows are multiplied by this ratio. The ratio is never below 1.

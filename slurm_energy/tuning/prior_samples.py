@@ -25,14 +25,14 @@ class PriorSamples:
         cpu: responses of the processors; None if they are not tuned.
         busy_share: share of time in which the GPUs are busy.
         gpu_idle_share: idle power of a GPU as a share of its default limit.
-        limit_yield: share of a GPU's limit that the GPU draws under it.
+        limit_yield: power that a GPU draws under a binding power limit, as a share of this limit.
         gpu_share: the GPUs' share of the job's power, for jobs in which this share is not measured.
         hidden_host_share: share of time in which the host works beside the GPUs.
         host_dynamic_share: share of the host's power that falls with its clock.
         used_clock: clock of the untuned job as a share of the maximum.
         used_cpu_clock: CPU clock of the untuned job as a share of the maximum. In a frequency table, the
             maximum is the base frequency, which boost exceeds.
-        package_yield: share of a package's limit that the package draws under it.
+        package_yield: power that a package draws under a binding power limit, as a share of this limit.
         profile_time: effect of a GPU power profile on the logarithm of the time.
         profile_power: effect of a GPU power profile on the logarithm of the power.
         preference_time: effect of an energy performance preference on the logarithm of the time.

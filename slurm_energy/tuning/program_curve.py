@@ -1,4 +1,4 @@
-"""Response curves of programs from their learned runs, without numpy."""
+"""Response curves of programs, computed from learned runs. The module does not need numpy."""
 
 from __future__ import annotations
 
@@ -182,7 +182,10 @@ def _references(
 def _near_untuned(
     measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
 ) -> list[ProgramMeasurement]:
-    """Return the measurements at the highest measured GPU limit; empty if it is far below the full limit."""
+    """Return the measurements at the highest measured GPU limit.
+
+    The result is empty if this limit is far below the full limit.
+    """
     limits = [
         one.point.gpu_limit_watts
         for one in measurements

@@ -75,7 +75,9 @@ class RecurrenceOptions:
 
 
 class PriorResponses(Protocol):
-    """Hypotheses about the response of a job: K hypotheses, J points. `ensemble.Ensemble` implements it.
+    """Hypotheses about the response of a job: K hypotheses, J points.
+
+    `ensemble.Ensemble` implements this interface.
 
     Attributes:
         points: the candidate points, J. The untuned point is among them.
@@ -318,7 +320,7 @@ def choose_point(
         posterior: distribution of the job's response.
         objective: objective with its slowdown limit.
         random: generator of random numbers; with a seed the choice is reproducible.
-        explore: whether exploration is allowed. It is not while another run of the same job explores.
+        explore: whether exploration is allowed. It is not allowed while another run of the same job explores.
         options: constants.
     """
     options = options or RecurrenceOptions()

@@ -101,7 +101,7 @@ class TuningSearch:
         if not window.is_plausible:
             return
         self._start_s = window.start_s if self._start_s is None else self._start_s
-        # The time between two windows counts like the later one: the setting took effect meanwhile.
+        # The time between two windows counts as the later window: the setting took effect in between.
         elapsed_s = window.start_s + window.duration_s - max(self._last_s, self._start_s)
         self._last_s = window.start_s + window.duration_s
         if window.start_s < self._start_s + self._options.warmup_s:
@@ -188,7 +188,7 @@ class TuningSearch:
 
     def _observe_without_progress(self, window: ProgressWindow) -> None:
         if self._source is not None:
-            # The progress stopped. The point in force was measured to be good; nothing can be learnt now.
+            # The progress has stopped. The point in force has proved good; nothing can be learned now.
             return
         if self._phase is SearchPhase.REFERENCE and window.point == UNTUNED and window.watts > 0:
             reference = Reference(window.watts, window.gpu_watts, window.package_watts)
@@ -265,7 +265,7 @@ class TuningSearch:
             self._noise.add(visit, window)
             self._contradicted.add(index)
         else:
-            # The second contradiction in a row: the point's response is not what it was.
+            # The second contradiction in a row: the response at this point has changed.
             knowledge.visits.pop(index, None)
         knowledge.add(index, window)
 
@@ -391,7 +391,7 @@ class TuningSearch:
         self._detector.reset()
 
     def _note_units(self, window: ProgressWindow) -> None:
-        """Start again if the units of progress differ from those of the previous windows."""
+        """Start the search again if the units of progress differ from those of the previous windows."""
         if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
             self._restart()
         elif self._source is not None and window.spans_cycles != self._spans_cycles:

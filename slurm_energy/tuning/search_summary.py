@@ -23,7 +23,7 @@ def summary(
     """Return the value of the job record's key `tuning`.
 
     Args:
-        points: candidate points. The first point is the untuned one.
+        points: candidate points. The first point is the untuned point.
         objective: objective of the job.
         phases: phases of the job. The longest phase is reported.
         source: source of the progress; None: no progress was measured.

@@ -130,7 +130,7 @@ class Cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 
     def add_host(self, cpu: int) -> None:
-        """Register a thread that feeds a GPU. It keeps its core busy."""
+        """Register a thread that feeds a GPU. The thread keeps its core busy."""
         self._hosts[self._check(cpu)] += 1
 
     def remove_host(self, cpu: int) -> None:

@@ -23,8 +23,8 @@ class CoreLoad:
         count: number of cores.
         khz: requested frequency.
         parts: kernel parts that share each of these cores equally.
-        real: share of each core's time that programs outside the model use, 0 to 1. It applies only to cores
-            without kernel parts.
+        real: share of each core's time that programs outside the model use, 0 to 1. The share applies
+            only to cores without kernel parts.
         real_jobs: job and share of time of each program outside the model. The shares add up to `real`.
     """
 

@@ -257,7 +257,9 @@ class NodeModel:
         return run.run_id
 
     def result(self, run_id: int) -> KernelResult | None:
-        """Return the result of a finished kernel; None while it runs. Results are kept until `forget`.
+        """Return the result of a finished kernel; None while the kernel runs.
+
+        Results are kept until `forget`.
 
         Raises:
             NotFoundError: the run id is unknown.

@@ -71,7 +71,9 @@ class PackageModel:
         return self.throttle_meter.value > 0
 
     def operate(self, now_s: float, loads: list[CoreLoad], fed: Sequence[FedGpu]) -> None:
-        """Compute the operating point within the power limits in force. It applies from `now_s` on.
+        """Compute the operating point within the power limits in force.
+
+        This operating point applies from `now_s` on.
 
         Args:
             now_s: current time in seconds.

@@ -10,7 +10,7 @@ from slurm_energy_lab.model.steady_state import SteadyState
 
 
 class PhaseWalk:
-    """A program that runs on all CPUs or GPUs of a node. It is faster to compute than on the node model.
+    """A program that runs on all CPUs or GPUs of a node. This computation is faster than the node model.
 
     Attributes:
         seconds: time since the start.

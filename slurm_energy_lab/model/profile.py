@@ -59,8 +59,8 @@ class CpuProfile:
         core_leakage_watts: static power of one busy core at `voltage_max`; scales with V squared.
         core_dynamic_watts: dynamic power of one core at `max_khz`, `voltage_max` and activity 1.
         uncore_joules_per_byte: package energy of moving one byte to or from memory.
-        voltage_floor: volts up to `voltage_knee_khz`; above it the voltage rises linearly to `voltage_max`
-            at `max_khz`.
+        voltage_floor: volts up to `voltage_knee_khz`. Above this frequency, the voltage rises linearly to
+            `voltage_max` at `max_khz`.
         system_cpus: number of CPUs that daemons and the kernel keep busy at all times, distributed
             evenly. The power of this work is part of `idle_watts`.
     """
@@ -134,7 +134,7 @@ class CpufreqProfile:
 
     Attributes:
         driver: one of `CPUFREQ_DRIVERS`.
-        available_khz: falling frequency table of acpi-cpufreq; empty for other drivers.
+        available_khz: descending frequency table of acpi-cpufreq; empty for other drivers.
         cpuinfo_max_khz: value of `cpuinfo_max_freq`. With acpi-cpufreq, it is the first entry of the table.
         epp: default energy performance preference; None if the driver has none.
     """
@@ -237,7 +237,7 @@ class ResctrlProfile:
     """Monitoring of the processor's memory traffic by task, which the kernel offers through resctrl.
 
     Attributes:
-        num_rmids: number of monitoring ids, one of which the root group has.
+        num_rmids: number of monitoring ids. The root group uses one of them.
         core_energy_rmids: number of monitoring ids for the energy of cores; 0: this energy is not monitored.
         mounted: whether the file system is mounted.
         limbo_s: time for which the id of a removed group cannot be used again.
@@ -257,8 +257,9 @@ class PowerProfile:
 
     Attributes:
         number: NVML's number of the profile.
-        priority: of profiles that exclude each other, the one with the lower number is enforced.
-        conflicts: numbers of the profiles that are not enforced together with this one.
+        priority: priority number. Of profiles that exclude each other, the profile with the lowest number
+            is enforced.
+        conflicts: numbers of the profiles that are not enforced together with this profile.
         limit_watts: upper bound of the power limit; None for no bound.
         max_graphics_mhz: upper bound of the graphics clock; None for no bound.
     """
@@ -276,8 +277,8 @@ class GpuProfile:
 
     Attributes:
         uuid_seed: text from which, with node name and index, the UUIDs are derived.
-        graphics_clocks_mhz: supported clocks, falling.
-        memory_clocks_mhz: supported memory clocks, falling.
+        graphics_clocks_mhz: supported graphics clocks, descending.
+        memory_clocks_mhz: supported memory clocks, descending.
         flops_per_s: peak operation rate of compute-bound kernels at the maximum clock.
         bytes_per_s: sustained memory bandwidth at the maximum memory clock.
         bandwidth_knee_mhz: graphics clock below which the bandwidth is proportional to the clock.

@@ -155,7 +155,7 @@ def apply_point(node: NodeModel, point: OperatingPoint) -> None:
 
 
 def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
-    """Return the grid of an exhaustive static sweep. The first point is the untuned one.
+    """Return the grid of an exhaustive static sweep. The first point is the untuned point.
 
     A GPU program is swept jointly over GPU power limits and CPU frequencies. A CPU program is swept over CPU
     frequencies.

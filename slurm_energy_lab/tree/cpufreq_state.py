@@ -166,8 +166,8 @@ class CpufreqState:
     def _follow_governor_with_epp(self, policy: PolicySettings, governor: str) -> None:
         """Update the energy performance preference after a change of the governor.
 
-        Governor performance sets the preference to `performance`. When another governor replaces it, only
-        Intel's driver restores the previous preference.
+        Governor performance sets the preference to `performance`. When another governor replaces this
+        governor, only Intel's driver restores the previous preference.
         """
         if governor == "performance":
             policy.saved_epp, policy.epp = policy.epp, "performance"

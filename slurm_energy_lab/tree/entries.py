@@ -207,7 +207,7 @@ class Tree:
         self.add(path, Link(target))
 
     def remove(self, path: str) -> None:
-        """Remove an entry and everything below it.
+        """Remove an entry and all entries below this entry.
 
         A missing entry is not an error.
         """

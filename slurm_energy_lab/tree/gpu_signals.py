@@ -1,7 +1,7 @@
 """Emulated signals of one GPU: activity, PCIe and NVLink traffic, memory in use, temperature, throttling.
 
-The activity follows the model. While a program runs, it may state other values. If neither model nor program
-has a value, the assumed constants of this module apply. Counters are integrals of the values.
+The activity follows the model. A running program may state other values. If neither model nor program has a
+value, the assumed constants of this module apply. Counters are integrals of the values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step 3 of a study: classes of jobs, their response curves, and a plan for the missing ones.
+"""Step 3 of a study: classes of jobs, their response curves, and a plan for missing response curves.
 
 Source: thesis, section 6.3.3.
 """

@@ -1,7 +1,8 @@
 """Classes of jobs that people can check: a tree of thresholds on size, run time and power of programs. Pure.
 
-A program is the jobs of one user with the same name; digits in the name do not count. All jobs of a program
-are in the same class, so that tuning, which changes the power of a job, does not move it to another class.
+A program is the set of jobs of one user with the same name. Digits in the name do not count. All jobs of a
+program are in the same class. Tuning changes the power of a job and could otherwise move the job to another
+class.
 """
 
 from __future__ import annotations

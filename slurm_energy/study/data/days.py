@@ -21,7 +21,7 @@ class StudyDays:
 
     Attributes:
         dates: the n dates.
-        edges_s: start of each day and end of the last one in Unix seconds, shape (n + 1,).
+        edges_s: start of each day and end of the last day in Unix seconds, shape (n + 1,).
         used: whether a day counts, shape (n,). Days of outages and excluded days do not.
     """
 

@@ -137,7 +137,7 @@ def _recorded_row(usage: JobUsage) -> dict[str, Any]:
 
 
 def _speed(tuning: dict[str, Any] | None) -> float | None:
-    """Return the speed at the chosen operating point relative to the untuned job; None if it is unknown."""
+    """Return the speed at the chosen operating point relative to the untuned job; None if unknown."""
     if not tuning or tuning.get("mode") != "on":
         return None
     chosen = tuning.get("chosen")
@@ -173,7 +173,7 @@ def _node_energy(
     start = np.array(edges[:-1], np.float64)
     nodes = max(1, len(client.get("/v1/nodes").get("nodes") or ()))
     is_known = np.array(missing_s) <= _MAX_MISSING * nodes * HOUR_S
-    # An hour without any energy is an hour in which no node delivered: senergyd was absent.
+    # In an hour without any energy, no node delivered energy: senergyd was not running.
     values = np.where((np.array(joules) > 0) & is_known, joules, np.nan)
     return EnergySeries(start, start + HOUR_S, values, "senergyctld, all nodes")
 

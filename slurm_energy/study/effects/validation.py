@@ -1,6 +1,6 @@
 """Step 6 of a study, the validation: effect of the deployment, verdict on targets and limits, rollback.
 
-Source: thesis, section 6.3.6; the intervals and the control group go beyond it.
+Source: thesis, section 6.3.6; the intervals and the control group are additions to this method.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class StudyScope:
 
 @dataclass(frozen=True, slots=True)
 class StudySeason:
-    """Days and their pattern, `[season]`."""
+    """Time zone of the days of a study, and excluded days, `[season]`."""
 
     timezone: str = key("", "Time zone in which days begin, as Europe/Paris; empty: UTC.", _timezone)
     exclude: list[str] = key(
@@ -205,7 +205,7 @@ class StudyObjective:
 
     Attributes:
         title: title of the study.
-        targets: wanted changes; the first one is the main one.
+        targets: wanted changes. The first target is the main target.
         limits: guards.
         conclusions: statements that the report judges.
         path: path of the file. Relative paths in the file start at its directory.

@@ -62,7 +62,7 @@ def calibrated_twin(
 
     Args:
         period: the calibration period.
-        nodes: number of nodes by partition; missing ones are estimated.
+        nodes: number of nodes by partition. The number is estimated for missing partitions.
         cached: function that returns a stored score by name, or else computes and stores it. None:
             nothing is stored.
 
@@ -113,7 +113,8 @@ def replay_fit(jobs: JobsTable, settings: TwinSettings) -> tuple[float, float]:
     """Return the fit of a replay without start delay, and the start delay that fits best.
 
     Slurm starts a job some seconds after nodes are free: scheduling passes, prolog, begin times. The delay is
-    the mean wait of the jobs that the twin starts at once. It shifts all simulated times by the same amount.
+    the mean measured wait of the jobs that the twin starts at once. The delay shifts all simulated times by
+    the same amount.
 
     Returns:
         Relative error of the mean completion time if the delay is added, and the delay in seconds.

@@ -49,7 +49,7 @@ class ModelOptions:
     """Options of the step `model`.
 
     Attributes:
-        nodes: number of nodes by partition; missing ones are estimated.
+        nodes: number of nodes by partition. The number is estimated for missing partitions.
         held_out_days: number of days at the end of the baseline that do not calibrate the twin.
         accept_error: whether the step accepts errors above their bounds.
         bounds: permitted relative errors by KPI, instead of `BOUNDS`.

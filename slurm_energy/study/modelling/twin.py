@@ -44,7 +44,7 @@ class TwinKind:
 
     Attributes:
         nodes: number of nodes.
-        idle_watts: power of an idle node. The power of a job includes it.
+        idle_watts: power of an idle node. The power of a job includes this idle power.
         off_watts, boot_s, boot_watts, shutdown_s, shutdown_watts: as in `[power_saving]` of energy.toml.
         min_watts: minimum power to which a power budget can limit a node; 0: the power of a node cannot
             be limited.

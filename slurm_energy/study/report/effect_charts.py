@@ -18,7 +18,7 @@ _ROW, _MAX_SHARE = 30, 0.5
 def effects_chart(effects: Mapping[str, Mapping[str, Any]], size_x: int = 720) -> str:
     """Draw the effect on each KPI as a point with its interval, as SVG.
 
-    Intervals are cut at 50 %, so that a wide interval does not compress the others.
+    Intervals are cut at 50 %, so that a wide interval does not hide the other KPIs.
 
     Args:
         effects: for each KPI, an estimate with the keys `change`, `low`, `high`, `excludes_zero` and

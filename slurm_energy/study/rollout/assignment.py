@@ -159,8 +159,8 @@ def draw_groups(
 ) -> ArmAssignment:
     """Draw for each partition or user whether its jobs are treated.
 
-    The groups are sorted by their weight, and one of each two neighbours is drawn, so that both arms get
-    similar work.
+    The groups are sorted by their weight. Of each two neighbours, one is drawn for treatment, so that both
+    arms get similar work.
 
     Args:
         design: `PARTITION` or `USERS`.

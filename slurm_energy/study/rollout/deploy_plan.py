@@ -31,7 +31,7 @@ class StageRequest:
     Attributes:
         stage: the stage.
         configuration: energy.toml of the site.
-        alternative: name of an alternative of the step choose; empty: the recommended one.
+        alternative: name of an alternative of the step `choose`; empty: the recommended alternative.
         design: design that divides jobs between the arms. None: the chosen partitions are treated, or
             there are no arms.
         partitions: partitions of the stage `partition`.

@@ -81,7 +81,7 @@ class Deployment:
         if not (self._study.folder(STEP) / RESULT_NAME).exists():
             return None
         try:
-            # An interruption may have been between the result and the manifest: it must not prevent the undo.
+            # The step may have been interrupted between result and manifest. The undo must still work.
             return deployment_of(self._study.result(STEP, unchanged=False))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             path = self._study.folder(STEP) / RESULT_NAME

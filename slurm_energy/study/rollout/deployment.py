@@ -21,7 +21,7 @@ class ConfigurationSwitch:
     """A change of the site's configuration.
 
     Attributes:
-        time_s: Unix time from which it is in force.
+        time_s: Unix time from which the change is in force.
         stage: stage; empty: the deployment was undone.
         is_treated: whether the alternative is in force for the treated part of the cluster.
         sha256: SHA-256 of energy.toml after the change.
@@ -43,7 +43,7 @@ class DeploymentState:
         alternative: the deployed alternative.
         configuration: path of the site's energy.toml.
         stage: the last stage.
-        assignment: arms; None: the stage has none.
+        assignment: assignment of the arms; None: the stage has no arms.
         partitions, other_partitions: partitions that the deployment covers, and all other partitions.
         power_share: share of the cluster's power that the covered partitions draw.
         apply_command: program that brings the configuration into force, with its arguments; empty: the

@@ -109,7 +109,7 @@ def _bootstrap_error(
     random = np.random.default_rng(seed)
     totals = np.zeros(resamples)
     for day in strata:
-        # A stratum of one day has no spread of its own: it borrows that of all days.
+        # A stratum of one day has no spread: the spread of all days replaces it.
         own = residuals[weekday == day]
         pool = own if len(own) > 1 else residuals
         drawn = random.choice(pool, size=(resamples, len(own)))

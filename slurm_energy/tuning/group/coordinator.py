@@ -41,7 +41,7 @@ class GroupSearch(Protocol):
         """Update the search with a window of the whole job."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the result so far. Its keys are those of the record's key `tuning`."""
+        """Return the result so far, with the keys of the record's key `tuning`."""
 
 
 SearchFactory = Callable[[Mapping[str, NodeOffer], frozenset[str]], GroupSearch]
@@ -54,7 +54,8 @@ class GroupTimes:
 
     Attributes:
         lead_s: time from the announcement of a change to the change.
-        guard_s: maximum time before the change at which the coordinator may decide that it takes place.
+        guard_s: maximum time before the change at which the coordinator may decide that the change takes
+            place.
         last_call_s: latest time before the change at which it may still be decided. An undecided change
             is postponed.
         contact_s: maximum age of an agent's last poll while the agent counts as in contact.

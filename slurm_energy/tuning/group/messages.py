@@ -35,7 +35,7 @@ class NodeOffer:
     Attributes:
         candidates: operating points from which a search may choose, without the untuned point.
         gpu: the job's GPUs on the node; None without GPUs whose power limit can be lowered.
-        cpu: the job's processors on the node; None if their frequency is not tuned.
+        cpu: the job's processors on the node; None if the frequency of processors is not tuned.
         start: point to try first; None if none is known.
         pinned: whether the job stays at `start`.
     """
@@ -60,7 +60,7 @@ class GroupPoll:
         epoch: number of the last change that the node has applied; -1 if the agent does not know it.
         point: operating point in force on the node; None if the agent does not know it.
         switch_at_s: time of the next change that the agent has stored; None if it has stored none.
-        offer: points that the node can have. The coordinator requests it; None in other polls.
+        offer: points that the node can have. Sent if the coordinator requests the offer; None in other polls.
         window: the latest window measured at `epoch`; None without a new one.
         refused: names of fields of `OperatingPoint` that have no effect on the node.
         is_leaving: whether the job has ended on the node.
@@ -135,7 +135,7 @@ class GroupDecision:
         epoch: number of the change in force. An agent that has not applied this change applies it at once.
         point: operating point of `epoch`.
         next_point: operating point of the next change; None without one.
-        switch_at_s: time of the next change; None without one. The agent stores it.
+        switch_at_s: time of the next change, which the agent stores; None without one.
         go: whether the next change takes place. If not, the agent keeps `point` at `switch_at_s`.
         phase: current phase of the search, for example `reference`, `probe` or `hold`.
         poll_s: seconds until the agent polls again.

@@ -14,10 +14,10 @@ _TRUST: Final = tuple(ProgressSource)
 def merge_windows(windows: Collection[ProgressWindow]) -> ProgressWindow:
     """Return the window of a whole job from one window of each of its nodes.
 
-    The speed is that of the slowest node, because it slows all others. For the speed, only the nodes with the
-    most trustworthy source of progress count. The reason is that often only one rank reports the progress of
-    the job. The power is the sum over the nodes. The mean powers of one GPU and one package are means over
-    the nodes.
+    The speed is that of the slowest node, because this node slows down all others. For the speed, only the
+    nodes with the most trustworthy source of progress count. The reason is that often only one rank reports
+    the progress of the job. The power is the sum over the nodes. The mean powers of one GPU and one package
+    are means over the nodes.
 
     Args:
         windows: one window of each node, all at the same point; at least one window.

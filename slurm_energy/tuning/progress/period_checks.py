@@ -96,7 +96,7 @@ class LocalPeriods:
 
     @property
     def jitter(self) -> float:
-        """Relative standard deviation of single periods."""
+        """Relative standard deviation of single periods of the series."""
         return self._spread * math.sqrt(self.periods)
 
     @property

@@ -41,9 +41,9 @@ _TRUST: Final = (
 class ProgressTracker:
     """Progress of one job on one node.
 
-    The tracker keeps its source until a more trusted one has a rate, or until the present source has had no
-    rate in three consecutive windows. Compare only rates of the same source, because each source has its own
-    unit.
+    The tracker keeps its source until a more trusted source has a rate, or until the present source has had
+    no rate in three consecutive windows. Compare only rates of the same source, because each source has its
+    own unit.
 
     All times are seconds of the same monotonic clock.
     """
@@ -72,8 +72,8 @@ class ProgressTracker:
     def awaits_report(self, now_s: float) -> bool:
         """Return whether a job has reported progress and will probably report again soon.
 
-        This concerns only jobs whose present source is not the reports. The units of such a job are long.
-        Rates of another source could not be compared with later rates of the reports.
+        This applies only while another source, or none, is in use. The units of such a job are long. Rates of
+        another source could not be compared with later rates of the reports.
         """
         last_s = self._reports.last_s
         return self._source is not ProgressSource.REPORTED and now_s - last_s <= REPORT_PATIENCE_S

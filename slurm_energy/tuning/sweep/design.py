@@ -37,8 +37,8 @@ class SweepPoint:
     def policy(self) -> str:
         """The energy policy of the point.
 
-        It is the value of the factor `policy`. Without this factor it is `cap` for a point that fixes a
-        setting of the hardware, and `monitor` for other points.
+        The policy is the value of the factor `policy`. Without this factor, the policy is `cap` for a point
+        that fixes a setting of the hardware, and `monitor` for other points.
         """
         chosen = self.value("policy")
         if chosen is not None:
@@ -52,7 +52,7 @@ def build_points(
     """Return the points of a sweep. The first point is the reference.
 
     The reference sets no knob and has the policy `monitor`. It has the first value of every other factor, and
-    the first configuration. It is added if it is not among the combinations of the factors.
+    the first configuration. If it is not among the combinations of the factors, it is added.
 
     Args:
         factors: factors of the sweep, at least one unless there are configurations.

@@ -43,7 +43,7 @@ def evaluate(text: str, names: Mapping[str, Value]) -> Value:
     """Return the value of an expression.
 
     Args:
-        text: the expression. `none` is the value None.
+        text: the expression. The name `none` has the value None.
         names: values of the names that the expression may use.
 
     Raises:

@@ -70,7 +70,7 @@ class SweepPreset:
         return (*self.counts, *self.words)
 
     def with_values(self, name: str, text: str) -> SweepPreset:
-        """Return the preset with other values of one choice.
+        """Return the preset with the values of one choice replaced.
 
         Args:
             name: name of the choice, with `-` or `_`.

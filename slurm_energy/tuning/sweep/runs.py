@@ -44,7 +44,7 @@ class SweepRun:
         quality: worst quality mark of the energy figures; None if not measured.
         unmeasured: types of components without an energy figure, such as `other`. `energy_joules` does
             not include them.
-        note: reason of a failure; empty if there was none.
+        note: reason of a failure; empty: the run has not failed.
     """
 
     point: int
