@@ -166,8 +166,7 @@ def trace(job: str | int, *, controller: ControllerClient | None = None) -> Any:
 
     Returns:
         Data frame with one column per component and the column `total`. The index is the start of each
-            interval
-        (UTC). `frame.attrs["interval_s"]` is the length of an interval.
+        interval (UTC). `frame.attrs["interval_s"]` is the length of an interval.
 
     Raises:
         NotFoundError: there is no such job, or its trace was dropped.

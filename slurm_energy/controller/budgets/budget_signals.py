@@ -49,7 +49,7 @@ class SignalText:
     """The last text of a signal.
 
     Attributes:
-        text: the text.
+        text: content of the file or of the response.
         unix_s: time at which the file was written or the URL answered, in Unix seconds.
     """
 

@@ -230,7 +230,7 @@ def _grant(
         inputs: state of the engine; the ceilings in `commitment` are changed if budgets are enforced.
         table: the devices.
         counting: power at which the devices count.
-        target: wanted ceiling by row of the ceilings.
+        target: wanted ceilings, in the order of the columns of ceilings.
         available: power that each budget has for ceilings, shape (b,).
     """
     commitment, rows = inputs.commitment, table.row
@@ -275,7 +275,7 @@ def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> lis
     """Return the budgets that limit ceilings: for each one the rows of its devices and the available power.
 
     Args:
-        rows: row of each device in the ceilings, shape (n,).
+        rows: row of each device in the columns of ceilings, shape (n,).
         members: whether a device counts at its ceiling under a budget, shape (b, n).
         available_watts: power that each budget has for these devices, shape (b,).
     """
@@ -330,7 +330,7 @@ def _targets(
     shares: PowerShares,
     needs_no_limit: Bools,
 ) -> Floats:
-    """Return the wanted ceiling by row of the ceilings. Devices of silent nodes keep their ceilings."""
+    """Return the wanted ceilings in the order of their columns. Devices of silent nodes keep theirs."""
     commitment = inputs.commitment
     target = np.minimum(commitment.granted_watts, commitment.held_watts)
     limited = (table.cover & ~needs_no_limit[:, None]).any(axis=0)

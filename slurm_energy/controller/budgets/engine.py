@@ -183,7 +183,7 @@ class BudgetEngine:
             node = self._nodes[poll.node] = BudgetNode(poll.node, len(self._nodes))
             self._undecided.add(poll.node)
         elif node.poll is None or node.poll.boot_id != poll.boot_id or self._is_silent(node, now_s):
-            # What was granted to a silent node may exceed its safe limits, and a limit as it is now.
+            # The ceilings of a silent node may exceed its safe limits and the present limit of a budget.
             self._undecided.add(poll.node)
         before = node.job_ids
         self._commitment.report(poll)

@@ -39,7 +39,7 @@ class BudgetScope:
 
     @property
     def covers_nodes(self) -> bool:
-        """Whether the budget counts the power of whole nodes, not only that of the devices of jobs."""
+        """Whether the budget counts the power of whole nodes. If not, it counts the devices of jobs."""
         return self.kind in (ScopeKind.CLUSTER, ScopeKind.PARTITION, ScopeKind.NODES)
 
 

@@ -55,7 +55,7 @@ class BudgetHeadroom:
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
         """Return whether the names of a job put it under the budget.
 
-        For a budget of nodes the result is False, because it does not depend on these names.
+        For a budget of nodes the result is False, because the nodes of a pending job are not known.
         """
         names = {
             ScopeKind.PARTITION: partition.split(","),

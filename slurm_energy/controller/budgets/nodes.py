@@ -29,7 +29,7 @@ class BudgetDevice:
     """A processor package or GPU.
 
     Attributes:
-        node: the node.
+        node: node of which the device is a part.
         report: last report.
         row: row of the device in the columns of ceilings; -1: its power cannot be limited.
         is_gpu: whether the device is a GPU.
@@ -57,8 +57,8 @@ class BudgetDevice:
         """Store a report.
 
         Args:
-            report: the report.
-            row: row of the device in the ceilings.
+            report: report about the device in a poll.
+            row: row of the device in the columns of ceilings.
             jobs: jobs on the node by id.
             now_s: time now.
         """
@@ -131,8 +131,8 @@ class BudgetNode:
         """Store a poll.
 
         Args:
-            poll: the poll.
-            rows: row of each device in the ceilings.
+            poll: poll of this node.
+            rows: row of each device in the columns of ceilings.
             now_s: time now.
         """
         poll = self._reachable.apply(poll, now_s, is_trusted=not self.distrust)
@@ -195,7 +195,7 @@ class BudgetNode:
         Args:
             state: the stored state. `devices` has lists of watts by device; the first value is the nameplate
                 power.
-            rows: row of each device in the ceilings.
+            rows: row of each device in the columns of ceilings.
             now_s: time now.
         """
         for name, maximum in (("reserve_watts", self.reserve), ("unlimited_watts", self.unlimited)):

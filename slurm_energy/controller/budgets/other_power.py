@@ -16,7 +16,7 @@ UNKNOWN_SLOPE: Final = 0.12
 12 %."""
 MAX_SLOPE: Final = 0.25
 _STEADY: Final = 0.05
-"""Maximum relative change of the devices' power over three polls at which a difference is learned from."""
+"""Maximum relative change of the devices' power over three polls for the slope to be fitted to it."""
 _PRIOR_POLLS: Final = 10.0
 _PRIOR_SPREAD: Final = 0.05
 """The slope before it is learned weighs as much as this number of polls with this relative spread."""

@@ -22,7 +22,7 @@ def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping
     values that a faulty or compromised node can report must therefore be bounded.
 
     Args:
-        poll: the poll.
+        poll: poll of the node.
         known: nameplate power in watts of the devices that the node has reported, by name.
         max_watts: maximum plausible power by component: `cpu` of all packages, `gpu` of each GPU, `node`.
 
@@ -56,7 +56,7 @@ def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[t
     returned.
 
     Args:
-        poll: the poll.
+        poll: poll of the node.
         jobs: running jobs in Slurm by id.
     """
     reported = {job.job_id: job.restart_count for job in poll.jobs}

@@ -25,9 +25,9 @@ class CycleDevices:
     """The devices with a power limit, as columns of length n.
 
     Attributes:
-        devices: the devices.
-        row: row in the ceilings.
-        node: index of the node.
+        devices: objects with the last report of each device.
+        row: row of the device in the columns of ceilings.
+        node: index of the device's node.
         min_watts, max_watts: range of the power limit.
         draw_watts: expected power without a limit.
         watts: measured power; NaN: unknown.

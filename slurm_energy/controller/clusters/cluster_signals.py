@@ -13,7 +13,7 @@ from slurm_energy.protocol.cluster_state import MAX_SLOTS, SIGNALS, SignalValues
 from slurm_energy.signals import SignalColumns
 
 HORIZON_S: Final = 96 * 3600.0
-"""Length of the forecasts that are sent, unless the slots are shorter than an hour."""
+"""Length of the forecasts that are sent. If the slots are short, `MAX_SLOTS` limits it further."""
 _MAX_STEP_S: Final = 3600.0
 _MAX_SOURCE_CHARACTERS: Final = 200
 

@@ -73,7 +73,7 @@ class PlacementRoutes:
             for name, one in known.items()
             if name in query.predictions and not one.problem and one.state is not None
         }
-        async with self._choosing:  # two jobs must not both see a cluster without the other
+        async with self._choosing:  # the second of two jobs must see the first one's reservation
             answer = await self._choose(query, known, usable, rights.name or "")
         left_out = [
             {"cluster": name, "problem": one.problem or "not asked for"}

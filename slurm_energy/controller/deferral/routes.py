@@ -36,7 +36,7 @@ class DeferralRoutes:
         return RouteGroup(costly={SAVINGS_PATH: self.savings})
 
     async def savings(self, query: Mapping[str, str], rights: Rights) -> dict[str, Any]:
-        """Return the response to `GET /v1/deferral/savings`. Users see only their own jobs.
+        """Return the response to `GET /v1/deferral/savings`. Operators see all jobs, users their own.
 
         Raises:
             UsageError: a parameter is unknown or malformed.

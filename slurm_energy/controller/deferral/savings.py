@@ -40,11 +40,9 @@ def savings_rows(
         series: price and carbon intensity by the name of the signal.
 
     Returns:
-        One dict for each account and user: number of jobs, energy, mean delay of the starts, and one dict
-            each for
-        `cost` and `co2e_g` (None: the signal has no source). Its keys are `actual`, `at_once`, `deviation`
-            and
-        `jobs`, the number of jobs with known amounts.
+        One dict for each account and user, with number of jobs, energy and mean delay of the starts. The
+        values of its keys `cost` and `co2e_g` are dicts (None: the signal has no source) with `actual`,
+        `at_once`, `deviation` and `jobs`, the number of jobs with known amounts.
     """
     if not runs:
         return []

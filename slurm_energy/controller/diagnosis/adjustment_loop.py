@@ -36,7 +36,7 @@ class AdjustmentLoop:
     Args:
         config: returns the current configuration.
         store: the database.
-        trials: the trials.
+        trials: trials of adjustments of all programs.
         failures: log of failures; a repeated one is logged once.
         clock: returns Unix seconds.
     """

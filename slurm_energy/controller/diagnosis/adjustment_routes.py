@@ -55,7 +55,7 @@ class AdjustmentRoutes:
     Args:
         config: returns the current configuration.
         store: the database.
-        trials: the trials.
+        trials: trials of adjustments of all programs.
         advisor: checks whether a job runs on an agent's node, and knows the programs of running jobs.
         clock: returns Unix seconds.
     """

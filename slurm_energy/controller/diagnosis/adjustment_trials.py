@@ -107,7 +107,7 @@ class AdjustmentTrials:
         """Store a pending trial of a proposal. This ends an earlier pending trial of the program.
 
         Args:
-            program: the program.
+            program: program of the diagnosed run.
             run: the diagnosed run.
             observed: the stored data of the run.
             proposal: the adjustments.

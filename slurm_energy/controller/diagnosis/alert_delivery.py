@@ -35,8 +35,8 @@ class FindingAlert:
     """One finding of one running job.
 
     Attributes:
-        job: the job.
-        finding: the finding.
+        job: the running job, with all its findings.
+        finding: finding that the alert is about.
         elapsed_s: seconds since the start of the job.
     """
 

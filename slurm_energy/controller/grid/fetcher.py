@@ -52,7 +52,7 @@ class FetchedSeries:
 
     Attributes:
         key: identity in the database.
-        provider: the provider.
+        provider: provider from which the series is fetched.
         base_url: base URL without a slash at the end.
         token_file: file with token or password; None: the provider needs none.
         user: user name for providers with a login.

@@ -50,7 +50,7 @@ async def fetch_body(request: FetchRequest, subject: str, secret: str = "") -> b
     in https_proxy is used for https.
 
     Args:
-        request: the request.
+        request: request to send.
         subject: provider and zone, for errors.
         secret: token or password, which is removed from error texts.
 

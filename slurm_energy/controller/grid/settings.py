@@ -27,8 +27,8 @@ class GridSettings:
         unit: unit of the values, `g/kWh` or a currency per kWh.
         constant: configured constant value per kWh; None: no constant is configured.
         file: CSV file.
-        max_age_s: time for which the last value of the file applies; None: twice the usual step between
-            values.
+        max_age_s: time for which a value of the file applies if no newer value follows; None: twice the
+            usual step between values.
         base_url: base URL of the provider without a slash at the end.
         user: user name for providers with a login.
         token_file: file with token or password; None: the provider needs none.

@@ -38,7 +38,7 @@ class SignedResponder:
     """Sender of responses to one request, signed with munge under the uid of this process.
 
     Args:
-        request: the request.
+        request: request to which the responses are sent.
         credential: munge credential of the request.
         munge_socket: munged's socket; None: the library's default.
         threads: executor for calls of munge.

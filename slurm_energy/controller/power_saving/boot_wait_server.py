@@ -109,7 +109,7 @@ class BootWaitServer:
 
     async def _listen(self, path: Path) -> asyncio.Server:
         with contextlib.suppress(FileNotFoundError):
-            # A killed process leaves its socket. Another senergyctld cannot run: the port is bound before.
+            # A killed process leaves its socket. No other senergyctld runs: this one has bound its port.
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
         server = await asyncio.start_unix_server(self._serve, path, limit=_MAX_REQUEST_BYTES)
@@ -128,7 +128,7 @@ class BootWaitServer:
             try:
                 self._boots.observe(await asyncio.to_thread(self._read), self._clock())
             except EnergyError as error:
-                # Without states nobody knows when the nodes are ready: slurmctld's own pass starts the jobs.
+                # Without states it is unknown when nodes are ready: slurmctld's periodic pass starts jobs.
                 self._failures.report(_SUBJECT, str(error))
                 self._release(self._waits)
                 continue

@@ -49,7 +49,7 @@ class PowerTransition:
 
 
 class NodeBoots:
-    """Power states of the nodes at the last reading, and boots in progress. The methods are thread-safe.
+    """Power states of the nodes at the last reading, and boots in progress. Its methods are thread-safe.
 
     A boot begins with the request, made by senergyctld or by Slurm for a job. It ends when the node responds
     to slurmctld.
@@ -68,7 +68,7 @@ class NodeBoots:
         """Store the states of all nodes.
 
         Args:
-            nodes: the nodes.
+            nodes: states of all nodes, as read from Slurm.
             now: time of the reading in Unix seconds.
         """
         with self._lock:
@@ -147,9 +147,8 @@ class NodeBoots:
             kind: kind of the nodes; None: all nodes.
 
         Returns:
-            The median of this kind. If no boot of this kind has been measured, the median of all nodes. None:
-                no boot
-            has been measured at all.
+            The median of this kind. If no boot of this kind has been measured, the median of all nodes.
+            None: no boot has been measured at all.
         """
         with self._lock:
             times = self._boots_s.get(kind) if kind is not None else None

@@ -211,7 +211,7 @@ class PriorityLoop:
             self.snapshot = None
             return
         settings = self.config.priority
-        if settings.mode == "plugin":  # its site factors are not those that were set by scontrol
+        if settings.mode == "plugin":  # the plugin's site factors are not those set by scontrol
             self._pipeline.state.applied_factors.clear()
         log.info("priority: %s, by %s from %s", settings.mode, settings.policy, self._pipeline.source_name)
 

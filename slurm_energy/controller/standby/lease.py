@@ -134,7 +134,7 @@ class ControllerLease:
         self._thread.start()
 
     def note_loop(self, ahead_s: float = 0.0) -> None:
-        """Record that the event loop works. During the start it may then be busy for `ahead_s` seconds."""
+        """Record that the event loop works now, and that it may be busy for the next `ahead_s` seconds."""
         self._loop_seen_s = max(self._loop_seen_s, self._clock_s() + ahead_s)
 
     def release(self, successor: str | None = None) -> None:
@@ -182,7 +182,7 @@ class ControllerLease:
             except (EnergyError, SQLAlchemyError, OSError) as error:
                 self._failures.report("lease", f"not renewed: {error_reason(error)}")
                 pause_s = _RENEWAL_S / 2
-            except Exception as error:  # without this thread, nothing would renew or lose the lease
+            except Exception as error:  # without this thread, the lease is neither renewed nor lost
                 self._unexpected.report(error, "lease: not renewed")
             if self._closing.wait(pause_s):
                 return

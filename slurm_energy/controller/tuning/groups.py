@@ -39,7 +39,7 @@ class _Group:
     """A job on several nodes with its coordinator. The lock lets one poll at a time use the coordinator.
 
     Attributes:
-        coordinator: the coordinator.
+        coordinator: coordinator that decides about the settings of the job on all its nodes.
         created_s: time of its creation in monotonic seconds.
         checked_s: time of the last successful check that a node runs the job, in monotonic seconds, by node
             and address of the sender.
