@@ -24,7 +24,7 @@ _FIRST_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class CeilingBudget:
-    """A budget on ceilings.
+    """A budget for the sum of the ceilings of its devices.
 
     Attributes:
         rows: rows of the devices under the budget.

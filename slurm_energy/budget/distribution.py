@@ -120,14 +120,14 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
     """Return the lowest price at which groups fit into a budget.
 
     Args:
-        order: the order of lowering.
+        order: the order in which groups are lowered.
         rows: groups under the budget.
         counts: number of devices of each of these groups under the budget.
         left_watts: power that is left for these devices.
 
     Returns:
-        The price. It is `MIN_PRICE` if the groups fit without restriction, and `MAX_PRICE` if they do not
-        even fit at their floors.
+        The price: `MIN_PRICE` if the groups fit without restriction, `MAX_PRICE` if they do not fit even
+            at their floors.
     """
     top_watts = float(counts @ order.top_watts[rows])
     if top_watts <= left_watts:

@@ -1,4 +1,4 @@
-"""Explanations of budget decisions, one sentence each."""
+"""Explanations of budget decisions, one sentence per job."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MINUTES_PER_DAY: Final = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class LimitStep:
-    """A change of a limit: `watts` applies from `unix_s` on."""
+    """A change of a limit: the limit `watts` applies from `unix_s` on."""
 
     unix_s: float
     watts: float

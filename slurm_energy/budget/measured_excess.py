@@ -40,7 +40,7 @@ class MeasuredExcess:
         """Return the correction of each budget in watts, shape (b,).
 
         Args:
-            names: names of the b budgets. The state of other budgets is discarded.
+            names: names of the b budgets. The state of budgets that are not listed is discarded.
             measured_watts: measured power under each budget, shape (b,).
             committed_watts: committed power under the ceilings in force, shape (b,).
             now_s: time on a monotonic clock.

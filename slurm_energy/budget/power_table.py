@@ -69,15 +69,15 @@ class PartitionPower:
     """Maximum power that jobs can add above idle on the nodes of one partition.
 
     Attributes:
-        cpu_watts: watts per CPU.
-        node_watts: watts of the packages of one node.
+        cpu_watts: maximum power above idle per CPU.
+        node_watts: maximum power above idle of all packages of one node.
         cpus: minimum number of CPUs of a node. It converts a number of CPUs to a number of nodes.
-        gpu_watts: watts of one GPU of any kind.
+        gpu_watts: maximum power above idle of one GPU of any kind.
         gpus: maximum number of GPUs of a node.
-        gpu_kinds: watts of one GPU by Slurm's GRES type.
+        gpu_kinds: maximum power above idle of one GPU, by Slurm's GRES type.
         idle_cpu_watts, idle_gpu_watts: idle power per CPU and per GPU, the minimum over all nodes.
         is_exclusive: whether each job gets whole nodes.
-        is_default: whether jobs that name no partition come here.
+        is_default: whether the partition is the default of jobs that name no partition.
         node_min_watts: maximum over the nodes of the sum of the packages' minimum power limits. None: a
             node that has reported has no power limits, or no node has reported.
         gpu_min_watts: maximum over the nodes of a GPU's minimum power limit; None: as for `node_min_watts`.

@@ -123,7 +123,7 @@ class RunBudget:
     """Time and energy that a job has lost relative to its untuned state, and the losses still permitted."""
 
     def __init__(self, objective: Objective, expected_duration_s: float | None = None) -> None:
-        """Start a job.
+        """Start with a job that has lost nothing so far.
 
         Args:
             objective: objective with its slowdown limit.

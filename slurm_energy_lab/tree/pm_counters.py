@@ -17,7 +17,7 @@ _NAMES = {"cpu": "cpu", "dram": "memory", "node": ""}
 
 
 class PmCountersScan:
-    """Values of the last update of the pm_counters. All files show these values until the next update."""
+    """Values of the last update of the pm_counters, which all files show until the next update."""
 
     def __init__(self, realtime_model: RealtimeModel) -> None:
         self._realtime_model = realtime_model

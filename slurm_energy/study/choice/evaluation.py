@@ -154,7 +154,7 @@ def pareto_front(forecasts: Sequence[AlternativeForecast], kpis: Sequence[Kpi]) 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The alternative that a choice recommends.
+    """Recommendation of an alternative by the step `choose`.
 
     Attributes:
         name: name of the alternative; empty: none is recommended.
