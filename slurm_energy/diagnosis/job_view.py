@@ -327,7 +327,7 @@ class JobView:
             seconds_lost: lost wall-clock time of the whole job; None if unknown.
             confidence: 0 to 1.
             joules_lost: lost energy; None: the lost time multiplied by the power of the waiting job.
-            time_share: affected share of the job's time; None: the lost time as a share of the job's time.
+            time_share: affected fraction of the job's time; None: the lost time divided by the job's time.
             where: nodes, GPUs or ranks concerned.
         """
         if seconds_lost is not None:

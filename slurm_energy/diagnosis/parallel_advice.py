@@ -57,7 +57,7 @@ def balanced_work(view: JobView, finding: JobFinding) -> Iterator[FindingAdvice]
 
 
 def _slow_nodes(view: JobView, finding: JobFinding) -> list[str]:
-    """Return the nodes of the slow ranks or GPUs; empty if they are half of the nodes or more."""
+    """Return the nodes of the slow ranks or GPUs; empty if these are at least half of the nodes."""
     names = {rank.name: rank.steps.node for rank in view.ranks} | {gpu.name: gpu.node for gpu in view.gpus}
     slow = sorted({names[name] for name in finding.where if name in names})
     return slow if 2 * len(slow) < len(view.observation.nodes) else []

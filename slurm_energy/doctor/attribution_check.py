@@ -16,7 +16,10 @@ _MOUNT = 'agent.resctrl = "mount" and restart senergyd;   or: mount -t resctrl r
 
 
 def attribution_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the attribution; none if the node measures no energy that resctrl helps to divide."""
+    """Return a check of the attribution.
+
+    The result is empty if the node measures no energy that resctrl helps to divide.
+    """
     support = findings.resctrl
     measured = {counter.component for counter in findings.counters if not counter.error}
     used = [quantity for quantity in support.quantities if _DIVIDES[quantity] in measured]

@@ -11,7 +11,7 @@ _NAME = "power budget"
 
 
 def budget_checks(findings: HostFindings) -> list[CheckResult]:
-    """Return a check of the node under power budgets; none if the configuration has no power budgets."""
+    """Return a check of the node under power budgets; empty if the configuration has no power budgets."""
     if findings.budget_mode == "off":
         return []
     mode = f"mode {findings.budget_mode}"

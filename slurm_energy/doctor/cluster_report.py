@@ -19,7 +19,7 @@ _FAULTS: Final = (CheckState.DEGRADED, CheckState.FAILED)
 
 
 def document(findings: ClusterFindings, checks: Iterable[GroupCheck]) -> dict[str, Any]:
-    """Return the report as a dict for JSON. Host lists are complete."""
+    """Return the report as a dict for JSON. Host lists are not shortened."""
     listed = list(checks)
     return {
         "cluster": findings.cluster,

@@ -18,7 +18,7 @@ class CounterFinding:
     """Finding on an energy counter.
 
     Attributes:
-        key, component, source: as in `devices.driver.EnergyCounter`.
+        key, component, source: attributes of the counter, see `devices.driver.EnergyCounter`.
         quality: `measured`, `modelled` or `partial`.
         energy_uj: reading of the counter in microjoules; None if the counter cannot be read.
         error: why the counter cannot be read; empty if it can be read.
@@ -41,7 +41,7 @@ class KnobFinding:
     """Finding on a knob (a value of the hardware that can be set).
 
     Attributes:
-        key, name: as in `devices.driver.Knob`.
+        key, name: attributes of the knob, see `devices.driver.Knob`.
         value: current value with its unit; None if the value cannot be read.
         writable: whether this process may write the knob.
     """

@@ -87,7 +87,7 @@ def catalogue(config: Config) -> dict[str, PolicyInfo]:
 def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
     """Return the power cap per node and the power cap per GPU, in watts, of each policy that defines one.
 
-    A cap of None means that the policy does not define this cap.
+    None in place of a cap means that the policy does not define this cap.
     """
     caps = {name: (info.cap_watts, info.gpu_cap_watts) for name, info in catalogue(config).items()}
     return {name: pair for name, pair in caps.items() if pair != (None, None)}

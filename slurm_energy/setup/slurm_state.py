@@ -62,7 +62,7 @@ def running_settings(site: SlurmSite, run: Runner | None = None) -> RunningSetti
 
 
 def program(site: SlurmSite, name: str) -> str:
-    """Return the path of a client command of Slurm; its name if the installation is unknown."""
+    """Return the path of a client command of Slurm; its bare name if the installation is unknown."""
     path = site.installation.prefix / "bin" / name if site.installation else None
     return str(path) if path and path.exists() else name
 

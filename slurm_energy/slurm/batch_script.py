@@ -116,7 +116,7 @@ def parse_time_limit(text: str, name: str = "--time") -> float | None:
         Seconds; None: no limit.
 
     Raises:
-        UsageError: not a time limit.
+        UsageError: the text is not a time limit.
     """
     if text.upper() in ("INFINITE", "UNLIMITED", "-1", "0"):
         return None

@@ -51,7 +51,7 @@ def expand_hostlist(hostlist: str, name: str = "host list") -> list[str]:
         name: the flag or value to name in the error.
 
     Raises:
-        UsageError: not a host list, an empty one, or one of more than a million nodes.
+        UsageError: the text is not a host list, is empty, or names more than a million nodes.
     """
     if not any(character in hostlist for character in "[]" + _OPERATORS):
         names = [part.strip() for part in hostlist.split(",") if part.strip()]
@@ -68,7 +68,7 @@ def node_position(node: str, hostlist: str) -> int | None:
     """Return the position of a node in a host list, counted from 0; None: the node is not in the list.
 
     Raises:
-        UsageError: not a host list, or one of more than a million nodes.
+        UsageError: the text is not a host list, or names more than a million nodes.
     """
     if not _NAME.fullmatch(node):  # such a name would be parsed as a host list
         return None
@@ -94,7 +94,7 @@ def count_at(counts: str, position: int) -> int | None:
         The count; None: the list has no count for this position.
 
     Raises:
-        UsageError: `counts` is not such a list.
+        UsageError: `counts` is not a list of counts.
     """
     offset = 0
     for part in counts.split(","):
@@ -111,7 +111,7 @@ def sum_repeats(counts: str) -> int:
     """Return the number of nodes in a list of counts such as `64(x2),32`.
 
     Raises:
-        UsageError: `counts` is not such a list.
+        UsageError: `counts` is not a list of counts.
     """
     total = 0
     for part in counts.split(","):

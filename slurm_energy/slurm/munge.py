@@ -107,7 +107,10 @@ def open_credential(credential: str, socket: Path | None = None) -> Credential:
 
 
 class _Context:
-    """A munge_ctx_t, valid in a `with` block. Each thread needs its own; creating one takes microseconds."""
+    """A munge_ctx_t, valid in a `with` block.
+
+    Each thread needs its own context. Creating a context takes microseconds.
+    """
 
     def __init__(self, library: Any, socket: Path | None) -> None:
         self._library = library

@@ -143,8 +143,8 @@ def build(
 def ensure_built(say: Say = lambda text: None) -> Path:
     """Return the path of the plugin in plugins/.
 
-    The plugin is built first if it is older than its sources, or was built for another release than
-    slurmctld's.
+    The plugin is built first if it is older than its sources, or was built for a release other than that of
+    slurmctld.
 
     Args:
         say: receives a line of text before each step that takes time.

@@ -100,8 +100,8 @@ def _joint_ranks(view: JobView) -> list[RankView]:
     """Return the processes that take their steps together; empty if the job runs independent programs.
 
     If several processes have the same rank, as after a restart, only the last one counts. Ranks that exchange
-    data in each step have completed equally many steps; independent programs, such as those of a parameter
-    search, have not.
+    data in each step have completed equally many steps. Independent programs, such as those of a parameter
+    search, have completed different numbers of steps.
     """
     last: dict[object, RankView] = {}
     for view_of_rank in sorted(view.ranks, key=_start_s):

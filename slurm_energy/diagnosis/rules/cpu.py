@@ -146,7 +146,7 @@ def _optimizer(view: JobView) -> tuple[float, float | None]:
 
 
 def unused_cpus(view: JobView) -> Iterator[JobFinding]:
-    """Yield the finding that the job uses few of its CPUs even at its peak."""
+    """Yield the finding that the job uses few of its CPUs even when its CPU use is highest."""
     allocated, use = _peak_use(view)
     if allocated is None or use is None or view.context.is_interactive or _holds_memory(view):
         return

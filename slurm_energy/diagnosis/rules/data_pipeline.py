@@ -87,7 +87,7 @@ class LoaderStarts(NamedTuple):
 
 
 def loader_starts(view: JobView) -> LoaderStarts:
-    """Return the waits for starts of the loader's processes; 0 if a rank does not report them."""
+    """Return the waits of steps for starts of the loader's processes; 0 if a rank does not report them."""
     counts = [rank.steps.hints.get("loader_starts") for rank in view.ranks]
     waits = [rank.steps.hints.get("loader_start_s") for rank in view.ranks]
     known = [float(one) for one in waits if isinstance(one, int | float) and not isinstance(one, bool)]

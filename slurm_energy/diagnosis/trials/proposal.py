@@ -30,7 +30,7 @@ class AdjustmentProposal:
         finding: kind of the finding.
         adjustments: the changes; never empty.
         time_ratio: predicted time of the next run, divided by the time of the diagnosed run.
-        energy_ratio: the same ratio for the energy; None if unknown.
+        energy_ratio: predicted energy of the next run, divided by that of the diagnosed run; None if unknown.
         source: measurement or model behind the prediction.
     """
 
@@ -56,7 +56,7 @@ class AdjustmentProposal:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AdjustmentProposal:
-        """Return the proposal that `to_json` wrote to an object."""
+        """Return the proposal from an object that `to_json` returned."""
         return cls(
             data["finding"],
             tuple(Adjustment.from_json(item) for item in data["adjustments"]),

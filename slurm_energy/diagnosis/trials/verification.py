@@ -105,7 +105,8 @@ class TrialDecision:
         unit: unit of progress: `sample`, `step` or `run`.
         time_ratio: time per unit with the adjustments, divided by the time per unit before; without delays by
             other work if these are known; None if the runs are not comparable.
-        energy_ratio: the same ratio for the energy; None if unknown.
+        energy_ratio: energy per unit with the adjustments, divided by the energy per unit before; None if
+            unknown.
         noise: relative standard error of the ratios.
     """
 
@@ -275,7 +276,10 @@ def _refusal(
 
 
 def _same_work(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
-    """Return whether runs did the same work, by equal progress or by equally early ends of their activity."""
+    """Return whether runs did the same work.
+
+    Runs did the same work if their progress is equal, or if their activity ended by itself equally early.
+    """
     amounts = [run.samples or run.steps for run in (*before, *after)]
     known = [amount for amount in amounts if amount]
     if known:
