@@ -97,7 +97,7 @@ class EnergyJob:
         return controller_frames.trace(self.job_id, controller=self._client())
 
     def cancel(self) -> None:
-        """Cancel the job. An ended job stays as it is.
+        """Cancel the job. If the job has ended, do nothing.
 
         Raises:
             UnavailableError: scancel failed.

@@ -136,7 +136,7 @@ class AwayPower:
         return self._kinds.setdefault(kind, KindPower())
 
     def energy(self, kind: str, declared: NodeEnergy) -> NodeEnergy:
-        """Return the energy figures of a kind of nodes; configured values replace those not yet measured.
+        """Return the energy figures of a kind of nodes. Figures not yet measured have the configured value.
 
         Args:
             kind: kind of the nodes.

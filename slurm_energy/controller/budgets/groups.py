@@ -35,7 +35,7 @@ class DeviceGroups:
 
 @dataclass(frozen=True, slots=True)
 class MergedJobReport:
-    """What the nodes of a job have reported about it.
+    """Reports about a job, merged from all of the job's nodes.
 
     Attributes:
         nodes: number of nodes that have reported.

@@ -91,7 +91,7 @@ class PlacementRoutes:
         usable: Mapping[str, ClusterState],
         user: str,
     ) -> dict[str, Any]:
-        """Return the choice among the usable clusters. If the query asks for it, reserve the job there."""
+        """Return the choice among the usable clusters. If the query requests it, reserve the job there."""
         from slurm_energy.controller.clusters.cluster_choice import ExpectedLoads, ReservedJob, choose_cluster
 
         if not usable:

@@ -142,8 +142,8 @@ class BeginTimeHolds:
     def _must_move(self, job: int, begin_s: float, now_unix_s: float, target_s: float) -> bool:
         """Return whether the begin time of a job must be set.
 
-        It must be set if a user has moved it to an earlier time. A begin time later than necessary is moved
-        to an earlier time only if senergyctld set it.
+        A begin time that is near must be set, also if a user has moved it there. A begin time that is too
+        late is moved to an earlier time only if senergyctld set it.
         """
         if not begin_s > now_unix_s + (target_s - now_unix_s) / 2:
             return True

@@ -131,7 +131,7 @@ class DeferralLoop:
             await asyncio.sleep(max(0.0, pause_s - self._cycle_s))
 
     async def cycle(self) -> None:
-        """Plan once, and hold or release jobs as planned. If this fails, log it and extend no hold."""
+        """Plan once, and hold or release jobs as planned. Log a failure, and extend no hold then."""
         try:
             problems = await self._cycle()
             self._error = "; ".join(problems) or None

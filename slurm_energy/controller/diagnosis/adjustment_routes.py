@@ -235,7 +235,7 @@ class AdjustmentRoutes:
         return {"job_id": job_id, "values": dict(stored.offered), "trial": stored.trial}
 
     def _count_submission(self, uid: int) -> None:
-        """Count a submission of the user. Refuse it if the user has reported too many.
+        """Count a submission that the user reports, and refuse too many submissions.
 
         Each submission adds a row to the database, even if its job does not exist yet.
 

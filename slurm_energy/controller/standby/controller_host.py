@@ -84,7 +84,7 @@ class ControllerHost:
         self.beside = self._follower.is_beside_slurmctld()
 
     def successor(self, state: LeaseState) -> str | None:
-        """Return the controller to which this active controller should hand over now; None: to no one."""
+        """Return the controller to which this active controller should hand over now; None: to none."""
         return self._follower.successor(state, self.name, self.beside)
 
     def write_policies(self, lines: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ class SlurmctldFollower:
         return None if host is None else is_this_host(host)
 
     def successor(self, state: LeaseState, name: str, beside: bool | None) -> str | None:
-        """Return the controller to which the active one should hand over now; None: to no one.
+        """Return the controller to which the active one should hand over now; None: to none.
 
         Args:
             state: state of the lease and of the controllers.

@@ -217,7 +217,7 @@ def curve_oracle(config: Config) -> CurveOracle | None:
 
 
 def parse_run(stored: StoredRun) -> LearnedRun | None:
-    """Return a run, parsed from its stored form; None: this release cannot read it."""
+    """Return a run, parsed from its stored form; None: this release cannot read the form."""
     try:
         return LearnedRun.from_json(stored.body)
     except EnergyError as error:

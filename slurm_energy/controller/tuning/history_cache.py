@@ -191,7 +191,7 @@ def training_model(config: Config) -> Oracle | None:
 
 
 def read_requests(data: Any, user: str | None, *, operator: bool) -> list[PredictionRequest]:
-    """Return the prediction requests in a request body. Users may only ask about their own jobs.
+    """Return the prediction requests in a request body. Users may only name their own jobs.
 
     Args:
         data: the JSON object in the body.
