@@ -1,7 +1,7 @@
-"""One cycle of the priority engine: from queue columns to a ranked order with reasons and site factors.
+"""One cycle of the priority engine: it ranks the queue and computes reasons and site factors.
 
-The engine uses no file, command, database or clock. The queue, the time and past usage are passed in; a
-snapshot is returned.
+The engine uses no file, command, database or clock. It takes the queue, the time and past usage as arguments
+and returns a snapshot.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class AgedStarts:
-    """Number of jobs of each user that recently started after waiting longer than the bound on waiting.
+    """Counter of each user's recent starts of jobs that had waited longer than the bound on waiting.
 
     The starts are collected from the queue and kept for `wait_bound_s`. After a restart of senergyctld the
     starts of jobs that have already ended are unknown. No Slurm command is run.
@@ -75,18 +75,18 @@ class EngineState:
 
     Attributes:
         usage: decayed usage of users and Slurm accounts.
-        configured_shares: shares as configured in Slurm's accounting; empty: unknown.
-        observed_shares: normalised shares last seen in the queue, used while the configured ones are
+        configured_shares: fair shares as configured in Slurm's accounting; empty: unknown.
+        observed_shares: normalised fair shares last seen in the queue, used while the configured shares are
             unknown.
         site_factors: site factors of the last cycle by job id; None before the first cycle.
         applied_factors: site factors that slurmctld accepted one by one (portable mode), by job id.
-        interventions: assigned GPU shapes and preemptions.
-        mispredictions: predictions of jobs that have started.
-        aged_starts: jobs that started after waiting past the bound.
+        interventions: assigned GPU shapes and preemptions, which later cycles need.
+        mispredictions: predictions of jobs at their start, and overruns of running jobs.
+        aged_starts: starts of jobs that had waited past the bound.
         unrecorded_runs: running jobs, and ended jobs whose energy record has not arrived.
-        quotas: use of quotas of energy, cost and carbon.
-        waiting_since_s: time from which the wait of deferred jobs counts, by id of the job, array or
-            heterogeneous job, in Unix seconds.
+        quotas: current use of the quotas of energy, cost and carbon.
+        waiting_since_s: Unix seconds from which the waiting time of deferred jobs counts, by id of the job,
+            array or heterogeneous job.
     """
 
     usage: DecayedUsage
@@ -118,7 +118,7 @@ class PriorityEngine:
         config: scheduling policy, weights and bounds.
         state: state that the engines before and after a reload share.
         history: predictions from measured runs; None: there is no history.
-        shape_provider: determines the GPU shapes in which each job could run; None: only the requested one.
+        shape_provider: determines the GPU shapes in which each job could run; None: only the requested shape.
         guard: the guard that the shape provider's predictor uses; None: no lower bounds from history.
 
     Raises:
@@ -152,7 +152,7 @@ class PriorityEngine:
         self._shape_provider = shape_provider or RequestedShapeProvider()
 
     def cycle(self, queue: QueueColumns, now_s: float) -> Snapshot:
-        """Rank a queue and return the snapshot that holds the order, its reasons and the site factors.
+        """Rank a queue, and return a snapshot with the order, the reasons for it and the site factors.
 
         Args:
             queue: pending and running jobs.
@@ -208,7 +208,7 @@ class PriorityEngine:
         )
 
     def _report_policy(self) -> None:
-        """Log once each misbehaviour of a site's own policy: slow calls, results that vary."""
+        """Log each kind of misbehaviour of a site's own policy once: slow calls, results that vary."""
         for note in observed_calls(self.policy.name).notes(self.policy.name):
             kind = note.partition(":")[0]
             if kind not in self._reported:
@@ -216,7 +216,7 @@ class PriorityEngine:
                 log.warning("%s", note)
 
     def _associations(self, queue: QueueColumns) -> Ints:
-        """Return the association row of each job, and store the normalised shares that the queue contains."""
+        """Return each job's association row. Store the normalised shares that the queue contains."""
         pairs = list(zip(queue.account, queue.user, strict=True))
         association = self._state.usage.association_rows(pairs)
         with_shares = np.flatnonzero(~np.isnan(queue.shares_norm))
@@ -225,9 +225,9 @@ class PriorityEngine:
         return association
 
     def _users(self, queue: QueueColumns, predicted: QueuePredictions, now_s: float) -> tuple[Users, Floats]:
-        """Return the table of usage, and the normalised shares (NaN: unknown), with one row per association.
+        """Return the usage table and the normalised shares (NaN: unknown), one row per association.
 
-        The usage of runs without an energy record is their predicted power times their duration.
+        For a run without an energy record, the usage is the predicted power times the duration.
         """
         usage, share_by_association = self._state.usage, self._state.shares()
         usage.association_rows(share_by_association)
@@ -267,9 +267,11 @@ class PriorityEngine:
         return place, site_factors, new_rows
 
     def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
-        """Return the rows of unranked pending jobs that still have our site factor (portable mode only).
+        """Return the rows of unranked pending jobs that still have a site factor set by senergyctld.
 
-        Such jobs would go first in a partition that is no longer ranked.
+        There are such jobs in portable mode only.
+
+        They would go before all other jobs in a partition that is no longer ranked.
         """
         applied_factors = self._state.applied_factors if self._settings.mode == "portable" else {}
         at: Ints = np.flatnonzero(
@@ -278,10 +280,10 @@ class PriorityEngine:
         return at[np.array([applied_factors.get(job, 0) != 0 for job in scontrol_ids(queue, at)], np.bool_)]
 
     def _current_site_factors(self, queue: QueueColumns, ordered: Ints) -> Ints:
-        """Return the current site factors of the `ordered` rows; 0: none.
+        """Return the current site factors of the queue rows `ordered`; 0: the job has none.
 
-        They are those of the last cycle. In portable mode, and before the first cycle, they are read from the
-        queue, as Slurm reports them.
+        The site factors are those of the last cycle. In portable mode, and before the first cycle, they are
+        read from the queue, as Slurm reports them.
         """
         slurm_factors = queue.site_factor[ordered]
         previous = self._state.site_factors

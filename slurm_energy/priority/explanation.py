@@ -1,6 +1,6 @@
 """The reason for each pending job's place in the queue, as plain data for `GET /v1/priority`.
 
-This module only formulates the engine's decisions.
+This module only describes the engine's decisions in words.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Explainer:
 
     Args:
         snapshot: result of a cycle.
-        may_see: whether each queue row may be named as a neighbour of another job; None: all may.
+        may_see: for each queue row, whether the job may be named in the description of another job; None: all
+            may be named.
     """
 
     def __init__(self, snapshot: Snapshot, may_see: Bools | None = None) -> None:
@@ -92,7 +93,7 @@ class Explainer:
         self._waited_s = snapshot.scheduled.wait_s
 
     def job(self, row: int) -> dict[str, Any]:
-        """Return the entry of a pending job in the response to `GET /v1/priority`. `row` is its queue row."""
+        """Return the entry of a queue row's pending job in the response to `GET /v1/priority`."""
         snapshot, queue = self._snapshot, self._snapshot.queue
         at = self._ranked.get(int(self._snapshot.leader[row]))
         place, number = int(snapshot.place[row]), int(snapshot.site_factors[row])
@@ -127,7 +128,7 @@ class Explainer:
         }
 
     def terms(self, at: int) -> list[dict[str, Any]]:
-        """Return the terms of a ranked job's score. Terms that do not concern the job are left out.
+        """Return the terms of a ranked job's score. Terms without effect on the job are left out.
 
         `at` is the index of the job among the ranked jobs.
         """
@@ -180,9 +181,10 @@ class Explainer:
         return figures + self._neighbours(row, at)
 
     def _quota(self, at: int | None) -> dict[str, Any] | None:
-        """Return the quota that limits a ranked job; None: none does.
+        """Return the quota that limits a ranked job; None if no quota limits the job.
 
-        Other users of the account must not learn more than their use together.
+        Of the use, only the percentage is included: a user of an account must learn no more than the total
+        use of all its users.
         """
         use = None if at is None else self._snapshot.quotas.get(at)
         if use is None:
@@ -191,15 +193,15 @@ class Explainer:
         return {key: value for key, value in use.to_json().items() if key in keys}
 
     def _best(self, row: int) -> tuple[QueuePredictions, int]:
-        """Return predictions, and the row in them, for the GPU shape by which the policy ranks the job."""
+        """Return the predictions, and the row within them, of the shape by which the policy ranks the job."""
         at = self._ranked.get(row)
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)
 
     def _neighbours(self, row: int, at: int) -> str:
-        """Return text that explains the order relative to the two neighbours in the queue.
+        """Return text that explains the place of a job relative to its two neighbours in the queue.
 
-        It states why the previous job goes before this one, and why this one goes before the next job.
+        The text states why the previous job goes before this job, and why this job goes before the next job.
         Neighbours that the caller may not see are left out.
         """
         snapshot, place = self._snapshot, int(self._snapshot.place[row])
@@ -211,7 +213,7 @@ class Explainer:
         return f"; {', and '.join(parts)}" if parts else ""
 
     def _neighbour(self, place: int) -> tuple[int, int] | None:
-        """Return (job id, ranked index) of the job at a place; None: no such job, or it may not be named."""
+        """Return (job id, ranked index) of the job at a place; None if no such job may be named."""
         if not 1 <= place <= len(self._at_place):
             return None
         queue, row = self._snapshot.queue, int(self._at_place[place - 1])
@@ -281,7 +283,7 @@ def _figures(predicted: QueuePredictions, row: int) -> str:
 
 
 def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
-    """Return phrases that state how lower bound and misprediction factor changed the predicted time."""
+    """Return phrases on how lower bound and misprediction factor changed the predicted time."""
     words, said_s = [], float(predicted.source_time_s[row])
     bound_s, factor = float(predicted.lower_bound_s[row]), float(predicted.misprediction[row])
     if bound_s > said_s * _SHOWN_RATIO:
@@ -292,13 +294,15 @@ def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
 
 
 def json_number(value: Any) -> float | None:
-    """Return a number that JSON can represent: None for NaN and infinity."""
+    """Convert a number to one that JSON can represent: None for NaN and infinity."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
 def order_reason(ranking: Ranking, first: int, second: int) -> str:
-    """Return why one ranked job goes before another, as the end of the sentence `job 1 goes before job 2`.
+    """Return the reason why one ranked job goes before another one.
+
+    The text completes the sentence `job 1 goes before job 2`.
 
     Args:
         ranking: the policy's result.
@@ -323,10 +327,12 @@ def order_reason(ranking: Ranking, first: int, second: int) -> str:
 
 
 def decisive(terms: Mapping[str, Term], first: int, second: int) -> str | None:
-    """Return the name of the score term that favours the first of two ranked jobs most; None: no term does.
+    """Return the name of the score term that favours the first of two ranked jobs most.
 
-    If the score is a sum, contributions are compared; if it is a product, their logarithms. A term that does
-    not concern a job is neutral for that job.
+    Return None if no term favours the first job.
+
+    If the score is a sum, the contributions of the terms are compared. If it is a product, the logarithms of
+    the factors are compared. A term without effect on a job counts as neutral for that job.
     """
     speaks = {name: _favour(term, first) - _favour(term, second) for name, term in terms.items()}
     best = max(speaks, key=lambda name: speaks[name], default=None)

@@ -1,4 +1,4 @@
-"""State that later cycles need about interventions on jobs (assigned GPU shapes, preemptions). Plain data."""
+"""Interventions on jobs (assigned GPU shapes, preemptions) that later cycles need. Plain data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AssignedShape:
         shape: the GPU shape that the job has now; None: its original request.
         since_s: time of the assignment, Unix seconds.
         requested_gres: generic resources of the original request, in the syntax of scontrol.
-        excluded_nodes: nodes that the job's owner excluded.
+        excluded_nodes: nodes that the job's owner excluded in the original request.
     """
 
     submit_s: float
@@ -41,20 +41,21 @@ class AssignedShape:
 
 @dataclass(slots=True)
 class InterventionState:
-    """Interventions made so far.
+    """State about the interventions made so far.
 
-    Kept between cycles and across reloads, and loaded from the database at the start.
+    The state is kept between cycles and across reloads of the configuration. At the start it is loaded from
+    the database.
 
     Attributes:
         loaded: whether interventions from before this process were read from the database.
         assigned: assigned GPU shapes by job id.
         blocked_shapes: by job id and GPU shape, the Unix second until which the shape counts as not fitting.
         protected_until: by job id, the Unix second until which the job must not be preempted.
-        left_queue: jobs that had left the queue when Slurm was queried about them. They are not queried
-            again before the given Unix second.
-        being_served: jobs with deadlines for which other jobs were preempted: by job id, the Unix second
+        left_queue: by job id, jobs that had left the queue when Slurm was queried about them, with the Unix
+            second before which they are not queried again.
+        being_served: jobs with deadlines for which other jobs were preempted, by job id, with the Unix second
             until which the job has time to start.
-        startable_since: Unix second since which each job could start in the GPU shape that it has.
+        startable_since: by job id, the Unix second since which the job could start in its current GPU shape.
         interruptions: number of preemptions by job id.
         unsaved: interventions that are not yet in the database.
     """
@@ -89,8 +90,8 @@ class InterventionState:
     def record_interruption(self, job_id: int, now_s: float) -> None:
         """Record that a job was preempted, and protect it from further preemption for some time.
 
-        Among the running jobs, one that has just restarted would lose the least energy. Without protection it
-        would be selected again and again.
+        Of all running jobs, a job that has just restarted would lose the least energy. Without protection the
+        same job would be selected again and again.
         """
         times = self.interruptions[job_id] = self.interruptions.get(job_id, 0) + 1
         self.protected_until[job_id] = now_s + min(PROTECTED_S * 2.0 ** min(times - 1, 30), MAX_PROTECTED_S)
@@ -98,8 +99,8 @@ class InterventionState:
     def assigned_to(self, job_id: int, submit_s: float, restarts: int) -> AssignedShape | None:
         """Return the GPU shape assigned to a job.
 
-        None: there is none, or it belongs to an older job with this id.
-        Slurm gives a requeued job a new submission time. The restart count is therefore checked as well.
+        Return None if there is no such shape, or if the shape belongs to an older job with the same id. Slurm
+        gives a requeued job a new submission time. The restart count is therefore checked as well.
 
         Args:
             job_id: Slurm's job id.
@@ -111,7 +112,7 @@ class InterventionState:
         return assigned if same else None
 
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
-        """Return whether a job must keep its original request, whatever GPU shapes it offers.
+        """Return whether a job must keep its original request, even if it offers other GPU shapes.
 
         The job is identified by its id, submission time (Unix seconds) and number of restarts.
         """
@@ -119,7 +120,7 @@ class InterventionState:
         return assigned is not None and assigned.shape is None
 
     def expire(self, now_s: float, jobs: Iterable[int]) -> None:
-        """Remove entries whose time is over, and entries of jobs that have long been absent from `jobs`.
+        """Remove expired entries, and entries of jobs that have been absent from `jobs` for long.
 
         A requeued job is absent from the queue while its previous run completes. Absence therefore counts
         only after `ABSENCE_LIMIT_S`.

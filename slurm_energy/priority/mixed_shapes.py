@@ -1,8 +1,8 @@
-"""Mixed GPU shapes: a job runs on nodes with different GPU types at once and divides its work among them.
+"""Mixed GPU shapes: a job divides its work among nodes with different GPU types.
 
-`gpu:a100+h100:2` means 2 GPUs per node on nodes of either type. The predictions are those of a program that
+`gpu:a100+h100:2` means 2 GPUs per node on nodes of either type. The predictions assume a program that
 balances its work, such as `training.balanced`: every node gets work in proportion to its speed, so that all
-end at the same time. Pure functions.
+nodes end at the same time. Pure functions.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _WEAKEST: Final = frozenset({"source", "level", "misprediction"})
 
 
 def kinds_of(gpu_kind: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the GPU types that a shape names; one unless the shape is mixed.
+    """Return the GPU types that a shape names: several types if the shape is mixed, else one type.
 
-    Slurm permits `+` in the name of a type, so a name that some node has is one type.
+    Slurm permits `+` in the name of a type. Therefore a name that is the GPU type of a node counts as one
+    type.
 
     Args:
         gpu_kind: type of a shape, `a100` or `a100+h100`.
@@ -38,12 +39,12 @@ def kinds_of(gpu_kind: str, known: Collection[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BalancedSplit:
-    """Division of a job's work among GPU types such that all end at the same time.
+    """Division of a job's work among GPU types such that all types end at the same time.
 
     Attributes:
         time_s: predicted run time in seconds.
         power_watts: predicted mean watts of the whole job.
-        work_shares: share of the work by GPU type; the shares add up to 1.
+        work_shares: fraction of the work by GPU type; the fractions add up to 1.
     """
 
     time_s: float
@@ -59,14 +60,15 @@ class BalancedSplit:
 def balanced_split(
     node_shares: Mapping[str, float], time_s: Mapping[str, float], power_watts: Mapping[str, float]
 ) -> BalancedSplit:
-    """Return the equal-finish division of a job over nodes of several GPU types.
+    """Divide a job among nodes of several GPU types such that all nodes end at the same time.
 
-    The model is affine without a fixed part: with all its nodes of type k the job takes T_k, so a share f_k
-    of the nodes completes f_k / T_k of the job per second. All nodes compute until the end, so the power is
-    the mean of the types weighted by nodes. `training.shares.divide` uses the same model with measured costs.
+    The model has no fixed costs. A job whose nodes are all of type k takes the time T_k. A fraction f_k of
+    the nodes therefore completes f_k / T_k of the job per second. All nodes compute until the end, so the
+    power is the mean of the types' powers, weighted by nodes. `training.shares.divide` uses the same model
+    with measured costs.
 
     Args:
-        node_shares: share of the nodes by GPU type; the shares add up to 1.
+        node_shares: fraction of the job's nodes by GPU type; the fractions add up to 1.
         time_s: run time of the whole job on nodes of one type only, above 0.
         power_watts: watts of the whole job on nodes of one type only.
     """
@@ -83,7 +85,7 @@ class ComponentRows:
     Attributes:
         origin: index of the offered shape of each row; the rows of one shape are adjacent.
         gpu_kind: GPU type by row.
-        node_share: share of the job's nodes by row; 1 for shapes of one type.
+        node_share: by row, the fraction of the job's nodes with this GPU type; 1 for shapes of one type.
     """
 
     origin: Ints
@@ -96,7 +98,8 @@ def component_rows(shapes: Sequence[GpuShape], node_shares: Sequence[Mapping[str
 
     Args:
         shapes: the offered shapes.
-        node_shares: by shape, the share of the nodes by GPU type; one type for shapes that are not mixed.
+        node_shares: for each shape, the fraction of the job's nodes by GPU type. A shape that is not mixed
+            has one type.
     """
     rows = [
         (index, kind, share) for index in range(len(shapes)) for kind, share in node_shares[index].items()
@@ -111,9 +114,12 @@ def component_rows(shapes: Sequence[GpuShape], node_shares: Sequence[Mapping[str
 def combined(
     predicted: QueuePredictions, rows: ComponentRows
 ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
-    """Return one prediction per offered shape, and the division of each mixed shape by its index.
+    """Combine the predictions of component rows to one prediction per offered shape.
 
-    The source of a mixed shape is the least certain one among its types. The number of runs is the least.
+    Also return the division of work of each mixed shape, by index of the shape.
+
+    The source of a mixed shape's prediction is the least certain source among its types. The number of runs
+    is the minimum over the types.
 
     Args:
         predicted: predictions of the component rows.

@@ -24,10 +24,10 @@ class JobNeed:
 
 
 class NodeCapacity:
-    """Total and free resources of the nodes. Answers to repeated questions are cached.
+    """Total and free resources of the nodes. Results of repeated checks are cached.
 
-    The resources are arrays over the nodes. Users can submit jobs that all differ, so the cache alone does
-    not make the test fast.
+    The resources are arrays over the nodes, so that a check is fast without the cache, too: users can submit
+    many jobs that all differ.
     """
 
     def __init__(self, nodes: Sequence[NodeResources]) -> None:
@@ -47,18 +47,18 @@ class NodeCapacity:
         self._nodes_in = lru_cache(maxsize=256)(self._in_partition)
 
     def kinds(self, shape: GpuShape) -> tuple[str, ...]:
-        """Return the GPU types of a shape; several if the shape is mixed."""
+        """Return the GPU types of a shape: several types if the shape is mixed, else one type."""
         return kinds_of(shape.gpu_kind, self._kinds)
 
     def free_of(self, gpu_kind: str) -> int:
-        """Return the free GPUs of a type, or of all types of a mixed shape together."""
+        """Return the number of free GPUs of a type, or of all types of a mixed shape together."""
         return sum(self.gpus_free.get(kind, 0) for kind in kinds_of(gpu_kind, self._kinds))
 
     def node_shares(self, need: JobNeed, shape: GpuShape) -> dict[str, float]:
-        """Return the expected share of a job's nodes by GPU type.
+        """Return the expected fraction of a job's nodes by GPU type.
 
-        Slurm chooses the nodes. The expected shares are those among the nodes that are free for the job, or
-        among all suitable nodes if too few are free. Types that no suitable node has are left out.
+        Slurm chooses the nodes. The expected fractions are those among the free suitable nodes, or among all
+        suitable nodes if too few are free. A GPU type without suitable nodes is left out.
         """
         kinds = self.kinds(shape)
         if len(kinds) == 1:
@@ -76,9 +76,9 @@ class NodeCapacity:
         return {kind: count / total for kind, count in counts.items() if count}
 
     def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
-        """Return the total and the free GPUs of one type, as two arrays over the nodes.
+        """Return total and free GPUs of one type, as two arrays over the nodes.
 
-        A node with several types of a mixed shape counts as a node of the type of which it has most.
+        A node with several types of a mixed shape counts only for the type of which it has most GPUs.
         """
         kinds = kinds_of(gpu_kind, self._kinds)
         total = [max(node.gpus.get(kind, 0) for kind in kinds) for node in self._nodes]
@@ -89,14 +89,14 @@ class NodeCapacity:
         return np.array([name in node.partitions for node in self._nodes], np.bool_)
 
     def _enough_nodes(self, able: Bools, need: JobNeed) -> bool:
-        """Return whether one of the job's partitions alone has enough of the nodes marked in `able`.
+        """Return whether a single partition of the job has enough of the nodes marked in `able`.
 
         Several partitions cannot be combined, because a job runs in one partition.
         """
         return any(np.count_nonzero(able & self._nodes_in(name)) >= need.nodes for name in need.partitions)
 
     def _can_ever_fit(self, need: JobNeed, shape: GpuShape) -> bool:
-        """Return whether a partition has enough nodes for a job in a GPU shape, free or not.
+        """Return whether a partition has enough nodes, free or busy, for a job in a GPU shape.
 
         One node has GPUs of one type, so a job on one node cannot have a mixed shape.
         """

@@ -1,7 +1,7 @@
-"""Jobs that offer several GPU shapes: candidate rows for `scheduling`, and the choice of the shape to assign.
+"""Jobs that offer several GPU shapes: alternatives for `scheduling`, and choice of the assigned shape.
 
-Jobs offer shapes with --energy-alternatives. `controller.queue.interventions` changes the jobs in Slurm
-accordingly.
+Users offer shapes for their jobs with --energy-alternatives. `controller.queue.interventions` changes the
+jobs in Slurm accordingly.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class OfferedShapeTable(ShapeTable):
 
     Attributes:
         shape: GPU shape by row; None: the job's original request.
-        fits: whether the free resources suffice for each row, shape (m,).
+        fits: whether the free resources suffice for the job in the shape of each row, shape (m,).
         offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
-        gpus_free: free GPUs at the time when the table was made, by type of the rows. Those of a mixed shape
-            are the free GPUs of all its types.
+        gpus_free: free GPUs when the table was made, by GPU type in the rows. For a mixed shape, the free
+            GPUs of all its types are added up.
         splits: division of the work of each mixed shape by row.
     """
 
@@ -76,7 +76,7 @@ class ShapeChoice:
 
     Attributes:
         job_id: Slurm's job id.
-        name: job specification with which scontrol changes only this job record.
+        name: job specification for scontrol that selects only this job record.
         submit_s: submission time, Unix seconds. Job id and submission time together are unique.
         partitions: partitions that the job may run in.
         shape: the chosen GPU shape.
@@ -96,16 +96,16 @@ class ShapeChoice:
 
 
 class OfferedShapeProvider:
-    """Source of the GPU shapes of all jobs. Jobs that offer none have one shape, their request.
+    """Shape provider for jobs that offer GPU shapes. A job without offers has one shape, its request.
 
     Args:
         predictor: predicts time and watts of each shape.
-        nodes: returns the nodes with their free resources, None if they are unknown. It is called at most
-            once per queue, and only if a job offers shapes.
+        nodes: function that returns the nodes with their free resources, or None if they are unknown. It is
+            called at most once per queue, and only if a job offers shapes.
         blocked_shapes: (job id, shape) pairs that count as not fitting.
-        keeps_request: returns for (job id, submission time, restart count) whether the job must keep its
-            original request. Such a job is ranked by that request. Otherwise it could gain a place by a
-            shape that it will never have.
+        keeps_request: function that returns, for (job id, submission time, restart count), whether the job
+            must keep its original request. Such a job is ranked by its original request. Otherwise it could
+            gain a better place by a shape that it will never have.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class OfferedShapeProvider:
         """Return a table with at least one GPU shape for each job; see `scheduling_tables.ShapeProvider`.
 
         Shapes that no node in the job's partitions can provide are left out. Of the remaining shapes, only
-        those that fit now are marked possible. If none fits now, all are: a waiting job is ranked by its best
-        shape.
+        those that fit now are marked possible. If no shape of a job fits now, all its shapes are marked
+        possible: a waiting job is ranked by its best shape.
         """
         offers_by_index = {
             index: shapes_of_job
@@ -197,15 +197,15 @@ class OfferedShapeProvider:
         shape: list[GpuShape | None],
         space: NodeCapacity,
     ) -> tuple[QueuePredictions, dict[int, BalancedSplit]]:
-        """Return a prediction for each of the m rows of a shape table, and the splits of mixed shapes by row.
+        """Return a prediction for each of m rows of a shape table, and the splits of mixed shapes by row.
 
-        Rows with an offered GPU shape get a new prediction. The other rows keep that of the original request.
-        Mixed shapes are predicted for each GPU type alone and then combined.
+        Rows with an offered GPU shape get a new prediction. The other rows keep the prediction of the
+        original request. Mixed shapes are predicted for each GPU type alone and then combined.
 
         Args:
             queue: all jobs.
             rows: queue rows of the ranked jobs.
-            as_asked: predictions of the ranked jobs as requested, one row per job.
+            as_asked: predictions of the ranked jobs in their original request, one row per job.
             at: index of each table row's job among the ranked jobs, shape (m,).
             gpus: number of GPUs by table row, shape (m,).
             shape: offered GPU shape by table row; None: the original request.
@@ -247,11 +247,11 @@ def _need(queue: QueueColumns, row: int) -> JobNeed:
 
 
 def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
-    """Return the GPU shapes offered by the job in a queue row; empty if its list is missing or invalid.
+    """Return the GPU shapes that a queue row's job offers; empty if the list is missing or invalid.
 
     The result is also empty for a record of several array tasks and for a component of a heterogeneous job,
-    since one change would affect other tasks or components. It is empty too for jobs that Slurm cannot run
-    for another reason.
+    because a change would affect other tasks or components, too. It is also empty for jobs that Slurm cannot
+    run for reasons other than resources.
     """
     text = queue.flags[row].get("ENERGY_ALTERNATIVES")
     if not text or queue.reason[row] == "BadConstraints" or queue.tasks[row] > 1 or queue.het_job_id[row]:
@@ -271,8 +271,9 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
     """Choose a shape for each job that offers several. Jobs that start now come first, in queue order.
 
     A job starts now if it would start when the queue is processed in order with the resources that are free
-    now. It gets the policy's choice among the shapes that fit. Any other job gets the policy's choice among
-    all its shapes, because Slurm may start it as soon as that shape is free, before the next cycle.
+    now. Such a job gets the policy's choice among the shapes that fit. Any other job gets the policy's choice
+    among all its shapes, because Slurm may start the job as soon as that shape is free, before the next
+    cycle.
 
     Args:
         snapshot: the ranked queue.
@@ -298,8 +299,8 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
 def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int]:
     """Return the indices of the ranked jobs that would start now if the queue were processed in order.
 
-    Jobs that wait for something other than resources use none of the free ones. A job that offers shapes may
-    be startable in a shape other than its current one, so it is included.
+    Jobs that wait for something other than resources take no free resources. A job that offers shapes is
+    included even if only a shape other than its current shape is startable.
     """
     back = blocked_rows(snapshot.queue)[snapshot.rows]
     back[list(shapes.offers)] = False

@@ -1,6 +1,6 @@
-"""Predicted time and watts of every job of a queue, in columns. Sources: history, training model, nameplate.
+"""Predicted time and watts of every job of a queue, from history, training model and nameplate.
 
-The oracles compute the predictions. This module decides which oracle is asked for which job, and which
+The oracles compute the predictions. This module decides which oracle is queried for which job, and which
 prediction is used.
 """
 
@@ -48,7 +48,9 @@ _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class QueuePredictions:
-    """Predictions for m rows. A row is a job, or one of the GPU shapes that a job offers. No array has NaN.
+    """Predictions for m rows, as arrays without NaN.
+
+    A row is a job, or one of the GPU shapes that a job offers.
 
     Attributes:
         time_s: mean run time in seconds, above 0 and at most the time limit.
@@ -56,10 +58,11 @@ class QueuePredictions:
         source: index into `SOURCES`.
         runs: number of measured runs behind the prediction; 0 for sources other than history.
         level: index into `oracle.history.similarity.LEVELS` if the source is history, else -1.
-        source_time_s: run time predicted by the source, before lower bound and factor are applied.
+        source_time_s: run time predicted by the source, before lower bound and misprediction factor are
+            applied.
         lower_bound_s: lower bound on the run time (see `prediction_guard`); 0: none.
-        misprediction: factor on the run time, at least 1: the ratio by which the user's jobs exceeded their
-            predictions.
+        misprediction: misprediction factor, at least 1, by which the run time was multiplied: the ratio of
+            actual to predicted time of the user's jobs.
     """
 
     time_s: Floats
@@ -90,7 +93,7 @@ class QueuePredictions:
         return product
 
     def basis(self, row: int) -> str:
-        """Return the basis of the prediction of a row in one line for users."""
+        """Return one line for users that states on which data the prediction in a row is based."""
         source = int(self.source[row])
         if source == HISTORY:
             runs = int(self.runs[row])
@@ -104,13 +107,13 @@ class QueuePredictions:
 
 
 class QueuePredictor:
-    """Predictor of whole queues: asks the oracles, and caches predictions that never change.
+    """Predictor of whole queues. It queries the oracles and caches predictions that never change.
 
     Args:
-        config: energy policies, bounds and defaults, which complete the flags of each job.
+        config: configuration of energy policies, bounds and defaults. These complete the flags of each job.
         history: predictions from measured runs; None: there is no history.
-        guard: bounds and factors against predictions that are too short; None: the sources' predictions are
-            used as they are.
+        guard: lower bounds and factors against predictions that are too short; None: the predictions are used
+            unchanged.
     """
 
     def __init__(
@@ -133,9 +136,9 @@ class QueuePredictor:
     ) -> QueuePredictions:
         """Return predictions for all jobs of a queue, or for given GPU shapes of some of them.
 
-        Sources in order of precedence: runs of the same user's programs; the training model, if the job
-        names a model and a GPU type; runs of the user's jobs in general and, only without a guard, those of
-        the Slurm account and the partition; the nameplate.
+        Sources in order of precedence: (1) runs of the same program by the same user; (2) the training model,
+        if the job names a model and a GPU type; (3) runs of the user's jobs in general and, only without a
+        guard, runs of the Slurm account and the partition; (4) the nameplate.
 
         Args:
             queue: the jobs.
@@ -176,9 +179,9 @@ class QueuePredictor:
         )
 
     def predict_power_quantile(self, queue: QueueColumns, quantiles: PowerQuantiles) -> tuple[Floats, Floats]:
-        """Return an upper quantile of the watts of all jobs of a queue, and their maximum under power caps.
+        """Return an upper quantile of each job's watts, and the job's maximum watts under power caps.
 
-        Only runs of the same user count: users could help each other by cheap jobs.
+        Only runs of the same user count. Otherwise users could help each other by cheap jobs.
 
         Args:
             queue: the jobs.
@@ -205,9 +208,9 @@ class QueuePredictor:
     def _from_history(
         self, requests: dict[str, list[Any]], count: int
     ) -> tuple[Floats, Floats, Ints, Ints, Ints]:
-        """Return time in seconds, watts, source, number of runs and level of each request, from earlier runs.
+        """Predict requests from earlier runs: seconds, watts, source, number of runs, similarity level.
 
-        Time and watts are NaN, and the source is the nameplate, where no run is similar.
+        If no run is similar to a request, its time and watts are NaN and its source is the nameplate.
         """
         time_s, watts = np.full(count, np.nan), np.full(count, np.nan)
         source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
@@ -225,7 +228,7 @@ class QueuePredictor:
     def predict_by_model(
         self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
     ) -> tuple[Floats, Floats]:
-        """Return run time (s) and watts of GPU shapes from the training model alone; NaN: it cannot predict.
+        """Return run time (s) and watts of GPU shapes from the training model alone; NaN if not possible.
 
         Args:
             queue: the jobs.
@@ -282,7 +285,7 @@ class QueuePredictor:
     def _request(self, flags: Mapping[str, str], user: str, partition: str) -> PolicyRequest:
         """Return a job's energy request, completed with the power caps of its energy policy.
 
-        Invalid flags count as if none were given.
+        A job with invalid flags counts as a job without flags.
         """
         try:
             request = validate_flags(flags, self._config, user or None, partition or None)
@@ -359,7 +362,7 @@ def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
 
 
 def _fingerprint(flags: Mapping[str, str]) -> str | None:
-    """Return the digest of a job's script that the job_submit plugin recorded; None: missing or malformed."""
+    """Return the script digest that the job_submit plugin recorded; None if missing or malformed."""
     text = flags.get(FINGERPRINT, "")
     return text if FINGERPRINT_FORM.fullmatch(text) else None
 

@@ -1,8 +1,9 @@
-"""Guard against predictions that are too short: lower bounds, and a factor per user for past overruns.
+"""Guard against too short predictions: lower bounds, and a factor per user for past overruns.
 
 The order of the queue follows the predictions, so a job's owner profits from a prediction that is too short.
 `PredictionGuard` raises times and watts to the bounds of `oracle.history.lower_bounds` and multiplies times
-by the user's misprediction factor. A job that runs past its prediction raises the factor while it still runs.
+by the user's misprediction factor. A running job that exceeds its predicted time raises the factor already
+before it ends.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Mispredictions:
         self.loaded = True
 
     def record_starts(self, queue: QueueColumns, now_s: float) -> None:
-        """Record which jobs have started since the last ranking, and which run past their prediction."""
+        """Record jobs that have started since the last ranking, and jobs that exceed their prediction."""
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s)).tolist()
         started: dict[int, StartedPrediction] = {}
         self._running = {}
@@ -96,7 +97,7 @@ class Mispredictions:
             self._pending.setdefault(array, float(seconds))
 
     def running_overruns(self, user: str) -> tuple[float, float]:
-        """Return (`overrun_sum`, `overrun_size_seconds`) of a user's jobs that run past their prediction.
+        """Return (`overrun_sum`, `overrun_size_seconds`) of a user's jobs that exceed their prediction.
 
         Each job is weighted by its run time in seconds times its size. The first value is the weighted sum of
         the relative overruns, the second one the sum of the weights. (0, 0): no such job.
@@ -123,7 +124,7 @@ class GuardedPredictions:
 
     Attributes:
         time_s: predicted run time in seconds: at least `lower_bound_s`, multiplied by `misprediction`.
-        power_watts: predicted watts, raised to the lower bound on the watts where it is higher.
+        power_watts: predicted watts, but at least the lower bound on the watts.
         lower_bound_s: lower bound on the run time in seconds, before the multiplication.
         misprediction: factor on the run time, at least 1.
     """
@@ -135,12 +136,11 @@ class GuardedPredictions:
 
 
 class PredictionGuard:
-    """Correction of predictions that a user could have lowered by running cheap jobs.
+    """Corrector of predictions that a user could have lowered by running cheap jobs.
 
     Args:
         mispredictions: overruns of running jobs.
-        bounds: returns lower bounds from measured runs; None: there is no history, and thus no prediction
-            from it.
+        bounds: function that returns lower bounds from measured runs; None: there is no history.
     """
 
     def __init__(self, mispredictions: Mispredictions, bounds: BoundsSource | None) -> None:
@@ -156,16 +156,16 @@ class PredictionGuard:
         nameplate_watts: Floats,
         max_watts: Floats,
     ) -> GuardedPredictions:
-        """Return the given predictions, raised to the lower bounds and multiplied by the users' factors.
+        """Raise predictions to the lower bounds, and multiply the times by the users' factors.
 
         Args:
             requests: columns as in `oracle.history.lower_bounds.bounds_many`.
             time_s: predicted run time in seconds, shape (m,).
             power_watts: predicted watts, shape (m,).
-            no_runs: whether each job lacks similar runs; its predictions are then replaced by the bounds.
-                Otherwise a user's decoys (cheap jobs run to lower predictions) could replace the usual
-                predictions of the partition by those of that user.
-            nameplate_watts: watts of each job without any knowledge of its runs, without any power cap.
+            no_runs: for each job, whether there are no similar runs. The bounds then replace the job's
+                predictions. Otherwise a user could replace the usual predictions of the partition by lower
+                ones, with decoys (cheap jobs that are run to lower predictions).
+            nameplate_watts: watts of each job according to the nameplate, without a power cap.
             max_watts: maximum watts under each job's power caps; infinity for none.
         """
         limit = np.array([value or NO_LIMIT_S for value in requests["time_limit_s"]], np.float64)

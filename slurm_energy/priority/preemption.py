@@ -1,4 +1,7 @@
-"""Choice of the running jobs to preempt for jobs that would miss a deadline. Nothing is requeued here."""
+"""Choice of running jobs to preempt for jobs that would miss their deadline.
+
+This module only plans; it does not requeue jobs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class PreemptionPlan:
         submit_s: submission time of that job, Unix seconds.
         nodes: nodes on which that job can then start.
         victims: ids of the running jobs to requeue, the one that loses the least energy first.
-        lost_joules: energy that the victims have used in vain.
+        lost_joules: energy that the victims have used so far and that is lost when they are requeued.
         why: the reason, in one line.
     """
 
@@ -58,7 +61,7 @@ class PreemptionRules:
         protected: ids of jobs that are not preempted: recently preempted, or refused by Slurm.
         protected_partitions: partitions whose jobs are not preempted.
         partitions: partitions whose jobs may be preempted; empty: all.
-        already_served: ids of jobs with deadlines for which others were already preempted.
+        already_served: ids of jobs with deadlines for which other jobs were already preempted.
     """
 
     margin_s: float = START_MARGIN_S
@@ -70,11 +73,11 @@ class PreemptionRules:
 
 
 def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
-    """Return indices of ranked jobs, in queue order, that risk their deadline and wait only for resources.
+    """Return the indices of ranked jobs that are at risk and wait only for resources, in queue order.
 
-    A job is at risk if `deadline - max(predicted time of the fastest shape, time limit) - margin` has
-    passed. The time limit counts because Slurm cancels a pending job that could not use its full limit
-    before its deadline (sbatch(1), --deadline).
+    A job is at risk of missing its deadline if the time `deadline - max(predicted time of the fastest shape,
+    time limit) - margin` has passed. The time limit counts because Slurm cancels a pending job that could not
+    use its full limit before its deadline (sbatch(1), --deadline).
     """
     queue, rows = snapshot.queue, snapshot.rows
     if len(rows) == 0:
@@ -96,17 +99,17 @@ def plan_preemptions(
     nodes_of: Mapping[int, Collection[str]],
     rules: PreemptionRules,
 ) -> list[PreemptionPlan]:
-    """Return one plan for each job at risk that preemption can help, in queue order.
+    """Return one plan for each job at risk that can start in time with preemption, in queue order.
 
     No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
     candidate would not free enough. No job is preempted either if a job past the bound on waiting waits for
-    the same resources: it would take the freed resources. On each node the victims that lose the least energy
-    are chosen, and the nodes where that loss is least are used.
+    the same resources, because that job would take the freed resources. The plan uses the victims that lose
+    the least energy on each node, and the nodes with the least loss.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
         nodes: nodes with their free resources.
-        nodes_of: node names by id of the running job.
+        nodes_of: names of the nodes of each running job, by job id.
         rules: the limits. All plans together have at most `rules.max_victims` victims.
 
     Source: thesis, Algorithm 7; `scheduling.preemption`.
@@ -147,8 +150,8 @@ class _Candidate:
 class _Option:
     """One way to free enough resources for an urgent job.
 
-    It consists of the victims and of the units (GPUs or CPUs) that the urgent job then takes on each named
-    node.
+    The attributes are the victims with their lost energy, and the units (GPUs or CPUs) that the urgent job
+    then takes on each named node.
     """
 
     lost_joules: float
@@ -201,10 +204,10 @@ def _reserved_for_aged(
     nodes_of: Collection[int],
     free: Mapping[str, dict[str, int]],
 ) -> set[tuple[str, str]]:
-    """Return the (partition, GPU type) pairs for which jobs past the bound on waiting still wait.
+    """Return the (partition, GPU type) pairs for which jobs past the bound on waiting wait.
 
-    If such a job fits in the free resources, the resources that it will take are subtracted from `free`
-    instead.
+    If such a job fits in the free resources, its pairs are not returned. Instead the resources that the job
+    will take are subtracted from `free`.
     """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)
@@ -221,7 +224,7 @@ def _reserved_for_aged(
 def _reserve(
     snapshot: Snapshot, index: int, nodes: Sequence[NodeResources], free: Mapping[str, dict[str, int]]
 ) -> bool:
-    """Return whether a job fits in `free` (units by node and GPU type); if so, subtract its units."""
+    """Subtract a job's units from `free` (units by node and GPU type) if it fits; return whether it fits."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     for (kind, units, count), partition in product(_needs(snapshot, index), partitions):
         able = [n.name for n in nodes if partition in n.partitions and free[n.name].get(kind, 0) >= units]
@@ -304,14 +307,14 @@ def _cheapest_option(
 def _cheapest_victims(
     here: Sequence[_Candidate], free: Mapping[str, int], kind: str, units: int, cores: int, most: int
 ) -> Sequence[int] | None:
-    """Return the ids of the jobs to preempt on one node; None: preempting all of them frees too little.
+    """Return the ids of the jobs to preempt on a node; None if even all candidates free too little.
 
     Args:
         here: the candidates on the node.
         free: free units on the node, by GPU type (empty: CPUs).
         kind: GPU type that the urgent job needs; empty: CPUs.
-        units: number of such GPUs or CPUs that it needs on the node.
-        cores: number of CPUs that it needs on the node.
+        units: number of such GPUs or CPUs that the urgent job needs on the node.
+        cores: number of CPUs that the urgent job needs on the node.
         most: maximum number of victims.
     """
     sizes = sorted((candidate.units.get(kind, 0) for candidate in here), reverse=True)
@@ -339,7 +342,7 @@ def _without(
 def _move_units(
     option: _Option, candidates: Mapping[str, list[_Candidate]], free: Mapping[str, dict[str, int]]
 ) -> None:
-    """Add the units that the victims release to `free`, and subtract those that the urgent job takes."""
+    """Update `free`: add the units that the victims release, subtract the units that the urgent job takes."""
     for name, here in candidates.items():
         for candidate in here if name in free else ():
             for kind, units in candidate.units.items() if candidate.job_id in option.victims else ():

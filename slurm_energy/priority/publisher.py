@@ -1,4 +1,4 @@
-"""Publication of the order to slurmctld: through the plugin's table, by scontrol, or not at all.
+"""Publication of the queue order to slurmctld: by the plugin's table, by scontrol, or not at all.
 
 The engine decides the site factor of each job. `slurm.queue.job_update` sets site factors by scontrol.
 """
@@ -25,7 +25,7 @@ class Publisher(Protocol):
     """Interface that publishes the order of the queue to Slurm."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order of a snapshot. Return the failures in one line; None without failures.
+        """Publish the order of a snapshot. Return a line that describes failures; None without failures.
 
         Raises:
             UnavailableError: nothing was published; the previous order stays in force.
@@ -45,10 +45,10 @@ class SiteFactorSetter(Protocol):
     """Interface that sets the site factors of single jobs; see `slurm.queue.job_update.JobUpdater`."""
 
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
-        """Set the site factors given by job id, in the given order, until the allowed time is over.
+        """Set site factors, given by job id, in the given order until the permitted time is over.
 
-        Return an `UpdateResult`: `refused` holds, for each job that Slurm refused, the reason, `remaining`
-        the jobs for which the time was too short.
+        Return an `UpdateResult`. Its attribute `refused` holds Slurm's reason for each refused job, and
+        `remaining` the jobs for which the time was too short.
         """
         ...
 
@@ -65,20 +65,20 @@ class NullPublisher:
 
 
 class TablePublisher:
-    """Publisher of plugin mode: writes a table of all pending jobs every cycle, even if nothing has changed.
+    """Publisher of plugin mode. Every cycle it writes a table of all pending jobs, changed or not.
 
-    The plugin takes a recent table as the sign that senergyctld runs. slurmctld looks up all jobs once a
-    minute, and a single job whenever one of its fields is set. A new job would therefore stand in the middle
+    A recent table shows the plugin that senergyctld runs. slurmctld looks up all jobs in the table once a
+    minute, and a single job whenever one of its fields is set. A new job would therefore stay in the middle
     of the queue for up to a minute. The publisher sets a field of each new job, in queue order, so that
     slurmctld looks the job up at once.
 
     Args:
         path: `priority.table`.
         stale_s: age in seconds at which the plugin disregards the table.
-        refresher: sets a field of a job; None: new jobs wait for the next minute.
+        refresher: sets a field of a job; None: slurmctld looks up new jobs only at the next minute.
         ranks_all: whether all partitions are ranked. If not, jobs missing from the table get the last place
-            instead of the middle. In the middle, the new jobs of an unranked partition would stand before all
-            jobs that already wait there. With many new jobs, the waiting ones would never start.
+            instead of the middle. In the middle, new jobs of an unranked partition would stand before all
+            jobs that already wait there. With many new jobs, the waiting jobs would never start.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TablePublisher:
         self._ranks_all = ranks_all
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Write the table and make slurmctld look up new jobs. Return the failures in one line, or None.
+        """Write the table and make slurmctld look up new jobs. Return a line on failures, or None.
 
         A job submitted before the next table is written goes to the middle of the queue, or to its end.
         """
@@ -109,7 +109,7 @@ class TablePublisher:
         )
 
     def close(self, successor: Publisher | None) -> None:
-        """Remove the table unless `successor` writes it too. slurmctld uses a table until it is stale."""
+        """Remove the table, unless `successor` also writes it. slurmctld would use it until it is stale."""
         if isinstance(successor, TablePublisher) and successor._path == self._path:
             return
         with contextlib.suppress(OSError):
@@ -121,8 +121,8 @@ class ScontrolPublisher:
 
     Args:
         applier: sets the site factors.
-        check: raises ConfigError if slurm.conf gives site factors no weight. It is called before changes, but
-            not within `_CHECK_INTERVAL_S` of the last check.
+        check: function that raises ConfigError if slurm.conf gives site factors no weight. It is called
+            before changes, but at most once in `_CHECK_INTERVAL_S`.
     """
 
     def __init__(self, applier: SiteFactorSetter, check: Callable[[], None] = lambda: None) -> None:
@@ -130,9 +130,9 @@ class ScontrolPublisher:
         self._checked_s = -float("inf")
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Set the changed site factors. Return a description of failures in one line, or None.
+        """Set the changed site factors. Return a line on failures, or None.
 
-        Changes for which the time is too short follow in the next cycles.
+        Changes for which the time does not suffice are made in the next cycles.
         """
         changes = snapshot.site_factor_changes()
         if changes and time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:

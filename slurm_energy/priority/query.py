@@ -1,4 +1,7 @@
-"""Selection of the jobs of a snapshot that a user asked for and may see. No HTTP, no wording."""
+"""Selection of a snapshot's jobs that match a user's query and that the user may see.
+
+This module knows neither HTTP nor the texts of responses.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ class PriorityQuery:
 
     Attributes:
         users: login names, or uids as text.
-        neighbours: also return the jobs directly before and after each matching job.
-        state: also return the columns from which the order was computed.
-        visible: restricts the result to jobs that the caller may see; None: all jobs.
+        neighbours: whether to return also the jobs directly before and after each matching job.
+        state: whether to return also the columns from which the order was computed.
+        visible: restriction to jobs that the caller may see; None: no restriction.
     """
 
     jobs: tuple[JobSelector, ...] = ()
@@ -103,7 +106,7 @@ def matching_rows(snapshot: Snapshot, query: PriorityQuery) -> list[int]:
 def visible_rows(queue: QueueColumns, visible: Visibility | None) -> Bools:
     """Return for each queue row whether the caller may see its job.
 
-    `visible` of None means that all are visible.
+    If `visible` is None, all jobs are visible.
     """
     if visible is None:
         return np.ones(queue.count, np.bool_)
@@ -133,7 +136,9 @@ def _conditions(snapshot: Snapshot, query: PriorityQuery) -> Bools:
 
 
 def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
-    """Return for each queue row whether one of `jobs` selects it: a job, an array, a task or a component.
+    """Return, for each queue row, whether one of `jobs` selects it.
+
+    An entry of `jobs` is a job, an array, a task or a component of a heterogeneous job.
 
     A task without a record of its own is represented by the record of all pending tasks, as in squeue.
     """

@@ -1,4 +1,4 @@
-"""Use of quotas: calendar periods, levels, and the level that applies to the jobs of a user. No numpy."""
+"""Use of quotas: calendar periods, levels of use, and the quota that limits a user's jobs. No numpy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MONTHS: Final = {QuotaPeriod.MONTH: 1, QuotaPeriod.QUARTER: 3, QuotaPeriod.YEAR
 
 
 class QuotaLevel(IntEnum):
-    """How much of a quota is used: jobs over the warning level rank lower, those over the hold level last."""
+    """Level of use of a quota.
+
+    Jobs over the warning level rank lower. Jobs over the hold level rank last.
+    """
 
     WITHIN = 0
     WARNING = 1
@@ -32,10 +35,10 @@ class QuotaUse:
     Attributes:
         quota: the quota.
         start: start of the period in Unix time.
-        end: end of the period.
-        used: amount used in the unit of the quota; None: unknown, and the quota then has no effect.
-        basis: of cost or carbon, the provider, zone, resolution and PUE; empty for energy.
-        accounts: the account and those below it.
+        end: end of the period in Unix time.
+        used: amount used, in the unit of the quota; None: unknown, so that the quota has no effect.
+        basis: for cost and carbon, a text with provider, zone, resolution and PUE; empty for energy.
+        accounts: the quota's account and all accounts below it.
     """
 
     quota: Quota
@@ -47,12 +50,12 @@ class QuotaUse:
 
     @property
     def percent(self) -> float | None:
-        """Used part of the amount in percent; None: unknown."""
+        """Used amount in percent of the granted amount; None: unknown."""
         return None if self.used is None else 100.0 * self.used / self.quota.amount
 
     @property
     def level(self) -> QuotaLevel:
-        """Level of the quota. Unknown use is within the quota."""
+        """Level of use. Unknown use counts as within the quota."""
         percent, quota = self.percent, self.quota
         if percent is None:
             return QuotaLevel.WITHIN
@@ -111,9 +114,10 @@ class QuotaStandings:
     _known: dict[tuple[str, str], QuotaUse | None] = field(default_factory=dict, compare=False)
 
     def limiting(self, account: str, user: str) -> QuotaUse | None:
-        """Return the quota over its warning or hold level that limits a user's jobs most; None: none.
+        """Return the quota that limits a user's jobs most; None if no quota is over a level.
 
-        Of several at the same level it is the one with the highest used part.
+        A quota over the hold level limits more than one over the warning level. Of several quotas at the same
+        level, the one with the highest percentage of use counts.
         """
         key = (account, user)
         if key not in self._known:
@@ -123,17 +127,17 @@ class QuotaStandings:
 
     @property
     def has_holds(self) -> bool:
-        """Whether a quota is over its hold level."""
+        """Whether any quota is over its hold level."""
         return any(use.level is QuotaLevel.HOLD for use in self.uses)
 
 
 def period_window(quota: Quota, now: float, zone: tzinfo | None) -> tuple[float, float] | None:
-    """Return start and end in Unix time of the period that contains a time; None: the time lies outside.
+    """Return start and end (Unix time) of a quota's period at a time; None if the time is outside.
 
     Args:
         quota: the quota.
-        now: the time in Unix time.
-        zone: time zone of calendar periods; None: that of this host.
+        now: the time, in Unix time.
+        zone: time zone of calendar periods; None: the time zone of this host.
     """
     months = _MONTHS.get(quota.period)
     if months is None:

@@ -1,8 +1,8 @@
-"""Effect of quotas on the order of the queue: tiers behind the tiers of the scheduling policy.
+"""Effect of quotas on the order of the queue: additional tiers behind those of the scheduling policy.
 
 Jobs over the warning level of a quota go after all other jobs, except that the bound on waiting still holds
-for them. Jobs over the hold level go last, however long they have waited. Among themselves both kinds keep
-the order of the policy.
+for them. Jobs over the hold level go last, however long they have waited. Within each of these two groups,
+jobs keep the order of the policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIER_NAMES: Final = ("aged", "urgent", "normal", "warned", "warned", "spent", "s
 
 
 def limiting_quotas(standings: QuotaStandings, who: Sequence[tuple[str, str]]) -> dict[int, QuotaUse]:
-    """Return the quota that limits each job, by position. Jobs without one are left out.
+    """Return the limiting quota of each job, by position. Jobs without a limiting quota are left out.
 
     Args:
         standings: use of the quotas.
@@ -43,7 +43,7 @@ def demoted(ranking: Ranking, limiting: Mapping[int, QuotaUse]) -> Ranking:
 
     Args:
         ranking: result of the scheduling policy for n jobs.
-        limiting: the limiting quota by position of the job.
+        limiting: the quota that limits a job, by position of the job.
     """
     if not limiting:
         return ranking

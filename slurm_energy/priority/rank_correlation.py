@@ -15,7 +15,7 @@ class RankCorrelation:
     """Comparison of two orders of n jobs.
 
     Attributes:
-        jobs: n.
+        jobs: number of jobs, n.
         kendall_tau: 1 for equal orders, -1 for reversed ones, about 0 for unrelated ones; NaN for fewer than
             two jobs.
         moved_jobs: minimum number of jobs to move to turn one order into the other.
@@ -30,8 +30,8 @@ def rank_correlation(place: Ints) -> RankCorrelation:
     """Compare two orders of the same jobs.
 
     Args:
-        place: place of each job in the first order; the jobs are listed in the second order. Shape (n,), all
-            different.
+        place: for the jobs listed in the second order, the place of each in the first order, shape (n,). All
+            places are different.
     """
     count = len(place)
     pairs = count * (count - 1) / 2
@@ -42,8 +42,8 @@ def rank_correlation(place: Ints) -> RankCorrelation:
 def count_inversions(place: Ints) -> int:
     """Return the number of pairs in the wrong order: place[i] > place[j] for i < j. O(n log² n).
 
-    The pairs are counted bit by bit: among numbers that agree in all higher bits, a 1 before a 0 is an
-    inversion.
+    The pairs are counted bit by bit: among numbers that agree in all higher bits, a 1 before a 0 in the
+    current bit is an inversion.
     """
     rank = np.argsort(np.argsort(place, kind="stable"), kind="stable")
     total = 0

@@ -41,10 +41,10 @@ class UnrecordedRun(NamedTuple):
 
 @dataclass(slots=True)
 class UnrecordedRuns:
-    """Running jobs, and ended jobs until their energy record arrives.
+    """Runs of running jobs, and runs of ended jobs until their energy record arrives.
 
-    Without the ended jobs, the usage of a user would drop at the end of each job and rise again with the
-    record some seconds later. In between, the user would seem entitled to more than its share.
+    Without the ended jobs, the usage of a user would drop at the end of each job and rise again when the
+    record arrives some seconds later. In between, the user would seem entitled to more than the user's share.
     """
 
     _runs: dict[int, UnrecordedRun] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class UnrecordedRuns:
             queue: all jobs.
             power_watts: predicted watts by queue row, shape (n,).
             now_s: Unix seconds.
-            has_record: returns whether a recent record describes a run, given by job id and number of
-                requeues, or a later run of the job.
+            has_record: function of job id and number of requeues that returns whether a recent record
+                describes this run or a later run of the job.
         """
         running: dict[int, UnrecordedRun] = {}
         for row in np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s)).tolist():
@@ -86,11 +86,11 @@ class UnrecordedRuns:
     def decayed(self, now_s: float, half_life_s: float) -> tuple[Floats, Floats]:
         """Return decayed joules and decayed GPU seconds of each run, in the order of `associations`.
 
-        The joules are the predicted power times the time for which the run has lasted.
+        The joules are the predicted power times the duration of the run so far.
 
         Args:
             now_s: Unix seconds.
-            half_life_s: seconds after which usage counts half.
+            half_life_s: half-life: seconds after which usage counts half.
         """
         columns = [(run.start_s, run.end_s, run.power_watts, run.gpus) for run in self._runs.values()]
         start, end, watts, gpus = np.array(columns, np.float64).reshape(-1, 4).T

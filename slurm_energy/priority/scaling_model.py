@@ -1,8 +1,8 @@
-"""Relative time and watts of the GPU shapes of one job of which only some were measured. Pure functions.
+"""Relative time and watts of a job's GPU shapes when only some shapes were measured. Pure functions.
 
-Runs on one GPU type give the run time of the job on that type. For other types, and for other numbers of
-GPUs, the run time is scaled in proportion: by the training model if the job names one, otherwise by the peak
-figures of the GPU types.
+Runs on one GPU type give the run time of the job on that type. For other types and other numbers of GPUs, the
+run time is scaled by a ratio. The ratio comes from the training model if the job names a model, otherwise
+from the peak figures of the GPU types.
 """
 
 from __future__ import annotations
@@ -56,21 +56,23 @@ def is_measured(predicted: QueuePredictions) -> Bools:
 def harmonized(
     predicted: QueuePredictions, job: Ints, time: Floats, watts: Floats, limit_s: Floats
 ) -> QueuePredictions:
-    """Return a copy of the predictions that is consistent among the GPU shapes of each job.
+    """Return a copy of the predictions that are made consistent among the GPU shapes of each job.
 
-    If some shapes of a job have been measured, the predictions of the others are scaled from the shape with
-    most runs. If none has, the general prediction for the job is taken as the average over its shapes.
+    If some shapes of a job have been measured, the predictions of the other shapes are scaled from the shape
+    with most runs. If no shape has been measured, the general prediction for the job is taken as the average
+    over its shapes.
 
-    Shapes of one job are compared by the predictions of their sources. Where a lower bound or factor (see
-    `prediction_guard`) raises a measured shape, all shapes of the job are raised by the same ratio. On
-    average the predicted times are then no shorter than without any runs. Decoys (cheap jobs that a user runs
-    to lower predictions) in one shape therefore cannot make another shape look fast.
+    Shapes of one job are compared by the predictions before lower bounds and factors are applied. Where a
+    lower bound or factor (see `prediction_guard`) raises a measured shape, all shapes of the job are raised
+    by the same ratio. On average the predicted times are then at least those that would be predicted without
+    any runs. Decoys (cheap jobs that a user runs to lower predictions) in one shape therefore cannot make
+    another shape look fast.
 
     Args:
         predicted: predictions in m rows; the rows of one job are adjacent.
         job: identifies the job of each row, shape (m,).
-        time: relative run times, any unit; NaN: unknown, the job's predictions are then unchanged.
-        watts: relative watts; NaN as for `time`.
+        time: relative run times in any unit; NaN: unknown, so that the job's predictions stay unchanged.
+        watts: relative watts in any unit; NaN has the same meaning as in `time`.
         limit_s: maximum run time of each row in seconds; NaN for none.
     """
     exact, power = is_measured(predicted), predicted.power_watts.copy()

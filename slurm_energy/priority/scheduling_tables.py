@@ -1,4 +1,7 @@
-"""Convert queue columns to the tables that `scheduling` ranks. No predictions, no Slurm command."""
+"""Conversion of queue columns to the tables that `scheduling` ranks.
+
+The module makes no predictions and runs no Slurm command.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class ShapeTable:
 
     Attributes:
         table: the alternatives that `scheduling` ranks; m rows, at least one per job.
-        gpu_kind: Slurm's GPU type by row, empty if the job names none.
+        gpu_kind: Slurm's GPU type by row; empty if the job names no type.
         predicted: predicted run time and watts, with their source, by row.
     """
 
@@ -49,7 +52,7 @@ class ShapeProvider(Protocol):
         Args:
             queue: all jobs.
             rows: queue rows of the jobs, shape (n,).
-            predicted: predictions of all jobs as requested, by queue row.
+            predicted: predictions of all jobs in their original request, by queue row.
         """
         ...
 
@@ -76,7 +79,7 @@ class RequestedShapeProvider:
 
 
 def integer_codes(words: Sequence[str]) -> Ints:
-    """Return an integer for each word, equal integers for equal words."""
+    """Return an integer code for each word. Equal words get equal codes."""
     codes: dict[str, int] = {}
     return np.array([codes.setdefault(word, len(codes)) for word in words], np.int64)
 
@@ -87,11 +90,13 @@ def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return for each queue row the row whose place it shares, shape (n,). Most rows map to themselves.
+    """Return, for each queue row, its leader: the row whose place it shares, shape (n,).
 
-    Slurm addresses an array, or a heterogeneous job, as one. Its pending records therefore share one place,
-    the place of the first record that is not held. Running records and records with a fixed place map to
-    themselves.
+    Most rows are their own leaders.
+
+    Slurm addresses all records of an array or of a heterogeneous job together. Pending records of such a job
+    therefore share one place, the place of the first record that is not held. Running records and records
+    with a fixed place are their own leaders.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -111,7 +116,7 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 
     Args:
         queue: all jobs.
-        leader: row whose place each job shares, see `leader_rows`; shape (n,).
+        leader: for each queue row, the row whose place it shares (`leader_rows`), shape (n,).
         partitions: names of the partitions to rank; empty: all.
     """
     ranked = (queue.state == PENDING) & ~queue.fixed & (leader == np.arange(queue.count))
@@ -126,7 +131,8 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePredictions) -> QueuePredictions:
     """Return a copy of the predictions in which the leader of a heterogeneous job represents the whole job.
 
-    Its run time is that of the longest component, its watts are the sum over all components.
+    The leader's run time becomes the run time of the longest component. Its watts become the sum over all
+    components.
     """
     parts = np.flatnonzero((queue.het_job_id > 0) & (leader != np.arange(queue.count)))
     if len(parts) == 0:
@@ -157,7 +163,7 @@ def with_waiting_since(queue: QueueColumns, since_s: Mapping[int, float]) -> Que
 
 
 def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
-    """Return the Unix seconds since which each job has waited, shape (n,).
+    """Return the Unix time since which each job has waited, in seconds, shape (n,).
 
     As in Slurm's age factor, the wait starts when the job becomes eligible. The wait of a held or dependent
     job that was never eligible starts at `now_s`, so that such a job gathers no age.
@@ -174,14 +180,14 @@ def job_table(
 ) -> Jobs:
     """Return the table of the ranked jobs.
 
-    The factors of partition and QOS are not known here and are 0: Slurm sorts by partition tier itself, and
-    the site's own weights may be used beside the site factor. Size is the number of CPUs relative to the
-    largest job.
+    The factors of partition and QOS are unknown here and set to 0: Slurm sorts by partition tier itself, and
+    the site's own weights may be used beside the site factor. The size factor is the job's number of CPUs
+    divided by that of the largest job.
 
     Args:
         queue: all jobs.
         rows: queue rows of the ranked jobs, shape (n,).
-        users: row of each ranked job in the table of users, shape (n,).
+        users: for each ranked job, the row of its user in the table of users, shape (n,).
         now_s: Unix seconds.
         aged_starts: number of jobs by uid that recently started after waiting past the bound; None: none.
     """
@@ -201,7 +207,7 @@ def job_table(
 
 
 def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
-    """Return for each queue row whether its job is pending and waits only for resources and its turn.
+    """Return, for each queue row, whether the job is pending and waits only for resources and its turn.
 
     Jobs blocked by a limit or by a node that is down are included, see `blocked_rows`.
     """
@@ -211,5 +217,8 @@ def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
 
 
 def blocked_rows(queue: QueueColumns) -> Bools:
-    """Return for each queue row whether Slurm gives a reason that free nodes cannot resolve, e.g. a limit."""
+    """Return, for each queue row, whether Slurm states a reason that free nodes cannot resolve.
+
+    Such a reason is, for example, a limit.
+    """
     return np.array([reason not in _ITS_TURN for reason in queue.reason], np.bool_)

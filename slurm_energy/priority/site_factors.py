@@ -34,7 +34,8 @@ _MIN_STEP: Final = 2
 def spread_site_factors(count: int) -> Ints:
     """Return site factors for `count` jobs without previous ones, in descending order, shape (count,).
 
-    They lie around the middle of Slurm's range because new jobs may have to go to either end.
+    The factors lie around the middle of Slurm's range, because new jobs may have to go to either end of the
+    queue.
     """
     spacing = min(SPACING, (MAX_SITE_FACTOR - MIN_SITE_FACTOR) // max(1, count))
     # Only the order of magnitude of the count matters: a few more jobs in the next cycle change nothing.
@@ -44,11 +45,11 @@ def spread_site_factors(count: int) -> Ints:
 
 
 def update_site_factors(old: Ints) -> Ints:
-    """Return site factors for a new order of jobs that change as few of the current factors as possible.
+    """Return site factors for a new order of jobs. As few of the current factors as possible change.
 
-    The jobs that keep their factors form a longest decreasing subsequence that leaves room for the jobs
-    between. The factors of the others are spread evenly over the gaps. If an end of the range is used up, all
-    jobs get new factors.
+    The jobs that keep their factors form a longest decreasing subsequence of the factors that leaves room for
+    the jobs between them. The factors of the other jobs are spread evenly over the gaps. If an end of the
+    range is used up, all jobs get new factors.
 
     Args:
         old: current factors of the jobs in the new order; 0: none. Shape (n,).
@@ -75,12 +76,12 @@ def update_site_factors(old: Ints) -> Ints:
 
 
 def stable_order(old: Ints) -> Ints:
-    """Return an order of jobs in which those far from the head of the queue keep their relative positions.
+    """Return an order in which jobs far from the head of the queue keep their relative positions.
 
-    The first `EXACT_PLACES` places follow the policy. The places behind them are split into blocks; the size
-    of a block is the fraction `ORDER_TOLERANCE` of its place. Within a block, jobs stay in the order of their
-    current factors. Ageing and medians constantly move jobs deep in a long queue, and each move is a request
-    to slurmctld.
+    The first `EXACT_PLACES` places follow the policy. The places behind them are split into blocks. The size
+    of a block is the fraction `ORDER_TOLERANCE` of the place at which the block begins. Within a block, jobs
+    stay in the order of their current factors. The purpose is to save requests to slurmctld: ageing and
+    medians constantly move jobs deep in a long queue, and each move costs a request.
 
     Args:
         old: current factors of the jobs, in the policy's order; 0: none. Shape (n,).
@@ -120,7 +121,7 @@ def longest_nonincreasing(values: Ints) -> Ints:
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:
-    """Return whether new jobs at an end of the order are so close together that more will find no room."""
+    """Return whether new jobs at an end of the order are so close that no room is left for more jobs."""
     new = np.diff(at) - 1
     steps = -np.diff(numbers) // (new + 1)
     return bool((new[0] > 0 and steps[0] < _MIN_STEP) or (new[-1] > 0 and steps[-1] < _MIN_STEP))

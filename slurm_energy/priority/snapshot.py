@@ -1,4 +1,4 @@
-"""The result of one ranking cycle: the order of the queue, and all data that the order was computed from."""
+"""Result of one ranking cycle: the order of the queue, and all data from which it was computed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ class Snapshot:
         policy: name of the policy that ranked the jobs.
         options: the site's settings for the policy.
         queue: the queue as it was read.
-        predicted: predictions of all jobs as requested. Components of a heterogeneous job are included in
-            the figures of its leader.
-        leader: row whose place each job shares, see `scheduling_tables.leader_rows`; shape (n,).
+        predicted: predictions of all jobs in their original request. The figures of the leader of a
+            heterogeneous job include all components.
+        leader: for each job, the queue row whose place it shares (`scheduling_tables.leader_rows`), shape
+            (n,).
         rows: rows of the queue that were ranked, shape (r,).
-        scheduled: input of `scheduling`; its jobs are `rows`.
-        shapes: alternatives in that input, with GPU types and sources.
+        scheduled: input of `scheduling`. The jobs in it are those of `rows`.
+        shapes: alternatives in `scheduled`, with GPU types and sources of predictions.
         ranking: output of `scheduling`, with jobs over a level of a quota in tiers behind the others.
-        quotas: the quota that limits a ranked job, by index into `rows`; jobs without one are left out.
-        order: indices into `rows`, first to start first, shape (r,).
+        quotas: the quota that limits a ranked job, by index into `rows`. Jobs without a limiting quota are
+            left out.
+        order: indices into `rows` in the ranked order, the job that starts first comes first, shape (r,).
         place: place in the queue, 1 for the first to start; 0: not ranked. Shape (n,).
-        site_factors: site factors; 0: none of ours. Shape (n,).
-        withdrawn_rows: rows that no longer have a site factor of ours although an earlier one is still set
-            in Slurm; portable mode only.
-        new_rows: rows that have a site factor and had none in the previous cycle. In the first cycle: rows
-            whose site factor in Slurm differs.
+        site_factors: site factors that senergyctld assigns, shape (n,); 0: it assigns none.
+        withdrawn_rows: queue rows to which senergyctld no longer assigns a site factor although an earlier
+            one is still set in Slurm; portable mode only.
+        new_rows: queue rows that have a site factor and had no site factor in the previous cycle. In the
+            first cycle: rows whose site factor in Slurm differs.
         associations: account and user by row of `scheduled.users`.
         association: row of `associations` by job, shape (n,).
-        users: energy and GPU seconds of associations, running jobs included.
+        users: energy and GPU seconds of each association, including running jobs.
         shares: normalised fair shares, NaN if unknown, shape (u,).
     """
 
@@ -78,7 +80,10 @@ class Snapshot:
 
     @property
     def default_site_factor(self) -> int:
-        """Site factor for jobs that are not ranked yet: that of the queue's middle; 0 for an empty queue."""
+        """Site factor for jobs that are not ranked yet: the factor in the middle of the queue.
+
+        0 for an empty queue.
+        """
         if len(self.order) == 0:
             return 0
         return int(self.site_factors[self.rows[self.order[len(self.order) // 2]]])
@@ -86,15 +91,15 @@ class Snapshot:
     def site_factor_changes(self, new_only: bool = False) -> dict[int, int]:
         """Return the site factors that differ from those in Slurm, by id, in order of importance.
 
-        The importance of a change is the higher one of the old and the new factor. A job that must leave the
-        head of the queue is thus as important as a job that must move there. After any number of changes, all
-        jobs above the remaining ones are in the right order.
+        The importance of a change is the maximum of the old and the new factor. A job that must leave the
+        head of the queue is therefore as important as a job that must move there. After any number of
+        changes, all jobs above the remaining ones are in the right order.
 
-        Keys are the ids by which scontrol addresses jobs: an array or a heterogeneous job has one id, which
-        applies to all its records.
+        The keys are the ids by which scontrol addresses jobs. An array or a heterogeneous job has one id,
+        which applies to all its records.
 
         Args:
-            new_only: include only jobs that are new since the last cycle and are not held.
+            new_only: whether to include only jobs that are new since the last cycle and are not held.
         """
         at = np.concatenate([self._rows_by_place(), self.withdrawn_rows])
         at = at[self.site_factors[at] != self.queue.site_factor[at]]
@@ -112,7 +117,7 @@ class Snapshot:
         return self.queue.job_id[at], self.site_factors[at]
 
     def startable(self) -> Bools:
-        """Return for each queue row whether its job is pending and waits only for resources and its turn."""
+        """Return whether the job of each queue row is pending and waits only for resources and its turn."""
         return startable_rows(self.queue, self.computed)
 
     def correlation_with_slurm(self) -> RankCorrelation:
@@ -132,6 +137,6 @@ class Snapshot:
 
 
 def scontrol_ids(queue: QueueColumns, rows: Ints) -> list[int]:
-    """Return for each of the given queue rows the id by which scontrol addresses the job."""
+    """Return, for each of the given queue rows, the id by which scontrol addresses the job."""
     ids: list[int] = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
     return ids

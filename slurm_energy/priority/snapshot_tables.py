@@ -1,4 +1,4 @@
-"""The tables behind a ranking as plain data for the HTTP interface: fair shares, and the ranked columns."""
+"""Inputs of a ranking as plain data for the HTTP interface: fair shares, and the ranked columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from slurm_energy.slurm.fair_share import FairShare
 
 
 def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
-    """Return one dict of usage and shares for every association and account, an account before its users.
+    """Return a dict of usage and shares for every account and association.
+
+    An account comes before its users.
 
     As in sshare, the total of an account includes the accounts below it.
     """
@@ -71,12 +73,13 @@ def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | None) -> dict[str, Any]:
-    """Return the dict of a Slurm account: sums over its users, and its own share of the cluster.
+    """Return the dict of a Slurm account: sums over its users, and the account's share of the cluster.
 
     Args:
         name: the account.
         own: the dicts of its users.
-        configured: its own share in Slurm; None: unknown, the sum of its users' shares is then given.
+        configured: the account's share in Slurm; None: unknown, so that the sum of its users' shares is
+            given.
     """
     user_shares = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
     share = configured.norm if configured else sum(user_shares) if user_shares else None

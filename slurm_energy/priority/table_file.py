@@ -50,7 +50,7 @@ def encode(
     stale_s: float = 300.0,
     default: int = 0,
 ) -> bytes:
-    """Return the bytes of a table. `sequence` is the table's sequence number; for the others see `write`.
+    """Return the bytes of a table. `sequence` is its sequence number; `write` describes the other arguments.
 
     Raises:
         ValueError: columns of different lengths, a duplicate job, too many jobs, or a number out of range.
@@ -90,12 +90,14 @@ def write(
     """Replace the table atomically: a reader sees either the old table or the new one.
 
     Args:
-        path: the table file. Its directory is created if only that is missing.
-        job_ids: shape (n,), in any order, each once.
-        site_factors: shape (n,), as in `scontrol update SiteFactor=`; the highest starts first.
+        path: the table file. A missing directory is created if its parent directory exists.
+        job_ids: job ids without duplicates, in any order, shape (n,).
+        site_factors: site factor of each job, as in `scontrol update SiteFactor=`, shape (n,). The job with
+            the highest factor starts first.
         stale_s: age in seconds at which the plugin disregards the table and leaves every job as it is.
         default: site factor of new jobs that are not in the table; 0: none. With a default, jobs that are
-            deliberately not ranked need an entry of 0: new jobs without an entry keep the default.
+            deliberately not ranked need an entry with factor 0, because new jobs without an entry get the
+            default.
         written_unix_s: Unix seconds at which the order was computed; None: now.
 
     Raises:

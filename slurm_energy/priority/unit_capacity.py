@@ -1,4 +1,4 @@
-"""Free GPUs, and GPUs of running jobs with the jobs' expected ends, for policies that look ahead."""
+"""Free GPUs, and GPUs of running jobs with the expected ends of these jobs, for policies that look ahead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
 def unit_capacity(
     queue: QueueColumns, shapes: ShapeTable, predicted: QueuePredictions
 ) -> UnitCapacity | None:
-    """Return the capacity by GPU type; None if no job offers shapes, because nodes are not read then.
+    """Return the capacity by GPU type.
+
+    Return None if no job offers shapes, because the nodes are not read in this case.
 
     GPUs of a type that no node reports, and jobs that name no type, are not tracked. A running job is
     expected to end after its predicted run time, or at its time limit if that is earlier. Idle powers are
@@ -22,7 +24,7 @@ def unit_capacity(
 
     Args:
         queue: pending and running jobs.
-        shapes: shapes of the ranked jobs; their codes of hardware are used.
+        shapes: shapes of the ranked jobs, which define the integer codes of the GPU types.
         predicted: predictions of all jobs, by queue row.
     """
     if not isinstance(shapes, OfferedShapeTable):

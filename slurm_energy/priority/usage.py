@@ -1,4 +1,4 @@
-"""Decayed usage and fair shares of users and Slurm accounts. This module uses no SQL and no Slurm command."""
+"""Decayed usage and fair shares of users and Slurm accounts. No SQL, no Slurm command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MIN_RELATIVE_SHARE: Final = 1e-6  # relative to the mean; prevents a division b
 
 
 def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
-    """Return the fraction, 0 to 1, of the usage in an interval that still counts now.
+    """Return the fraction, 0 to 1, of an interval's usage that still counts at the present time.
 
     Usage is spread evenly over the interval. The fraction is the mean of 2^(-(now - t) / half life) over the
     interval, so it does not jump when a running job ends and its energy record replaces the estimate.
@@ -36,7 +36,7 @@ def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: floa
         start_s: start of each interval, Unix seconds, any shape.
         end_s: end of each interval, same shape.
         now_s: Unix seconds.
-        half_life_s: seconds, as Slurm's PriorityDecayHalfLife.
+        half_life_s: half-life in seconds, as Slurm's PriorityDecayHalfLife.
     """
     rate = math.log(2.0) / half_life_s
     spent = np.maximum(0.0, end_s - start_s) * rate
@@ -73,7 +73,7 @@ class DecayedUsage:
         return WINDOW_HALF_LIVES * self.half_life_s
 
     def without_records(self) -> DecayedUsage:
-        """Return an empty usage that has the same half life, so that all records are read again."""
+        """Return an empty usage with the same half-life. All records will be read again for it."""
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
@@ -84,7 +84,7 @@ class DecayedUsage:
         return rows
 
     def add_records(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
-        """Add energy records to the usage: new ones, and earlier ones that were not settled at that time."""
+        """Add new energy records to the usage, and update earlier records that were not settled."""
         self._decay_to(now_s)
         final = []
         for record in records:
@@ -101,7 +101,7 @@ class DecayedUsage:
         self._joules, self._gpu_seconds = self._joules + joules, self._gpu_seconds + gpu_seconds
 
     def finished_rows(self, queue: QueueColumns, now_s: float) -> Bools:
-        """Return for each queue row whether its run has ended according to an energy record, shape (n,).
+        """Return, for each queue row, whether an energy record shows that the run has ended, shape (n,).
 
         The queue file that slurmctld's plugin writes shows starts and ends only once a minute.
         """
@@ -115,12 +115,12 @@ class DecayedUsage:
         return over
 
     def has_record(self, job_id: int, restart_count: int) -> bool:
-        """Return whether a recent energy record describes this run of a job or a later one."""
+        """Return whether a recent energy record describes this run of a job or a later run."""
         record = self._recently_ended.get(job_id)
         return record is not None and record.restart_count >= restart_count
 
     def association_rows(self, associations: Iterable[Association]) -> Ints:
-        """Return the row of each association in the usage table. New associations get a new row."""
+        """Return the row of each association in the usage table. Append rows for new associations."""
         row_of = self._rows
         rows = [row_of.setdefault(association, len(row_of)) for association in associations]
         return np.array(rows, np.int64)
@@ -163,8 +163,8 @@ class DecayedUsage:
         """Return the association (Slurm account, user) of each record.
 
         Slurm reports the account some seconds after the end of a job. Until then the job would count for no
-        association, and the user's next job would seem due. A record without an account therefore counts for
-        the user's account if the user has only one.
+        association, and the user's next job would rank too high. A record without an account therefore counts
+        for the user's account if the user has only one.
         """
         accounts: dict[str, set[str]] = {}
         for account, user in self._rows if any(not record.account for record in records) else ():
@@ -185,7 +185,8 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
     Args:
         joules: decayed energy by association.
         gpu_seconds: decayed GPU seconds by association.
-        shares: normalised shares by association; NaN: unknown, counts as the mean of the known shares.
+        shares: normalised shares by association. NaN means unknown and counts as the mean of the known
+            shares.
     """
     known_shares = shares[~np.isnan(shares)]
     mean = float(np.mean(known_shares)) if len(known_shares) and np.mean(known_shares) > 0 else 1.0
@@ -196,8 +197,8 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
 def shares_of(associations: list[Association], share_by_association: Mapping[Association, float]) -> Floats:
     """Return the normalised share of each association, NaN if unknown.
 
-    If some shares are known, records without a Slurm account get a share of 0: a mean share would dilute the
-    others' shares.
+    If some shares are known, records without a Slurm account get a share of 0, because a mean share would
+    reduce the shares of the other associations.
     """
     unknown = {"": 0.0} if share_by_association else {}
     shares = [share_by_association.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]
